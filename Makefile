@@ -1,0 +1,100 @@
+# The recipes that people and CI type. `make help` lists them. Everything stays in the checkout: .venv, build, .cache.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# In CI, warnings are errors.
+PRESET ?= $(if $(CI),ci,release)
+VENV := $(CURDIR)/.venv
+PYTHON_VENV := $(VENV)/bin/python
+BIN := $(CURDIR)/build/$(PRESET)/bin
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+# Caches and temporary files of all tools. A PIP_CACHE_DIR of the user's own is respected.
+export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
+export TMPDIR := $(CURDIR)/.cache/tmp
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+# Where the demo and the tests find the simulation.
+export TWINRUN_MINIHACC ?= $(BIN)/minihacc
+
+.PHONY: help setup demo test test-cpp test-python test-backends test-asan test-tsan coverage bench fuzz lint format \
+        layers build clean
+
+help: ## List the recipes
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
+	    || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install what is missing (apt as root, PyPI into .venv) and build the Python package
+	@tools/setup.sh
+
+demo: setup ## Run a simulation twice, compare the runs, show where they part
+	@cmake --preset $(PRESET) >/dev/null
+	@cmake --build --preset $(PRESET) --target minihacc
+	@$(VENV)/bin/twinrun demo $(DEMO_ARGS)
+
+build: setup
+	@cmake --preset $(PRESET) >/dev/null
+	@cmake --build --preset $(PRESET)
+
+# pytest comes last in every case (make -j too), so that its summary is the last line.
+test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, layers, Python
+	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+test-cpp: build
+	@ctest --preset $(PRESET)
+	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
+
+layers: setup ## Check that every folder includes only folders above it
+	@$(PYTHON_VENV) tools/check_layers.py
+
+test-python: build
+	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+test-asan: setup ## Run the C++ tests with the address and undefined-behaviour sanitizers
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan
+	@ctest --preset asan
+
+test-tsan: setup ## Run the C++ tests with the thread sanitizer
+	@cmake --preset tsan >/dev/null
+	@tools/without_aslr.sh cmake --build --preset tsan
+	@tools/without_aslr.sh ctest --preset tsan
+
+test-backends: build ## Run the C++ tests once with each instruction set that this processor has
+	@tools/test_backends.sh build/$(PRESET)
+
+coverage: ## Run the C++ tests and print which lines they reach
+	@tools/setup.sh coverage
+	@cmake --preset coverage >/dev/null
+	@cmake --build --preset coverage
+	@ctest --preset coverage
+	@$(VENV)/bin/gcovr --root . --filter src/ build/coverage
+
+bench: build ## Run the benchmarks
+	@tools/bench.sh $(BIN)
+
+fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds
+	@tools/setup.sh fuzz
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz
+	@tools/fuzz.sh build/fuzz/bin $(FUZZ_SECONDS)
+
+lint: ## Check format, layers and common mistakes
+	@tools/setup.sh lint
+	@cmake --preset $(PRESET) >/dev/null
+	@tools/lint.sh build/$(PRESET)
+
+format: ## Format C++ and Python sources in place
+	@tools/setup.sh lint
+	@tools/lint.sh --fix
+
+clean: ## Remove all build products, the environment and the caches
+	rm -rf build .venv .cache

@@ -1,0 +1,60 @@
+# What every target is compiled with. The target twinrun_warnings is for our own code only: generated and foreign sources
+# (nanobind) do not link it.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# All programs in one place: build/<preset>/bin.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+
+# Every backend must give the same bits: a fused a*b+c in one of them would not. (GCC contracts by default.)
+add_compile_options(-ffp-contract=off)
+
+if(TWINRUN_SANITIZE)
+    add_compile_options(-fsanitize=${TWINRUN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    add_link_options(-fsanitize=${TWINRUN_SANITIZE})
+endif()
+
+if(TWINRUN_COVERAGE)
+    add_compile_options(--coverage -fprofile-update=atomic)
+    add_link_options(--coverage)
+endif()
+
+add_library(twinrun_warnings INTERFACE)
+target_compile_options(twinrun_warnings INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+if(TWINRUN_WERROR)
+    target_compile_options(twinrun_warnings INTERFACE -Werror)
+endif()
+
+# The kernels written for x86-64 extensions. Elsewhere they are left out, and TWINRUN_X86 is not defined.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    set(TWINRUN_X86 ON)
+else()
+    set(TWINRUN_X86 OFF)
+endif()
+set(TWINRUN_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(TWINRUN_FLAGS_avx512 -mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx512ifma -mbmi2)
+
+# twinrun_kernel_sources(<list variable>): sets the flags of *_avx2.cpp and *_avx512.cpp in the list, or takes them out of
+# it on a machine that is not x86-64. Call it in the folder that creates the target: source properties are per folder.
+function(twinrun_kernel_sources list_name)
+    set(sources ${${list_name}})
+    foreach(isa IN ITEMS avx2 avx512)
+        set(kernels ${sources})
+        list(FILTER kernels INCLUDE REGEX "_${isa}\\.cpp$")
+        if(NOT kernels)
+            continue()
+        endif()
+        if(TWINRUN_X86)
+            set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS ${TWINRUN_FLAGS_${isa}})
+        else()
+            list(REMOVE_ITEM sources ${kernels})
+        endif()
+    endforeach()
+    set(${list_name} ${sources} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,13 @@
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(xxHash REQUIRED)
+find_package(nlohmann_json 3.9 REQUIRED)
+
+if(TWINRUN_URING STREQUAL "ON")
+    find_package(Liburing REQUIRED)
+elseif(TWINRUN_URING STREQUAL "AUTO")
+    find_package(Liburing QUIET)
+    if(NOT Liburing_FOUND)
+        message(NOTICE "liburing is not there: reads go through pread (TWINRUN_URING=ON makes this an error)")
+    endif()
+endif()

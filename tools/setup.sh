@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# Sets up what a recipe of the Makefile needs, and nothing twice:
+#
+#   tools/setup.sh              packages of the system, the Python environment .venv, and twinrun installed into it
+#   tools/setup.sh lint         besides: the tools of `make lint`
+#   tools/setup.sh fuzz         besides: clang with libFuzzer
+#   tools/setup.sh coverage     besides: gcovr
+#
+# Outside the checkout only apt packages are installed, and those only by root; anybody else is told the one command to
+# run. Inside it: .venv (the environment), build (all build products), .cache (pip's downloads, temporary files).
+#
+# PYTHON chooses the interpreter (default: python3). PIP_CACHE_DIR, where set, is respected.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+stamps=build/stamps
+python=${PYTHON:-python3}
+
+export PIP_CACHE_DIR=${PIP_CACHE_DIR:-$root/.cache/pip}
+export TMPDIR=$root/.cache/tmp
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# An environment that is active already, or a PYTHONPATH, must not leak into ours.
+unset PYTHONHOME PYTHONPATH VIRTUAL_ENV
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+    printf 'setup: %s\n' "$@" >&2
+    exit 2
+}
+
+# ---- packages of the system -------------------------------------------------------------------------------------------
+
+base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev nlohmann-json3-dev libgtest-dev libgmock-dev
+    libbenchmark-dev libfftw3-dev)
+
+system_python() { # is it the distribution's own interpreter, whose venv and headers are packages of their own?
+    case "$(readlink -f "$(command -v "$python")")" in /usr/bin/*) return 0 ;; *) return 1 ;; esac
+}
+
+install_packages() {
+    local missing=() package
+    for package in "$@"; do
+        # Words of dpkg: "install ok installed". Anything else, or no such package: missing.
+        [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *"ok installed" ]] || missing+=("$package")
+    done
+    if ((${#missing[@]} == 0)); then return 0; fi
+    if ((EUID != 0)); then
+        fail "these packages are missing: ${missing[*]}. Run this, then make again:" \
+            "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+    fi
+    say "installing with apt-get: ${missing[*]}"
+    # apt's helpers run as another user, who cannot write to a TMPDIR in somebody's checkout.
+    env -u TMPDIR apt-get update -qq ||
+        fail "apt-get update failed (above): is the package mirror reachable?"
+    env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null >"$TMPDIR/apt.log" 2>&1 || {
+        tail -n 30 "$TMPDIR/apt.log" >&2
+        fail "apt-get could not install: ${missing[*]} (above)"
+    }
+}
+
+# Where there is no dpkg, look for the tools and headers themselves.
+look_for_tools() {
+    local missing=() tool header
+    for tool in g++ cmake ninja pkg-config; do
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    if command -v g++ >/dev/null; then
+        for header in xxhash.h nlohmann/json.hpp gtest/gtest.h gmock/gmock.h benchmark/benchmark.h fftw3.h; do
+            echo "#include <$header>" | g++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || missing+=("$header")
+        done
+    fi
+    ((${#missing[@]} == 0)) || fail "missing: ${missing[*]}." \
+        "This is neither Debian nor Ubuntu: install a C++20 compiler, CMake 3.25, Ninja, pkg-config, and the development packages of" \
+        "xxHash 0.8, liburing, nlohmann-json, GoogleTest, Google Benchmark and FFTW 3 (single precision)."
+}
+
+system_packages() {
+    if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+        local packages=("${base_packages[@]}") part
+        if system_python; then packages+=(python3-venv python3-dev); fi
+        for part in "$@"; do
+            case $part in
+            lint) packages+=(clang-tidy) ;;
+            fuzz) packages+=(clang libclang-rt-dev) ;;
+            esac
+        done
+        install_packages "${packages[@]}"
+    else
+        look_for_tools
+    fi
+}
+
+# ---- the Python environment -------------------------------------------------------------------------------------------
+
+check_python() {
+    command -v "$python" >/dev/null || fail "no $python found: install Python 3.10 or newer, or set PYTHON"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        fail "Python 3.10 or newer is needed, and $(command -v "$python") is $("$python" -V 2>&1): set PYTHON to a newer one"
+}
+
+check_python_parts() { # after packages are installed: can this interpreter make environments, and compile against itself?
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "$(command -v "$python") has no venv module: install it, or set PYTHON to another interpreter"
+    "$python" - <<'END' || fail "$(command -v "$python") has no headers (Python.h): install them, or set PYTHON to another"
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
+END
+}
+
+make_environment() {
+    local identity
+    identity="$root $("$python" -c 'import sys; print(sys.base_prefix, sys.version)' | tr '\n' ' ')"
+    if [[ $(cat .venv/made-by-setup 2>/dev/null) == "$identity" ]] && .venv/bin/python -c 'import pip' 2>/dev/null; then
+        return
+    fi
+    check_python_parts
+    # Scripts in .venv and CMake's caches hold absolute paths and the interpreter's: after a move or a change, start again.
+    if [[ -e .venv ]]; then say "the checkout was moved, or the interpreter changed: making .venv again"; fi
+    say "making .venv with $("$python" -V) ($(command -v "$python"))"
+    rm -rf build/python "$stamps"
+    mkdir -p "$stamps"
+    "$python" -m venv --clear .venv
+    printf '%s\n' "$identity" >.venv/made-by-setup
+}
+
+# Prints the requirements of the build and of the named extras of pyproject.toml, a line each.
+requirements() {
+    .venv/bin/python - "$@" <<'END'
+import re, sys
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open("pyproject.toml", "rb") as file:
+    config = tomllib.load(file)
+extras = config["project"]["optional-dependencies"]
+
+def expand(items):
+    for item in items:
+        own = re.fullmatch(r"twinrun\[(.*)\]", item)
+        if own:
+            for name in own[1].split(","):
+                yield from expand(extras[name.strip()])
+        else:
+            yield item
+
+wanted = config["build-system"]["requires"] + config["project"]["dependencies"]
+wanted += [item for name in sys.argv[1:] for item in expand(extras[name])]
+print("\n".join(dict.fromkeys(wanted)))
+END
+}
+
+install_requirements() {
+    local name=$1 wanted
+    shift
+    wanted=$(requirements "$@")
+    if [[ $(cat "$stamps/requirements-$name" 2>/dev/null) == "$wanted" ]]; then return 0; fi
+    say "installing from PyPI: $(tr '\n' ' ' <<<"$wanted")"
+    printf '%s\n' "$wanted" >"$TMPDIR/requirements-$name.txt"
+    .venv/bin/python -m pip install --quiet --requirement "$TMPDIR/requirements-$name.txt" ||
+        fail "pip could not install the requirements (above): is the package index reachable?"
+    printf '%s\n' "$wanted" >"$stamps/requirements-$name"
+}
+
+# ---- twinrun itself ---------------------------------------------------------------------------------------------------
+
+sources_hash() {
+    {
+        .venv/bin/python -V
+        find CMakeLists.txt pyproject.toml cmake src python -type f ! -name '*.pyc' ! -name '*.md' -print0 |
+            LC_ALL=C sort -z | xargs -0 sha256sum
+    } | sha256sum
+}
+
+install_twinrun() {
+    local now
+    now=$(sources_hash)
+    if [[ $(cat "$stamps/twinrun" 2>/dev/null) == "$now" ]]; then return 0; fi
+    say "building the extension and installing twinrun into .venv"
+    rm -f "$stamps/twinrun"
+    .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps . ||
+        fail "the Python package could not be built (above)"
+    printf '%s\n' "$now" >"$stamps/twinrun"
+}
+
+# -----------------------------------------------------------------------------------------------------------------------
+
+mkdir -p "$stamps" "$TMPDIR" "$PIP_CACHE_DIR"
+
+# Two recipes at once would install into each other.
+exec 9>build/setup.lock
+if command -v flock >/dev/null; then flock 9; fi
+
+check_python
+system_packages "$@"
+make_environment
+install_requirements base all test
+for part in "$@"; do
+    case $part in
+    lint) install_requirements lint lint ;;
+    fuzz) ;;
+    coverage) install_requirements coverage coverage ;;
+    *) fail "unknown part '$part': lint, fuzz and coverage are there" ;;
+    esac
+done
+install_twinrun
