@@ -1,0 +1,144 @@
+// From a value to its integer: the one definition that every backend, host or device, must reproduce bit for bit.
+// Integer arithmetic only, but for the rounded sum of the relative rule (IEEE round-to-nearest, denormals on).
+#pragma once
+
+#include <cstdint>
+
+#include "element/tolerance.hpp"
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define TWR_HOST_DEVICE __host__ __device__
+#else
+#define TWR_HOST_DEVICE
+#endif
+
+namespace twinrun {
+
+// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), its mixing step.
+TWR_HOST_DEVICE constexpr std::uint64_t splitmix64(std::uint64_t z) {
+    z += 0x9E3779B97F4A7C15ULL;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    return z ^ (z >> 31);
+}
+
+// Tokens stand for values without a cell. They are pseudo-random, so that none is the neighbour of a cell.
+inline constexpr std::uint64_t kNanToken = splitmix64(0x4E614E);
+inline constexpr std::uint64_t kPositiveInfinityToken = splitmix64(0x2B496E66);
+inline constexpr std::uint64_t kNegativeInfinityToken = splitmix64(0x2D496E66);
+inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;         // |q| at or above it becomes a token
+inline constexpr double kSmallestSum = 0x1p-1000;                // below it float64 has no relative steps
+inline constexpr std::uint64_t kLargestExactInteger = 1ULL << 53;  // of float64
+
+// A cell (signed) or a token (unsigned): 64 bits, and which of the two.
+struct Cell {
+    std::uint64_t bits;
+    bool token;
+};
+
+// A finite value split as magnitude * 2^exponent.
+struct Magnitude {
+    std::uint64_t magnitude;
+    int exponent;
+    bool negative;
+};
+
+TWR_HOST_DEVICE inline std::uint64_t bits_of(double x) {
+#if defined(__CUDA_ARCH__)
+    return static_cast<std::uint64_t>(__double_as_longlong(x));
+#else
+    return __builtin_bit_cast(std::uint64_t, x);
+#endif
+}
+
+TWR_HOST_DEVICE inline Magnitude split(double x) {
+    const std::uint64_t bits = bits_of(x);
+    const int biased = static_cast<int>((bits >> 52) & 0x7FF);
+    const std::uint64_t fraction = bits & ((1ULL << 52) - 1);
+    if (biased == 0) return {fraction, -1074, (bits >> 63) != 0};
+    return {fraction | (1ULL << 52), biased - 1075, (bits >> 63) != 0};
+}
+
+// floor(+-magnitude * 2^exponent / 2^e); token stays false and *fits says whether |q| < 2^59.
+TWR_HOST_DEVICE inline std::int64_t floor_cell(Magnitude m, int e, bool* fits) {
+    *fits = true;
+    if (m.magnitude == 0) return 0;
+    const int shift = m.exponent - e;
+    std::uint64_t q = 0;
+    if (shift >= 0) {
+        if (shift >= 60 || (m.magnitude >> (60 - shift)) != 0 || (m.magnitude << shift) >= kTokenLimit) {
+            *fits = false;
+            return 0;
+        }
+        q = m.magnitude << shift;
+    } else if (shift <= -64) {
+        q = m.negative ? 1 : 0;
+    } else {
+        const std::uint64_t cut = (1ULL << -shift) - 1;
+        q = (m.magnitude >> -shift) + ((m.negative && (m.magnitude & cut) != 0) ? 1 : 0);
+    }
+    if (q >= kTokenLimit) {
+        *fits = false;
+        return 0;
+    }
+    return m.negative ? -static_cast<std::int64_t>(q) : static_cast<std::int64_t>(q);
+}
+
+TWR_HOST_DEVICE inline std::uint64_t value_token(double x) {
+    const std::uint64_t bits = bits_of(x);
+    return splitmix64((bits << 1) == 0 ? 0 : bits);  // -0.0 is 0.0; no comparison that denormals-are-zero would change
+}
+
+// Token of an integer: that of its float64 where this is exact. Beyond, the integer's own bits mixed twice: float64
+// would take neighbours for equal, and one mixing could meet the bits of a float.
+TWR_HOST_DEVICE inline std::uint64_t integer_token(std::uint64_t magnitude, bool negative) {
+    if (magnitude <= kLargestExactInteger) {
+        const double x = static_cast<double>(magnitude);
+        return value_token(negative ? -x : x);
+    }
+    const std::uint64_t bits = negative ? ~magnitude + 1 : magnitude;
+    return splitmix64(splitmix64(bits));
+}
+
+// Fine (coarse_shift = 0) or coarse cell of a float64 (float32, float16, bfloat16 and small integers convert exactly).
+TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_shift) {
+    const std::uint64_t magnitude_bits = bits_of(x) & ~(1ULL << 63);
+    if (magnitude_bits > 0x7FF0000000000000ULL) return {kNanToken, true};
+    if (magnitude_bits == 0x7FF0000000000000ULL) {
+        return {(bits_of(x) >> 63) != 0 ? kNegativeInfinityToken : kPositiveInfinityToken, true};
+    }
+    if (rule.kind == CellKind::absolute) {
+        bool fits = false;
+        const std::int64_t q = floor_cell(split(x), rule.fine_exponent + coarse_shift, &fits);
+        if (fits) return {static_cast<std::uint64_t>(q), false};
+    } else if (rule.kind == CellKind::relative) {
+        const bool negative = (bits_of(x) >> 63) != 0;
+        const double sum = (negative ? -x : x) + rule.key_origin;
+        const std::uint64_t sum_bits = bits_of(sum);
+        if (sum_bits < 0x7FF0000000000000ULL && (sum >= kSmallestSum || sum_bits == 0)) {
+            std::int64_t key = static_cast<std::int64_t>(sum_bits - bits_of(rule.key_origin));
+            if (negative) key = -key;
+            const std::int64_t q = key >> (rule.fine_exponent + coarse_shift);
+            const std::uint64_t size = static_cast<std::uint64_t>(q < 0 ? -q : q);
+            if (size < kTokenLimit) return {static_cast<std::uint64_t>(q), false};
+        }
+    }
+    return {value_token(x), true};
+}
+
+// The same for a 64-bit integer, given as its magnitude and sign.
+TWR_HOST_DEVICE inline Cell cell_of_integer(std::uint64_t magnitude, bool negative, const CellRule& rule,
+                                            int coarse_shift) {
+    if (magnitude <= kLargestExactInteger) {
+        const double x = static_cast<double>(magnitude);
+        return cell_of(negative ? -x : x, rule, coarse_shift);
+    }
+    if (rule.kind == CellKind::absolute) {
+        bool fits = false;
+        const std::int64_t q = floor_cell({magnitude, 0, negative}, rule.fine_exponent + coarse_shift, &fits);
+        if (fits) return {static_cast<std::uint64_t>(q), false};
+    }
+    return {integer_token(magnitude, negative), true};
+}
+
+}  // namespace twinrun

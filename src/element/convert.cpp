@@ -1,0 +1,138 @@
+#include "element/convert.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "base/codec.hpp"
+
+namespace twinrun {
+
+namespace {
+
+float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+// IEEE binary16 to binary32, exact; a NaN stays a NaN.
+float from_f16(std::uint16_t half) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
+    const std::uint32_t exponent = (half >> 10) & 0x1F;
+    const std::uint32_t fraction = half & 0x3FF;
+    if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000U | (fraction << 13));
+    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+    if (fraction == 0) return std::bit_cast<float>(sign);
+    const int lead = std::countl_zero(fraction) - 21;  // 1 to 10 places to the hidden bit
+    const std::uint32_t shifted = (fraction << lead) & 0x3FF;
+    return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(113 - lead) << 23) | (shifted << 13));
+}
+
+template <class Bits>
+Bits read_bits(const std::byte* from, bool swap) {
+    Bits bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return swap ? byte_swap(bits) : bits;
+}
+
+template <class Bits, class To, class Convert>
+void load_as(const ElementView& view, std::uint64_t first, std::size_t count, std::byte* staging, Convert convert) {
+    // Scalars are written through memcpy: the staging buffer is bytes.
+    const auto put = [&](std::size_t i, const std::byte* from) {
+        const To value = convert(read_bits<Bits>(from, view.swap));
+        std::memcpy(staging + i * sizeof(To), &value, sizeof(To));
+    };
+    if (view.dense()) {
+        const std::byte* from = view.base + first * sizeof(Bits);
+        if (view.swap) {
+            for (std::size_t i = 0; i < count; ++i) put(i, from + i * sizeof(Bits));
+        } else {
+            for (std::size_t i = 0; i < count; ++i) {
+                const To value = convert(read_bits<Bits>(from + i * sizeof(Bits), false));
+                std::memcpy(staging + i * sizeof(To), &value, sizeof(To));
+            }
+        }
+    } else if (view.pair == 1) {
+        const std::byte* from = view.base + first * view.stride;
+        for (std::size_t i = 0; i < count; ++i) put(i, from + i * view.stride);
+    } else {
+        for (std::size_t i = 0; i < count; ++i) put(i, view.at(first + i));
+    }
+}
+
+}  // namespace
+
+ElementView dense_view(DType dtype, const void* data) {
+    ElementView view;
+    view.base = static_cast<const std::byte*>(data);
+    view.scalar = scalar_type(dtype);
+    view.pair = static_cast<std::uint8_t>(scalars_per_item(dtype));
+    view.stride = item_bytes(dtype);
+    return view;
+}
+
+ComputeType compute_type(DType scalar) {
+    switch (scalar) {
+        case DType::f64:
+        case DType::i32:
+        case DType::u32:
+        case DType::c128: return ComputeType::f64;
+        case DType::i64: return ComputeType::i64;
+        case DType::u64: return ComputeType::u64;
+        default: return ComputeType::f32;
+    }
+}
+
+const void* load(const ElementView& view, std::uint64_t first, std::size_t count, std::byte* staging) {
+    using std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
+    const bool in_place = view.dense() && !view.swap;
+    switch (view.scalar) {
+        case DType::f32:
+        case DType::c64:
+            if (in_place) return view.base + first * 4;
+            load_as<uint32_t, uint32_t>(view, first, count, staging, [](uint32_t b) { return b; });
+            break;
+        case DType::f64:
+        case DType::i64:
+        case DType::u64:
+        case DType::c128:
+            if (in_place) return view.base + first * 8;
+            load_as<uint64_t, uint64_t>(view, first, count, staging, [](uint64_t b) { return b; });
+            break;
+        case DType::f16: load_as<uint16_t, float>(view, first, count, staging, from_f16); break;
+        case DType::bf16: load_as<uint16_t, float>(view, first, count, staging, from_bf16); break;
+        case DType::i8:
+            load_as<uint8_t, float>(view, first, count, staging,
+                                    [](uint8_t b) { return static_cast<float>(static_cast<std::int8_t>(b)); });
+            break;
+        case DType::u8:
+            load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) { return static_cast<float>(b); });
+            break;
+        case DType::boolean:
+            load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) { return b != 0 ? 1.0F : 0.0F; });
+            break;
+        case DType::i16:
+            load_as<uint16_t, float>(view, first, count, staging,
+                                     [](uint16_t b) { return static_cast<float>(static_cast<std::int16_t>(b)); });
+            break;
+        case DType::u16:
+            load_as<uint16_t, float>(view, first, count, staging, [](uint16_t b) { return static_cast<float>(b); });
+            break;
+        case DType::i32:
+            load_as<uint32_t, double>(view, first, count, staging,
+                                      [](uint32_t b) { return static_cast<double>(static_cast<std::int32_t>(b)); });
+            break;
+        case DType::u32:
+            load_as<uint32_t, double>(view, first, count, staging, [](uint32_t b) { return static_cast<double>(b); });
+            break;
+    }
+    return staging;
+}
+
+std::uint64_t raw_bits(const ElementView& view, std::uint64_t index) {
+    const std::byte* from = view.at(index);
+    switch (item_bytes(view.scalar)) {
+        case 1: return read_bits<std::uint8_t>(from, false);
+        case 2: return read_bits<std::uint16_t>(from, view.swap);
+        case 4: return read_bits<std::uint32_t>(from, view.swap);
+        default: return read_bits<std::uint64_t>(from, view.swap);
+    }
+}
+
+}  // namespace twinrun

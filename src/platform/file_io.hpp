@@ -1,0 +1,155 @@
+// Files: batched asynchronous reads, and writes that are either whole or not there.
+//
+// Reading: a ReadQueue belongs to one thread. Requests go in by submit(), completions come out by wait(), in any order.
+// Two implementations behind one interface: io_uring (registered buffers where it can, deep queue), and a pool of
+// threads that call pread, for kernels and containers that forbid io_uring. A completion is checked, always: short
+// reads are continued by the queue itself, the end of the file before the last byte asked for is an error.
+//
+// Writing: every change to disk goes through FileSystem, so that tests can inject faults and lose unsynced writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace twinrun {
+
+inline constexpr std::size_t kDirectAlignment = 4096;  // offsets, lengths and addresses of O_DIRECT reads
+
+// What identifies the content of a file without reading it.
+struct FileStamp {
+    std::uint64_t size = 0;
+    std::int64_t mtime_ns = 0;
+    bool operator==(const FileStamp&) const = default;
+};
+
+// A file open for reading. Thread-safe after open: all use is positional. Holds one descriptor for the page cache
+// and, where the file system has it, opens a second one with O_DIRECT on demand.
+class InputFile {
+   public:
+    static Result<std::shared_ptr<InputFile>> open(const std::string& path);
+    ~InputFile();
+    InputFile(const InputFile&) = delete;
+    InputFile& operator=(const InputFile&) = delete;
+
+    const std::string& path() const { return path_; }
+    const FileStamp& stamp() const { return stamp_; }
+    std::uint64_t size() const { return stamp_.size; }
+    int descriptor() const { return descriptor_; }
+    // The descriptor for direct reads, or -1 where the file system refuses O_DIRECT.
+    int direct_descriptor();
+    // Share of up to `samples` evenly spread pages of [offset, offset + bytes) that lie in the page cache: 0 to 1.
+    double cached_share(std::uint64_t offset, std::uint64_t bytes, int samples = 64) const;
+    // Synchronous read of exactly `to.size()` bytes.
+    Result<> read_at(std::uint64_t offset, std::span<std::byte> to) const;
+
+   private:
+    InputFile() = default;
+    std::string path_;
+    FileStamp stamp_;
+    int descriptor_ = -1;
+    int direct_ = -2;  // -2: not tried yet
+    struct Lock;
+    std::unique_ptr<Lock> lock_;
+};
+
+struct ReadRequest {
+    InputFile* file = nullptr;  // outlives the request
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+    std::byte* to = nullptr;
+    // O_DIRECT: offset, bytes and `to` are multiples of kDirectAlignment; a last read may pass the end of the file.
+    // Where the file system has no O_DIRECT, the same request goes through the page cache.
+    bool direct = false;
+    // How many bytes must come for success (the end of the file may cut a direct read short); 0: all.
+    std::size_t at_least = 0;
+    std::uint64_t tag = 0;  // comes back with the completion; need not be unique
+};
+
+struct ReadCompletion {
+    std::uint64_t tag = 0;
+    std::size_t bytes = 0;       // that were read
+    std::optional<Error> error;  // names file and offset
+};
+
+class ReadQueue {
+   public:
+    virtual ~ReadQueue() =
+        default;  // drops what has not started, waits for what is under way: buffers must outlive it
+    virtual const char* name() const = 0;  // "io_uring" or "pread"
+    virtual std::size_t depth() const = 0;
+    virtual std::size_t outstanding() const = 0;
+    // Tells where later requests will read to, so that the kernel need not pin that memory for every read. Never
+    // needed, and without effect where the kernel refuses. Replaces the buffers of an earlier call; nothing may be
+    // outstanding; the buffers outlive the queue.
+    virtual Result<> register_buffers(std::span<const std::span<std::byte>> /*buffers*/) { return success(); }
+    // Takes all requests, or none and returns an error (a request without meaning, no memory). Those beyond the depth
+    // wait inside the queue. What goes wrong with a single read comes with its completion.
+    virtual Result<> submit(std::span<const ReadRequest> requests) = 0;
+    // Blocks until at least `at_least` (or all outstanding, if fewer) completions are there; appends them, and any more
+    // that are there, to `out`. 0 does not block.
+    virtual Result<> wait(std::size_t at_least, std::vector<ReadCompletion>& out) = 0;
+};
+
+enum class ReadBackend { automatic, uring, pread };
+
+struct ReadQueueOptions {
+    // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel lets us, else pread.
+    // uring and pread are kept to: an error where they cannot be had.
+    ReadBackend backend = ReadBackend::automatic;
+    std::size_t depth = 64;  // reads under way at once; the pread pool has one a thread
+    int threads = 4;         // of the pread pool
+};
+
+Result<std::unique_ptr<ReadQueue>> make_read_queue(const ReadQueueOptions& options = {});
+bool uring_available();  // probed once
+
+// ---- writing ----
+
+// An open file that is being written. Whole or not there: create a temporary name, write, sync, close, rename to the
+// final name, sync_folder.
+class OutputFile {
+   public:
+    // Without a close() before it the file counts as abandoned: what create() made is removed (unless it was renamed
+    // meanwhile), what open_append() opened stays as it is.
+    virtual ~OutputFile() = default;
+    // All bytes or an error. Thread-safe for disjoint ranges.
+    virtual Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+    // Once it failed it fails for good: the kernel may have dropped the pages that it could not write.
+    virtual Result<> sync() = 0;
+    // The file's size is then the end of the last write, however much create() reserved. No sync. Again: no effect.
+    virtual Result<> close() = 0;
+};
+
+// All changes to storage. The posix one is the real one; tests wrap it to fail, cut short, or forget.
+class FileSystem {
+   public:
+    virtual ~FileSystem() = default;
+    // New or truncated; reserves space where it can: a full disk shows here, and leaves no file behind.
+    virtual Result<std::unique_ptr<OutputFile>> create(const std::string& path,
+                                                       std::uint64_t expected_bytes) = 0;
+    // Existing or new; write_at(size, …) appends.
+    virtual Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) = 0;
+    // Atomic; replaces a file, or an empty folder by a folder. Survives a power cut after sync_folder of the parents.
+    virtual Result<> rename(const std::string& from, const std::string& to) = 0;
+    virtual Result<> sync_folder(const std::string& path) = 0;
+    // Like mkdir -p. Folders that it makes survive a power cut: only it knows which parents are to be synced.
+    virtual Result<> make_folders(const std::string& path) = 0;
+    virtual Result<> remove(const std::string& path) = 0;         // a file; not there: success
+    virtual Result<> remove_folder(const std::string& path) = 0;  // with all in it; not there: success
+    virtual Result<> truncate(const std::string& path, std::uint64_t size) = 0;
+};
+
+FileSystem& posix_file_system();
+
+Result<FileStamp> stamp_of(const std::string& path);
+Result<std::vector<std::byte>> read_whole_file(const std::string& path,
+                                               std::uint64_t limit);  // more than `limit` bytes: an error
+
+}  // namespace twinrun
