@@ -1,0 +1,127 @@
+"""Readers of the formats of the field: `open_file` gives the named arrays of a file, wherever their bytes
+lie.
+
+Every module of this folder that has a `FORMAT` is a format; README.md says how to add one. Nothing is loaded
+and no optional package is imported before a file asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+
+from ..errors import FormatError
+from .files import file_size, open_regular, reading
+from .model import ITEMSIZE, Extent, Field, FileContent, Format
+
+__all__ = [
+    "ITEMSIZE",
+    "Extent",
+    "Field",
+    "FileContent",
+    "Format",
+    "detect",
+    "formats",
+    "open_file",
+    "register",
+]
+
+_extra: dict[str, Format] = {}
+_HEAD = 16  # bytes: the longest magic
+
+
+@functools.cache
+def _built_in() -> tuple[Format, ...]:
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    return tuple(m.FORMAT for m in modules if isinstance(getattr(m, "FORMAT", None), Format))
+
+
+def formats() -> dict[str, Format]:
+    """All formats by name, in the order in which detection asks them."""
+    return {f.name: f for f in sorted((*_built_in(), *_extra.values()), key=lambda f: (f.order, f.name))}
+
+
+def register(new: Format) -> None:
+    """Adds a format of another package, or replaces one of the same name."""
+    _extra[new.name] = new
+
+
+def detect(path: str) -> Format | None:
+    """The format of a file or folder: by a name that settles it, then by content, then by suffix.
+
+    None: not known.
+    """
+    path = os.fspath(path)
+    known = list(formats().values())
+    if os.path.isdir(path):
+        return next((f for f in known if f.is_folder is not None and f.is_folder(path)), None)
+    for candidate in known:
+        if candidate.claims is not None and candidate.claims(path):
+            return candidate
+    file, _ = open_regular(path)
+    with file, reading(path):
+        head = file.read(_HEAD)
+        for candidate in known:
+            if any(head.startswith(magic) for magic in candidate.magic):
+                return candidate
+        for candidate in known:
+            if candidate.sniff is not None:
+                file.seek(0)
+                if candidate.sniff(path, file):
+                    return candidate
+    return by_suffix(path)
+
+
+def by_suffix(path: str) -> Format | None:
+    """The format that a file's name promises, without a look at its content."""
+    suffix = os.path.splitext(path)[1].lower()
+    return next((f for f in formats().values() if suffix in f.suffixes), None)
+
+
+def open_file(path: str | os.PathLike[str], format: str | None = None, **options: object) -> FileContent:
+    """The fields of a file.
+
+    path: the file (or the folder, for formats that are folders). format: a name of `formats()`; by default
+    found out. options: of the format; raw takes dtype, shape, offset, order, fields, record, name, partial;
+    hdf5 takes cache. Raises FormatError or one of its kinds (MissingFile, DamagedFile, Unsupported,
+    MissingPackage), and nothing else.
+    """
+    path = os.fspath(path)
+    with reading(path):
+        chosen = _choose(path, format, options)
+        wrong = sorted(set(options) - chosen.options)
+        if wrong:
+            known = f"it takes {' '.join(sorted(chosen.options))}" if chosen.options else "it takes none"
+            hint = "; to read it as raw all the same, add format=raw" if format is None else ""
+            raise FormatError(
+                f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
+            )
+        return chosen.open(path, **options)
+
+
+def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
+    folder = os.path.isdir(path)
+    if not folder:
+        file_size(path)  # a missing file is told before an unknown format
+    if format is not None:
+        chosen = formats().get(format)
+        if chosen is None:
+            raise FormatError(
+                f"unknown format {format!r}", where=path, fix="known are " + " ".join(formats())
+            )
+        if folder and chosen.is_folder is None:
+            raise FormatError(f"is a folder, and {format} is a format of files", where=path)
+        return chosen
+    found = detect(path)
+    if found is None and options and not folder:
+        found = next((f for f in formats().values() if set(options) <= f.options), None)
+    if found is None:
+        if folder:
+            raise FormatError(
+                "is a folder, not a file of a known format", where=path, fix="name one of its files"
+            )
+        fix = "give its format, or dtype= and shape= for a raw file; formats: " + " ".join(formats())
+        raise FormatError("its format is not recognised", where=path, fix=fix)
+    return found

@@ -1,0 +1,190 @@
+"""The data files of a folder that some program wrote: which step, rank and field each is.
+
+See `naming` for the rules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..errors import FormatError, MissingFile
+from . import by_suffix, detect, formats, open_file
+from .files import reading
+from .model import Field, FileContent, Format, renamed
+from .naming import parse_path
+
+__all__ = ["DataFile", "Listing", "is_history", "list_folder"]
+
+MANIFEST = "manifest.jsonl"
+_MOST_FILES = 10_000_000
+
+
+def is_history(folder: str) -> bool:
+    """Whether a folder is a history that twinrun captured; it has a reader of its own."""
+    return os.path.isfile(os.path.join(folder, MANIFEST))
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a folder.
+
+    path: to open it. relative: to the folder. format: its name. step: None where the path has no number.
+    rank: 0 where it names none. prefix: what its fields are named after: the whole name of the field of a
+    one-array file; put in front of the others' ("prefix/field") only where the folder holds several kinds of
+    such files.
+    """
+
+    path: str
+    relative: str
+    format: str
+    step: int | None
+    rank: int
+    prefix: str
+    use_prefix: bool = False
+
+    def open(self, options: Mapping[str, object] | None = None) -> FileContent:
+        """Opens it. Options that its format does not have are left out: they are meant for other files."""
+        known = formats()[self.format].options
+        return open_file(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
+
+    def fields(self, content: FileContent) -> dict[str, Field]:
+        """Fields of the opened file under the names that they have in the folder."""
+        if content.one_array:
+            only = next(iter(content.fields.values()), None)
+            return {} if only is None else {self.prefix: renamed(only, self.prefix)}
+        if not self.use_prefix:
+            return dict(content.fields)
+        return {f"{self.prefix}/{n}": renamed(f, f"{self.prefix}/{n}") for n, f in content.fields.items()}
+
+
+@dataclass
+class Listing:
+    """files: sorted by step, rank and path.
+
+    ignored: (relative path, reason) of everything else: say it to the user.
+    """
+
+    folder: str
+    files: list[DataFile] = field(default_factory=list)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+
+    def steps(self) -> list[int | None]:
+        """Steps that it holds, ascending; None (no number) first."""
+        return sorted({f.step for f in self.files}, key=lambda s: -1 if s is None else s)
+
+
+def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Listing:
+    """Lists a folder and the folders in it.
+
+    options: of formats, as in `open_file`; with a dtype, fields or arrays in them, .bin, .raw and .dat files
+    are data. Metadata of twinrun, descriptions of raw files and hidden files are passed over. Raises
+    FormatError: the folder is missing or unreadable, or two files would be the same field of the same step
+    and rank.
+    """
+    folder = os.fspath(folder)
+    if not os.path.exists(folder):
+        raise MissingFile("no such folder", where=folder, fix="check the path")
+    if not os.path.isdir(folder):
+        raise FormatError("is not a folder", where=folder)
+    listing = Listing(folder)
+    described = bool({"dtype", "fields", "arrays"} & set(options or {}))
+    for path, relative, is_folder in _walk(folder, listing):
+        found = _format_of(path, described) if not is_folder else detect(path)
+        if found is None:
+            promised = None if is_folder else by_suffix(path)
+            reason = "not a data format that is known"
+            if promised is not None:  # a .dat may be data as well as text: only a description tells
+                sidecar = os.path.basename(path) + ".json"
+                reason = f"{promised.name} without a description: give dtype=, or write {sidecar}"
+            listing.ignored.append((relative, reason))
+            continue
+        place = parse_path(relative)
+        listing.files.append(
+            DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
+        )
+    _settle_names(listing)
+    listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, f.relative))
+    return listing
+
+
+def _format_of(path: str, described: bool) -> Format | None:
+    promised = by_suffix(path)
+    if promised is not None and promised.name != "raw":
+        return promised
+    try:
+        found = detect(path)
+    except FormatError:
+        return None  # not a regular file, or not readable and nameless: reported as ignored
+    if found is not None and found.name == "raw" and promised is found and not described:
+        return found if found.claims is not None and found.claims(path) else None
+    return found
+
+
+def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
+    """(path, relative path, is one data set in a folder) of all that may be data; every folder once."""
+    found: list[tuple[str, str, bool]] = []
+    seen: set[tuple[int, int]] = set()
+    folder_formats = any(f.is_folder is not None for f in formats().values())
+    stack = [("", folder)]
+    links: list[tuple[str, str]] = []  # after all true folders: a folder keeps its own name
+    while stack or links:
+        relative, path = stack.pop() if stack else links.pop(0)
+        with reading(path):
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in seen:
+                listing.ignored.append((relative, "the same folder was listed before (a link)"))
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            entries = sorted(os.listdir(path))
+        names = set(entries)
+        for name in entries:
+            below = os.path.join(path, name)
+            label = f"{relative}/{name}" if relative else name
+            if (
+                name.startswith(".")
+                or name.endswith(".twm")
+                or (name.endswith(".json") and name[:-5] in names)
+            ):
+                continue
+            if not os.path.isdir(below):
+                found.append((below, label, False))
+            elif folder_formats and detect(below) is not None:
+                found.append((below, label, True))
+            elif os.path.islink(below):
+                links.append((label, below))
+            else:
+                stack.append((label, below))
+            if len(found) > _MOST_FILES:
+                raise FormatError(f"more than {_MOST_FILES} files", where=folder)
+    return found
+
+
+def _settle_names(listing: Listing) -> None:
+    """Prefixes where files of several arrays are of several kinds, suffixes where names are the same."""
+    kinds = formats()
+    everything = {f.prefix for f in listing.files}
+    many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
+    places: dict[tuple[int | None, int, str], list[int]] = {}
+    for at, file in enumerate(listing.files):
+        # A file of a one-array format may hold several all the same: records, arrays one after another.
+        others = everything if kinds[file.format].one_array else many
+        listing.files[at] = replace(file, use_prefix=len(others) > 1)
+        places.setdefault((file.step, file.rank, file.prefix), []).append(at)
+    for same in places.values():
+        if len(same) == 1:
+            continue
+        for at in same:  # x.f32 and x.npy: the suffix tells them apart
+            file = listing.files[at]
+            suffix = os.path.splitext(file.relative)[1]
+            listing.files[at] = replace(file, prefix=file.prefix + suffix, use_prefix=True)
+        by_name: dict[str, str] = {}
+        for at in same:
+            file = listing.files[at]
+            other = by_name.setdefault(file.prefix, file.relative)
+            if other != file.relative:
+                message = f"{other!r} and {file.relative!r} are the same field of the same step and rank"
+                raise FormatError(
+                    message, where=listing.folder, fix="name one of them otherwise, or compare files"
+                )

@@ -1,0 +1,460 @@
+"""HDF5: every numeric dataset of every group, through h5py (an optional package).
+
+Contiguous datasets in native layout are given as extents of the file (or of their external files); what is
+chunked, filtered, compact, virtual, or of a layout that numpy does not share, is read through h5py. Members
+of compound types are fields of their own, `dataset.member`. A compound {r, i} of floats is a complex number.
+
+A dataset that cannot be read (a filter that is not installed, an external file that is missing) is a field
+with a `problem`: the other datasets of the file stay comparable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from .blocks import BandCache, BandReader, Box
+from .files import file_size, open_regular, read_exact, reading
+from .layout import Decoded, Stored, array_fields
+from .model import Field, FileContent, Format, checked_shape, decoded, dtype_of, storage_dtype, unreadable
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+CACHE_BYTES = 256 << 20  # decoded chunks that are kept for the reads that follow, a file
+_MOST_LINKS = 1_000_000
+_FILTERS = {
+    1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 307: "bzip2",
+    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
+    32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
+}  # fmt: skip
+
+
+class _Skip(Exception):
+    """This part of a dataset cannot be compared; the message says why."""
+
+
+def open_hdf5(path: str, cache: object = CACHE_BYTES) -> FileContent:
+    """Opens an HDF5 file. cache: bytes of decoded chunks to keep, 256 MiB where not given.
+
+    Fields are named by their path in the file without the slash in front. Soft and external links are
+    followed; a group that was met before is skipped, so that links may form loops.
+    """
+    try:
+        h5py = importlib.import_module("h5py")
+    except ImportError as error:
+        raise MissingPackage.of("h5py", "twinrun[hdf5]", where=path) from error
+    if isinstance(cache, str) and cache.isdecimal():
+        cache = int(cache[:18])
+    if type(cache) is not int or cache < 0:
+        raise FormatError(f"cache must be a number of bytes, not {cache!r:.40}", where=path)
+    file_size(path)
+    with reading(path, "HDF5"):
+        file = h5py.File(path, "r", locking="best-effort")
+    walker = _Walker(h5py, path, file, BandCache(cache))
+    try:
+        with reading(path, "HDF5"):
+            walker.walk()
+    except BaseException:
+        walker.close()
+        raise
+    walker.content.on_close = walker.close
+    return walker.content
+
+
+class _Walker:
+    def __init__(self, h5py: Any, path: str, file: Any, cache: BandCache) -> None:
+        self.h5py, self.path, self.file, self.cache = h5py, path, file, cache
+        self.content = FileContent(path, "hdf5")
+        self.handles: list[Any] = []  # objects behind external links: they keep those files open
+        self.sources: dict[str, None] = {}
+
+    def close(self) -> None:
+        with self.cache.lock:
+            self.cache.clear()
+            for handle in [*self.handles, self.file]:
+                with reading(self.path, "closing"):
+                    if handle:
+                        (handle if handle is self.file else handle.file).close()
+            self.handles.clear()
+
+    def walk(self) -> None:
+        """Depth first, names in order; a hard or soft link to a group that was seen is skipped."""
+        seen = {self.identity(self.file["/"]): "/"}
+        stack: list[tuple[Any, str]] = [(self.file["/"], "")]
+        links = 0
+        while stack:
+            group, prefix = stack.pop()
+            deeper = []
+            with reading(self.path, f"group {'/' + prefix!r}"):
+                names = sorted(group)
+            for name in names:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise Unsupported(f"more than {_MOST_LINKS} links", where=self.path)
+                label = prefix + name
+                item = self.follow(group, name, label)
+                if isinstance(item, self.h5py.Group):
+                    identity = self.identity(item)
+                    if identity in seen:
+                        self.skip(label, f"the same group as {seen[identity]!r}")
+                        continue
+                    seen[identity] = label
+                    deeper.append((item, label + "/"))
+                elif isinstance(item, self.h5py.Dataset):
+                    with reading(self.path, f"dataset {label!r}"):
+                        _Dataset(self, item, label).add()
+            stack.extend(reversed(deeper))
+        self.content.sources = tuple(self.sources)
+
+    def skip(self, name: str, reason: str) -> None:
+        self.content.skipped.append((name, reason))
+
+    def follow(self, group: Any, name: str, label: str) -> Any:
+        """The object behind a link, or None where it was skipped."""
+        with reading(self.path, f"link {label!r}"):
+            try:
+                link = group.get(name, getlink=True)
+            except TypeError:
+                self.skip(label, "a user-defined link")
+                return None
+            try:
+                item = group[name]
+            except (KeyError, OSError, RuntimeError) as error:
+                if isinstance(link, self.h5py.ExternalLink):
+                    self.skip(label, f"a link to {link.path!r} of {link.filename!r}, which cannot be opened")
+                elif isinstance(link, self.h5py.SoftLink):
+                    self.skip(label, f"a link to {link.path!r}, which leads nowhere")
+                else:
+                    raise DamagedFile(f"object {label!r} cannot be opened", where=self.path) from error
+                return None
+            except TypeError:
+                self.skip(label, "an object of a kind that h5py does not know")
+                return None
+            if item.file.id.id != self.file.id.id and item.file.filename != self.file.filename:
+                self.handles.append(item)
+                self.sources[item.file.filename] = None
+            return item
+
+    def identity(self, item: Any) -> tuple[int, int, int]:
+        """What tells two objects apart, also after their file was closed and opened again."""
+        status = os.stat(item.file.filename)
+        return status.st_dev, status.st_ino, self.h5py.h5o.get_info(item.id).addr
+
+
+class _Dataset:
+    """Turns one dataset into fields."""
+
+    def __init__(self, walker: _Walker, dataset: Any, label: str) -> None:
+        self.walker, self.dataset, self.label = walker, dataset, label
+        self.h5py = walker.h5py
+        self.plist = dataset.id.get_create_plist()
+        # A null dataspace holds no elements, and neither does a shape of 0.
+        self.shape = (0,) if dataset.shape is None else tuple(int(n) for n in dataset.shape)
+        self.path = os.fspath(dataset.file.filename)
+
+    def add(self) -> None:
+        """Adds the fields of the dataset, or a line to what was skipped."""
+        content = self.walker.content
+        self.skipped: list[tuple[str, str]] = []
+        try:
+            kind, is_exact = _file_dtype(self.h5py, self.dataset.id.get_type(), self.label, self.skipped)
+        except _Skip as reason:
+            content.skipped.append((self.label, str(reason)))
+            return
+        checked_shape(self.shape, max(kind.itemsize, 1), self.path, f"dataset {self.label!r}")
+        empty = math.prod(self.shape) == 0
+        problem = None if empty else self.problem()
+        source = None
+        if is_exact and problem is None and not empty:
+            try:
+                source = self.extents(kind)
+            except FormatError as error:  # this dataset is lost, the others are not
+                problem = error
+        if empty or source is not None:
+            fields, skipped = array_fields(self.label, kind, self.shape, source or Stored(self.path, 0))
+        else:
+            fields, skipped = self.decoded_fields(kind, problem)
+        for field in fields:
+            content.add(field)
+        content.skipped += self.skipped + skipped
+
+    def problem(self) -> FormatError | None:
+        """Why the dataset cannot be read, found before reading: filters, external and virtual sources."""
+        where = f"{self.path}: dataset {self.label!r}"
+        for number in range(self.plist.get_nfilters()):
+            code, _, _, name = self.plist.get_filter(number)
+            if self.h5py.h5z.filter_avail(code):
+                continue
+            title = (
+                f"HDF5 filter {code} ({_FILTERS.get(code) or name.decode('utf-8', 'replace') or 'no name'})"
+            )
+            try:
+                importlib.import_module("hdf5plugin")  # registers its filters
+            except ImportError:
+                return MissingPackage(
+                    f"is compressed with {title}", where=where, fix="run: pip install hdf5plugin"
+                )
+            if not self.h5py.h5z.filter_avail(code):
+                fix = "pip's hdf5plugin lacks it: set HDF5_PLUGIN_PATH, or rewrite the file by h5repack"
+                return Unsupported(f"is compressed with {title}", where=where, fix=fix)
+        if self.plist.get_layout() == self.h5py.h5d.VIRTUAL:
+            for source in self.dataset.virtual_sources():
+                name = source.file_name
+                if name != "." and "%" not in name:
+                    found = self.beside(name)
+                    if found is None:
+                        # HDF5 itself would give fill values, which two runs have in common.
+                        return MissingFile(f"its source {name!r} is not there", where=where)
+                    self.walker.sources[found] = None
+        for number in range(self.plist.get_external_count()):
+            name = os.fsdecode(self.plist.get_external(number)[0])
+            if self.beside(name) is None:
+                return MissingFile(f"its external file {name!r} is not there", where=where)
+        return None
+
+    def beside(self, name: str) -> str | None:
+        """Path of an external file: beside the HDF5 file first (two runs must not share one), then as it is."""
+        prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace(
+            "${ORIGIN}", os.path.dirname(self.path) or "."
+        )
+        for folder in (prefix, os.path.dirname(self.path) or "."):
+            candidate = os.path.join(folder, name) if folder else name
+            if folder and os.path.isfile(candidate):
+                return candidate
+        return name if os.path.isfile(name) else None
+
+    def extents(self, kind: np.dtype) -> Stored | Decoded | None:
+        """Where the raw elements lie, or None where h5py must read them."""
+        if self.plist.get_layout() != self.h5py.h5d.CONTIGUOUS or self.plist.get_nfilters():
+            return None
+        needed = math.prod(self.shape) * kind.itemsize
+        if self.plist.get_external_count():
+            return self.external(needed)
+        stored = self.dataset.id.get_storage_size()
+        if stored == 0:
+            return None  # not allocated yet: every element is the fill value
+        offset = self.dataset.id.get_offset()
+        if offset is None:
+            return None
+        size = file_size(self.path)
+        if stored != needed or offset < 0 or offset + needed > size:
+            message = (
+                f"dataset {self.label!r} needs {needed} bytes, {stored} are at {offset} of a file of {size}"
+            )
+            raise DamagedFile(message, where=self.path)
+        return Stored(self.path, offset)
+
+    def external(self, needed: int) -> Stored | Decoded:
+        """Raw elements in external files. In one piece: an extent; in several: bytes put together."""
+        pieces: list[tuple[int, int, str, int]] = []  # first byte, last byte + 1, file, offset in it
+        at = 0
+        for number in range(self.plist.get_external_count()):
+            name, offset, size = self.plist.get_external(number)
+            path = self.beside(os.fsdecode(name))
+            assert path is not None  # problem() looked
+            self.walker.sources[path] = None
+            here = min(int(size), needed - at)
+            if here <= 0:
+                break
+            if offset < 0 or offset + here > file_size(path):
+                # HDF5 itself would read zeros there.
+                message = (
+                    f"ends before byte {offset + here}, which dataset {self.label!r} of {self.path} needs"
+                )
+                raise DamagedFile(message, where=path)
+            pieces.append((at, at + here, path, int(offset)))
+            at += here
+        if at < needed:
+            raise DamagedFile(
+                f"dataset {self.label!r}: its external files hold {at} of {needed} bytes", where=self.path
+            )
+        if len(pieces) == 1:
+            return Stored(pieces[0][2], pieces[0][3])
+
+        def read_bytes(first: int, count: int) -> bytes:
+            parts = []
+            for begin, end, path, offset in pieces:
+                low, high = max(first, begin), min(first + count, end)
+                if low < high:
+                    file, _ = open_regular(path)
+                    with file:
+                        parts.append(read_exact(file, offset + low - begin, high - low, path, self.label))
+            return b"".join(parts)
+
+        return Decoded(self.path, read_bytes)
+
+    def decoded_fields(
+        self, kind: np.dtype, problem: FormatError | None
+    ) -> tuple[list[Field], list[tuple[str, str]]]:
+        """Fields whose elements come through h5py."""
+        fields: list[Field] = []
+        skipped: list[tuple[str, str]] = []
+        chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
+        for label, members, leaf, inner in _leaves(self.label, kind, (), ()):
+            known = dtype_of(leaf)
+            if known is None:
+                skipped.append((label, f"elements of type {leaf.name} are not supported"))
+                continue
+            shape = self.shape + inner
+            checked_shape(shape, leaf.itemsize, self.path, f"dataset {label!r}")
+            if problem is not None:
+                fields.append(unreadable(label, known[0], "little", shape, problem))
+                continue
+            reader = self.reader(
+                members, known[0], shape, (chunks or (1,) * len(self.shape)) + inner, len(inner)
+            )
+            read = decoded(label, known[0], math.prod(shape), self.path, reader)
+            fields.append(Field(label, known[0], "little", shape, read=read))
+        return fields, skipped
+
+    def reader(
+        self, members: tuple[str, ...], code: str, shape: tuple[int, ...], chunks: tuple[int, ...], inner: int
+    ) -> Callable[[int, int], np.ndarray]:
+        dataset, native, walker = self.dataset, storage_dtype(code), self.walker
+        if members:
+            dataset = dataset.fields(members[0])  # only this member is converted; others may be of any type
+
+        def read_box(box: Box) -> np.ndarray:
+            if not walker.file:
+                raise FormatError("the file was closed", where=self.path)
+            # Axes of array elements come after those of the dataset, and are never cut by HDF5 itself.
+            outer = box[: len(box) - inner] if box else ()
+            part = np.asarray(dataset[outer])
+            for member in members[1:]:
+                part = part[member]
+            if inner:
+                cut: tuple[Any, ...] = (Ellipsis, *box[len(box) - inner :])
+                part = part[cut]
+            if part.dtype.kind in "mM":
+                part = part.view("i8")
+            return part.astype(native, copy=False)
+
+        return BandReader(shape, chunks, native, read_box, walker.cache).read
+
+
+def _leaves(
+    label: str, kind: np.dtype, members: tuple[str, ...], inner: tuple[int, ...]
+) -> list[tuple[str, tuple[str, ...], np.dtype, tuple[int, ...]]]:
+    """(name, path of members, scalar type, sizes of array elements) of every scalar in `kind`."""
+    if kind.subdtype is not None:
+        return _leaves(label, kind.subdtype[0], members, inner + kind.subdtype[1])
+    if kind.names is None:
+        return [(label, members, kind, inner)]
+    result = []
+    for name in kind.names:
+        result += _leaves(f"{label}.{name}", kind.fields[name][0], (*members, name), inner)  # type: ignore[index]
+    return result
+
+
+def _file_dtype(h5py: Any, tid: Any, label: str, skipped: list[tuple[str, str]]) -> tuple[np.dtype, bool]:
+    """The numpy type of elements of an HDF5 type, and whether their bytes in the file are those numpy
+    expects.
+
+    Members that cannot be compared are added to `skipped` and left out. Raises _Skip where nothing is left.
+    """
+    h5t = h5py.h5t
+    kind = tid.get_class()
+    reasons = {
+        h5t.STRING: "text is not compared",
+        h5t.VLEN: "elements of variable length are not supported",
+        h5t.REFERENCE: "references are not compared",
+        h5t.OPAQUE: "opaque bytes: the file does not say what they mean",
+        h5t.TIME: "HDF5's time type is not supported",
+    }
+    if kind in reasons:
+        raise _Skip(reasons[kind])
+    if kind == h5t.ARRAY:
+        base, exact = _file_dtype(h5py, tid.get_super(), label, skipped)
+        if base.names is not None:
+            raise _Skip("arrays of structs inside a struct are not supported")
+        return np.dtype((base, tid.get_array_dims())), exact
+    if kind == h5t.COMPOUND:
+        plain = _plain_dtype(tid)
+        if plain is not None and plain.kind == "c":
+            return plain, bool(tid.equal(h5t.py_create(plain)))
+        names, formats, offsets = [], [], []
+        exact = not _points_elsewhere(h5t, tid)
+        for number in range(tid.get_nmembers()):
+            name = os.fsdecode(tid.get_member_name(number))
+            try:
+                member, member_exact = _file_dtype(
+                    h5py, tid.get_member_type(number), f"{label}.{name}", skipped
+                )
+            except _Skip as reason:
+                skipped.append((f"{label}.{name}", str(reason)))
+                continue
+            if member_exact and tid.get_member_offset(number) + member.itemsize > tid.get_size():
+                raise _Skip("a member that passes the end of its struct")
+            names.append(name)
+            formats.append(member)
+            offsets.append(tid.get_member_offset(number))
+            exact &= member_exact
+        if not names:
+            raise _Skip("a struct without numeric members")
+        if not exact:  # h5py converts: its offsets are its own
+            return np.dtype({"names": names, "formats": formats}), False
+        return np.dtype(
+            {"names": names, "formats": formats, "offsets": offsets, "itemsize": tid.get_size()}
+        ), True
+    plain = _plain_dtype(tid)
+    if plain is None or dtype_of(plain) is None:
+        raise _Skip(
+            f"elements of type {plain if plain is not None else 'unknown to numpy'} are not supported"
+        )
+    if kind == h5t.ENUM:
+        if plain.kind == "b":
+            return np.dtype(bool), tid.get_size() == 1
+        base = tid.get_super()
+        plain = np.dtype(plain.str)  # without the names of the values
+        return plain, bool(base.equal(h5t.py_create(plain)))
+    try:
+        return np.dtype(plain.str), bool(tid.equal(h5t.py_create(np.dtype(plain.str))))
+    except TypeError:
+        return plain, False
+
+
+def _points_elsewhere(h5t: Any, tid: Any) -> bool:
+    """Whether elements hold pointers: then HDF5 tells sizes and offsets in memory, not those in the file."""
+    kind = tid.get_class()
+    if kind == h5t.COMPOUND:
+        return any(_points_elsewhere(h5t, tid.get_member_type(n)) for n in range(tid.get_nmembers()))
+    if kind == h5t.ARRAY:
+        return _points_elsewhere(h5t, tid.get_super())
+    return kind in (h5t.VLEN, h5t.REFERENCE) or (kind == h5t.STRING and tid.is_variable_str())
+
+
+def _plain_dtype(tid: Any) -> np.dtype | None:
+    try:
+        return tid.dtype
+    except (TypeError, ValueError, KeyError, NotImplementedError):
+        return None
+
+
+def _sniff(path: str, file: BinaryIO) -> bool:
+    """The signature lies at 0, 512, 1024, 2048, …: a user block may come before it."""
+    at = 512
+    while at < 1 << 26:
+        file.seek(at)
+        start = file.read(8)
+        if start == MAGIC:
+            return True
+        if len(start) < 8:
+            return False
+        at *= 2
+    return False
+
+
+FORMAT = Format(
+    "hdf5",
+    "HDF5",
+    open_hdf5,
+    suffixes=(".h5", ".hdf5", ".he5", ".h5part", ".vtkhdf", ".nc4"),
+    magic=(MAGIC,),
+    sniff=_sniff,
+    options=frozenset({"cache"}),
+)

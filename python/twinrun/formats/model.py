@@ -1,0 +1,367 @@
+"""What a reader of a format hands over: named fields, as extents of a file or as a function that decodes.
+
+Adding a format is one module in this folder that defines `FORMAT = Format(...)`; see README.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, FormatError
+from .files import open_regular, reading
+
+__all__ = [
+    "ITEMSIZE",
+    "Extent",
+    "Field",
+    "FileContent",
+    "Format",
+    "checked_shape",
+    "decoded",
+    "dtype_of",
+    "parse_dtype",
+    "storage_dtype",
+    "unreadable",
+]
+
+LARGEST = (1 << 63) - 1  # elements or bytes: offsets are signed 64-bit integers everywhere
+
+# Element types of the core, as numpy can hold them. bf16 has no numpy type: its bits are handled as u16.
+_STORAGE = {
+    "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8",
+    "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",
+    "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8",
+    "bool": "?", "c64": "c8", "c128": "c16",
+}  # fmt: skip
+ITEMSIZE = {name: np.dtype(code).itemsize for name, code in _STORAGE.items()}
+_FROM_NUMPY = {code: name for name, code in _STORAGE.items() if name != "bf16"}
+
+Skipped = list[tuple[str, str]]
+
+
+def storage_dtype(dtype: str, byte_order: str = sys.byteorder) -> np.dtype:
+    """The numpy type that holds elements of `dtype`: itself, but u16 bits for bf16."""
+    return np.dtype((">" if byte_order == "big" else "<") + _STORAGE[dtype])
+
+
+def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
+    """(name, byte order) of a numpy scalar type; None where the core has no such type.
+
+    Dates and time spans are their 64-bit integers.
+    """
+    order = {">": "big", "<": "little", "|": "little", "=": sys.byteorder}[dtype.byteorder]
+    if dtype.kind in "mM":
+        return "i64", order
+    code = "?" if dtype.kind == "b" else f"{dtype.kind}{dtype.itemsize}"
+    name = _FROM_NUMPY.get(code)
+    return None if name is None else (name, order)
+
+
+def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
+    """(name, byte order or None) from f32, bf16, float32, '<f4', '>i8' or a numpy type.
+
+    Numbers in this project's names are bits, in numpy's codes bytes: 'i8' is an int8, '<i8' an int64. So
+    numpy's codes are taken only with their byte order in front.
+    """
+    if isinstance(text, str) and text.strip().lower() in ITEMSIZE:
+        return text.strip().lower(), None
+    if isinstance(text, (np.dtype, type)):
+        known = dtype_of(np.dtype(text))
+        if known is not None:
+            return known[0], known[1] if np.dtype(text).byteorder in "<>" else None
+    if isinstance(text, str):
+        code = text.strip()
+        if re.fullmatch(
+            r"[<>|=][a-z?][0-9]{0,2}|(float|int|uint|complex)[0-9]{1,3}|bfloat16|half|float|double", code
+        ):
+            if code == "bfloat16":
+                return "bf16", None
+            try:
+                known = dtype_of(np.dtype(code))
+            except TypeError:
+                known = None
+            if known is not None:
+                return known[0], known[1] if code[0] in "<>" else None
+    raise FormatError(f"unknown type {text!r}", where=where, fix="use one of " + " ".join(ITEMSIZE))
+
+
+def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str) -> tuple[int, ...]:
+    """`shape` as a tuple of ints, or DamagedFile: negative, not integers, or more than 2^63 bytes in all."""
+    sizes = tuple(shape)
+    if len(sizes) > 64:
+        raise DamagedFile(f"{what} has {len(sizes)} dimensions", where=where)
+    for size in sizes:
+        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)):
+            raise DamagedFile(f"{what}: a size that is no integer in its shape: {size!r:.40}", where=where)
+        if size < 0 or size > LARGEST:
+            raise DamagedFile(f"{what}: a size out of range in its shape", where=where)
+    result = tuple(int(size) for size in sizes)  # type: ignore[call-overload]
+    if math.prod(result) * max(itemsize, 1) > LARGEST:
+        raise DamagedFile(f"{what}: its shape {result} asks for more than 2^63 bytes", where=where)
+    return result
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Elements that can be read from a file without a format library.
+
+    path: the file. offset: bytes to the first element. count: elements. stride: bytes from one element to the
+    next; the element's size where they lie dense, more in an array of structs.
+    """
+
+    path: str
+    offset: int
+    count: int
+    stride: int
+
+
+Reader = Callable[[int, int], np.ndarray]
+
+
+@dataclass
+class Field:
+    """A named array of a file. Exactly one of `extents` and `read` is set.
+
+    name: unique in its file.
+    dtype: f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool c64 c128.
+    byte_order: 'little' or 'big', of the bytes that `extents` name.
+    shape: may be () or hold zeros.
+    extents: in the order of the elements; their counts sum up to the number of elements; () for an empty array.
+    read: read(first, count) -> elements [first, first + count) of the flattened array in C order, as a
+        contiguous 1-D array in native byte order (bf16 as the u16 of its bits). Ascending reads, one field after
+        another, are fast; any order is right. May be called from any thread. Raises FormatError only.
+    fortran_order: the file holds the array in column-major order. `shape` and the order of elements are those
+        of its transpose, which is what lies in the file in C order; `stored_shape` and `index()` turn both back
+        to what the user knows.
+    problem: why this field cannot be read though the file can (a missing filter, a missing external file).
+        `read` raises the same error.
+    """
+
+    name: str
+    dtype: str
+    byte_order: str
+    shape: tuple[int, ...]
+    extents: tuple[Extent, ...] | None = None
+    read: Reader | None = None
+    fortran_order: bool = False
+    problem: FormatError | None = None
+
+    def __post_init__(self) -> None:
+        if (self.extents is None) == (self.read is None):
+            raise ValueError(f"field {self.name!r}: exactly one of extents and read must be set")
+        if self.dtype not in ITEMSIZE or self.byte_order not in ("little", "big"):
+            raise ValueError(f"field {self.name!r}: type {self.dtype!r}, byte order {self.byte_order!r}")
+        if self.extents is not None and sum(e.count for e in self.extents) != self.size:
+            raise ValueError(f"field {self.name!r}: its extents do not hold {self.size} elements")
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape as the user knows it: reversed where `fortran_order`."""
+        return self.shape[::-1] if self.fortran_order else self.shape
+
+    def index(self, position: int) -> tuple[int, ...]:
+        """N-D index, as the user knows it, of element `position` of the flattened array."""
+        result = []
+        for size in reversed(self.shape):
+            position, at = divmod(position, size)
+            result.append(at)
+        return tuple(result) if self.fortran_order else tuple(reversed(result))
+
+    def elements(self, first: int = 0, count: int | None = None) -> np.ndarray:
+        """Elements [first, first + count) in C order of `shape`, 1-D, native byte order, however stored.
+
+        The plain way, for small things and for tests: the core reads extents itself.
+        """
+        count = self.size - first if count is None else count
+        if self.read is not None:
+            return self.read(first, count)
+        where = self.extents[0].path if self.extents else self.name
+        return decoded(self.name, self.dtype, self.size, where, self._from_extents)(first, count)
+
+    def _from_extents(self, first: int, count: int) -> np.ndarray:
+        raw = np.empty((count, self.itemsize), np.uint8)
+        done = 0
+        for extent in self.extents or ():
+            if first >= extent.count:
+                first -= extent.count
+                continue
+            here = min(count - done, extent.count - first)
+            if here:
+                records = read_records(
+                    extent.path, extent.offset + first * extent.stride, extent.stride, here, self.itemsize
+                )
+                raw[done : done + here] = records
+                done += here
+            first = 0
+        return raw.reshape(-1).view(storage_dtype(self.dtype, self.byte_order))
+
+
+def read_records(path: str, offset: int, stride: int, count: int, size: int) -> np.ndarray:
+    """`size` bytes at `offset`, `offset + stride`, …: (count, size) u8.
+
+    Never reads past the last record's bytes.
+    """
+    file, _ = open_regular(path)
+    with file:
+        return gather(lambda at, length: _pread(file, path, at, length), offset, stride, count, size)
+
+
+def gather(
+    read_bytes: Callable[[int, int], object], offset: int, stride: int, count: int, size: int
+) -> np.ndarray:
+    """The same from any source of bytes, at most 16 MiB at a time."""
+    result = np.empty((count, size), np.uint8)
+    # Far apart, elements are read one by one; else with what lies between them.
+    step = max(1, (1 << 24) // max(stride, 1)) if stride < 1 << 16 or stride == size else 1
+    for start in range(0, count, step):
+        n = min(step, count - start)
+        span = (n - 1) * stride + size
+        block = np.frombuffer(read_bytes(offset + start * stride, span), np.uint8)  # type: ignore[call-overload]
+        if block.size != span:  # as_strided would read behind its end
+            raise ValueError(f"{block.size} bytes where {span} were asked for")
+        if stride == size:
+            result[start : start + n] = block.reshape(n, size)
+        else:
+            result[start : start + n] = np.lib.stride_tricks.as_strided(block, (n, size), (stride, 1))
+    return result
+
+
+def _pread(file: BinaryIO, path: str, offset: int, count: int) -> bytearray:
+    buffer = bytearray(count)
+    view = memoryview(buffer)
+    done = 0
+    while done < count:
+        got = os.preadv(file.fileno(), [view[done:]], offset + done)
+        if got == 0:
+            raise DamagedFile(f"ends at byte {offset + done}, {count - done} bytes too early", where=path)
+        done += got
+    return buffer
+
+
+def decoded(name: str, dtype: str, size: int, where: str, read: Reader) -> Reader:
+    """`read` made safe: range checked, failures are FormatErrors that name the field; native and contiguous."""
+    native = storage_dtype(dtype)
+
+    def checked(first: int, count: int) -> np.ndarray:
+        if first < 0 or count < 0 or first + count > size:
+            raise FormatError(
+                f"elements {first} to {first + count} of field {name!r}, which has {size}", where=where
+            )
+        if count == 0:
+            return np.empty(0, native)
+        with reading(where, f"field {name!r}"):
+            result = np.ascontiguousarray(read(first, count)).reshape(-1)
+            if native.kind == "b":
+                result = (
+                    result.view(np.uint8) != 0
+                )  # any other bit pattern would be a value numpy does not know
+            result = result.astype(native, copy=False)
+        if result.size != count:
+            raise DamagedFile(
+                f"field {name!r}: {result.size} elements where {count} were promised", where=where
+            )
+        return result
+
+    return checked
+
+
+def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:
+    """A field that is known to exist and cannot be read."""
+
+    def read(first: int, count: int) -> np.ndarray:
+        raise problem
+
+    return Field(name, dtype, byte_order, shape, read=read, problem=problem)
+
+
+@dataclass
+class FileContent:
+    """An open file: its fields and what was left out. Close it, or use it in a `with`.
+
+    path: the file. format: name of its format. fields: by name, in the order of the file or of names.
+    skipped: (name, reason) of what cannot be compared, such as text. one_array: the format holds a single,
+    unnamed array; the name of its field comes from the file's name. sources: other files whose bytes belong
+    to it.
+    """
+
+    path: str
+    format: str
+    fields: dict[str, Field] = field(default_factory=dict)
+    skipped: Skipped = field(default_factory=list)
+    one_array: bool = False
+    sources: tuple[str, ...] = ()
+    on_close: Callable[[], None] | None = None
+
+    def add(self, new: Field) -> None:
+        """Takes one more field; two of the same name are a damaged file."""
+        if new.name in self.fields:
+            raise DamagedFile(f"two fields are named {new.name!r}", where=self.path)
+        self.fields[new.name] = new
+
+    def files(self) -> tuple[str, ...]:
+        """Every file that holds its data, this one first."""
+        named = [e.path for f in self.fields.values() for e in f.extents or ()]
+        return tuple(dict.fromkeys([self.path, *self.sources, *named]))
+
+    def close(self) -> None:
+        """Closes files that readers hold; fields with `read` cannot be read any more.
+
+        A second call does nothing.
+        """
+        action, self.on_close = self.on_close, None
+        if action is not None:
+            action()
+
+    def __enter__(self) -> FileContent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: how to know it, how to open it.
+
+    name: for --format. title: for people. open: open(path, **options) -> FileContent; path is an existing
+    regular file (or folder, where `is_folder`). suffixes: lower case with the dot. magic: first bytes of such
+    a file. claims: by name and neighbours alone, before any content is looked at. sniff: sniff(path, file)
+    looks at content. is_folder: whether a folder is one data set of this format. options: what `open` takes.
+    one_array: its files hold a single array, as a rule, named after the file. order: detection asks lower
+    ones first.
+    """
+
+    name: str
+    title: str
+    open: Callable[..., FileContent]
+    suffixes: Sequence[str] = ()
+    magic: Sequence[bytes] = ()
+    claims: Callable[[str], bool] | None = None
+    sniff: Callable[[str, BinaryIO], bool] | None = None
+    is_folder: Callable[[str], bool] | None = None
+    options: frozenset[str] = frozenset()
+    one_array: bool = False
+    order: int = 0
+
+
+def renamed(old: Field, name: str) -> Field:
+    """The same field under another name."""
+    return replace(old, name=name)

@@ -1,0 +1,118 @@
+"""Step, rank and field name from the path of a file that some other program wrote.
+
+    step-0000000010/x.f32      step 10, rank 0, x
+    plt00010.h5                step 10, rank 0, plt
+    out_250.npy                step 250, rank 0, out
+    step-10/rank-00003/x.npy   step 10, rank 3, x
+    snap_010.3.hdf5            step 10, rank 3, snap
+    output_00010/part/x1.f32   step 10, rank 0, part/x1
+
+Rules, in this order. Rank: a number after the word rank, proc or mpi in any part of the path; else a number
+between dots in the file's name (`.3.`), if the path has a step without it. Step: a number after a word such
+as step, iter, plt, dump, out, snap, in the innermost part that has one; else the last number of the file's
+name that is set apart (`_250`, `.250`) or has three digits or more; else the last number of the innermost
+folder that has one; else the last number of the file's name. Name: the file's stem without both; folders that
+carry neither stay in front of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+__all__ = ["Place", "field_name", "parse_path"]
+
+_RANK = re.compile(r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.]?(\d{1,18})(?!\d)")
+_STEP = re.compile(
+    r"(?i)(?<![a-z])(?:time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt|snapshot"
+    r"|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_.]?(\d{1,18})(?!\d)"
+)
+_DOTTED = re.compile(r"\.(\d{1,18})(?=\.|$)")
+_APART = re.compile(r"(?<=[-_.])\d{1,18}(?!\d)|(?<!\d)\d{3,18}(?!\d)")
+_NUMBER = re.compile(r"(?<!\d)\d{1,18}(?!\d)")
+_DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file belongs.
+
+    step: None where the path has no number. rank: 0 where it names none. name: may be ''.
+    """
+
+    step: int | None
+    rank: int
+    name: str
+
+
+def parse_path(path: str) -> Place:
+    """Place of a file from its path relative to the folder of the run."""
+    *folders, base = path.replace(os.sep, "/").split("/")
+    if base.lower().endswith(_DOUBLE_SUFFIX):
+        base = os.path.splitext(base)[0]
+    stem = os.path.splitext(base)[0] or base
+    used: list[set[tuple[int, int]]] = [set() for _ in range(len(folders) + 1)]
+    parts = [*folders, stem]
+    inner_first = range(len(parts) - 1, -1, -1)
+
+    def search(pattern: re.Pattern[str], where: range | list[int]) -> tuple[int, re.Match[str]] | None:
+        for at in where:
+            hits = [
+                m
+                for m in pattern.finditer(parts[at])
+                if not any(a < m.end() and m.start() < b for a, b in used[at])
+            ]
+            if hits:
+                return at, hits[-1]
+        return None
+
+    def take(hit: tuple[int, re.Match[str]], group: int) -> int:
+        used[hit[0]].add(hit[1].span())
+        return int(hit[1].group(group))
+
+    last = len(parts) - 1
+    rank: int | None = None
+    if (hit := search(_RANK, inner_first)) is not None:
+        rank = take(hit, 1)
+
+    step: int | None = None
+    marked = search(_STEP, inner_first)
+    dotted = search(_DOTTED, [last]) if rank is None else None
+    if dotted is not None:
+        span = dotted[1].span()
+        overlaps = (
+            marked is not None
+            and marked[0] == last
+            and marked[1].start() < span[1]
+            and span[0] < marked[1].end()
+        )
+        apart = _APART.search(stem[: span[0]]) is not None
+        digits = any(folder.isdecimal() for folder in folders)
+        if (marked is not None and not overlaps) or (marked is None and (apart or digits)):
+            rank = take(dotted, 1)
+    if marked is not None:
+        step = take(marked, 1)
+    else:
+        folders_inner_first = range(last - 1, -1, -1)
+        for pattern, where in ((_APART, [last]), (_NUMBER, folders_inner_first), (_NUMBER, [last])):
+            if (hit := search(pattern, where)) is not None:
+                step = take(hit, 0)
+                break
+
+    # A word such as "plt" before the step stays in a file's name, "step" and "rank" go; folders go whole.
+    kept = [folder for at, folder in enumerate(folders) if not used[at] and folder not in ("", ".")]
+    rest = stem
+    for start, end in sorted(used[last], reverse=True):
+        word = re.match(r"(?i)[a-z_]*", rest[start:end])
+        keep = word.group(0).strip("_") if word else ""
+        if re.fullmatch(r"(?i)rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts", keep):
+            keep = ""
+        rest = rest[:start] + keep + "\0" + rest[end:]
+    rest = re.sub(r"[-_.]*\0[-_.]*", "\0", rest).strip("\0")
+    return Place(step, rank or 0, "/".join([*kept, rest.replace("\0", "_")] if rest else kept))
+
+
+def field_name(path: str) -> str:
+    """Name of the only array of a file, from the file's own name; 'data' where nothing but numbers is left."""
+    return parse_path(os.path.basename(path)).name or "data"

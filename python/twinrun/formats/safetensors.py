@@ -1,0 +1,118 @@
+"""safetensors: u64 length, a JSON header of that length, then the tensors. Parsed here; the package is not
+needed.
+
+The rules are those of the safetensors package: offsets lie in the file, do not overlap and leave no hole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import BinaryIO, NoReturn
+
+from ..errors import DamagedFile, Unsupported
+from .files import open_regular, read_exact, reading
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape
+
+# The package's own limit is 100 MB; parsed JSON takes ten times its text. 32 MiB are about 300,000 tensors.
+_LONGEST_HEADER = 1 << 25
+
+_DTYPES = {
+    "F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "BOOL": "bool", "C64": "c64",
+    "I8": "i8", "I16": "i16", "I32": "i32", "I64": "i64", "U8": "u8", "U16": "u16", "U32": "u32", "U64": "u64",
+}  # fmt: skip
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name appears twice")
+    return result
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def open_safetensors(path: str) -> FileContent:
+    """Opens a .safetensors file without reading a tensor. 8-bit floats and other small types are skipped."""
+    file, size = open_regular(path)
+    with file:
+        if size < 8:
+            raise DamagedFile(f"{size} bytes are too few for a safetensors header", where=path)
+        (length,) = struct.unpack("<Q", read_exact(file, 0, 8, path, "header"))
+        if length > size - 8:
+            raise DamagedFile(f"its header claims {length} bytes, {size - 8} are left", where=path)
+        if length > _LONGEST_HEADER:
+            raise Unsupported(f"a header of {length} bytes, more than {_LONGEST_HEADER}", where=path)
+        text = read_exact(file, 8, length, path, "header")
+    if not text.startswith(b"{"):
+        raise DamagedFile("its header does not begin with {: not a safetensors file", where=path)
+    with reading(path, "header"):
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_pairs, parse_constant=_no_constant)
+
+    content = FileContent(path, "safetensors")
+    data, data_size = 8 + length, size - 8 - length
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, begin, end = _entry(name, entry, data_size, path)
+        ranges.append((begin, end, name))
+        code = _DTYPES.get(dtype)
+        if code is None:
+            content.skipped.append((name, f"elements of type {dtype!r:.40} are not supported"))
+            continue
+        sizes = checked_shape(shape, ITEMSIZE[code], path, f"tensor {name!r}")
+        count = math.prod(sizes)
+        if count * ITEMSIZE[code] != end - begin:
+            message = (
+                f"tensor {name!r}: {sizes} of {dtype} takes {count * ITEMSIZE[code]} bytes, not {end - begin}"
+            )
+            raise DamagedFile(message, where=path)
+        extents = (Extent(path, data + begin, count, ITEMSIZE[code]),) if count else ()
+        content.add(Field(name, code, "little", sizes, extents=extents))
+
+    at = 0
+    for begin, end, name in sorted(ranges):
+        if begin != at:
+            trouble = (
+                "overlaps the one before" if begin < at else f"leaves a hole of {begin - at} bytes before it"
+            )
+            raise DamagedFile(f"tensor {name!r} {trouble}", where=path)
+        at = end
+    if at != data_size:
+        raise DamagedFile(f"{data_size - at} bytes after the last tensor belong to none", where=path)
+    return content
+
+
+def _entry(name: str, entry: object, data_size: int, path: str) -> tuple[str, list[object], int, int]:
+    if not isinstance(entry, dict):
+        raise DamagedFile(f"tensor {name!r}: its description is no object", where=path)
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if (
+        not isinstance(dtype, str)
+        or not isinstance(shape, list)
+        or not isinstance(offsets, list)
+        or len(offsets) != 2
+    ):
+        raise DamagedFile(
+            f"tensor {name!r}: dtype, shape or data_offsets missing or of the wrong kind", where=path
+        )
+    begin, end = offsets
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= data_size:
+        raise DamagedFile(f"tensor {name!r}: its bytes do not lie in the file", where=path)
+    return dtype, shape, begin, end
+
+
+def _sniff(path: str, file: BinaryIO) -> bool:
+    start = file.read(9)
+    if len(start) < 9 or start[8:9] != b"{":
+        return False
+    (length,) = struct.unpack_from("<Q", start)
+    file.seek(0, 2)
+    return 2 <= length <= file.tell() - 8
+
+
+FORMAT = Format("safetensors", "safetensors", open_safetensors, suffixes=(".safetensors",), sniff=_sniff)

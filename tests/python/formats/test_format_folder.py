@@ -1,0 +1,145 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from twinrun.errors import FormatError, MissingFile
+from twinrun.formats.folder import is_history, list_folder
+from twinrun.formats.naming import Place, field_name, parse_path
+
+
+@pytest.mark.parametrize(
+    ("path", "step", "rank", "name"),
+    [
+        ("step-0000000010/x.f32", 10, 0, "x"),
+        ("plt00010.h5", 10, 0, "plt"),
+        ("out_250.npy", 250, 0, "out"),
+        ("out.250.npy", 250, 0, "out"),
+        ("dump.1000.bin", 1000, 0, "dump"),
+        ("step-10/rank-00003/x.npy", 10, 3, "x"),
+        ("rank3/step10/vx.f32", 10, 3, "vx"),
+        ("rank-00001_step_20_x.npy", 20, 1, "x"),
+        ("x_rank2.f32", None, 2, "x"),
+        ("snap_010.3.hdf5", 10, 3, "snap"),
+        ("out_250.7.h5", 250, 7, "out"),
+        ("step-10/x.3.f32", 10, 3, "x"),
+        ("0250/x.3.f32", 250, 3, "x"),
+        ("250/x.f32", 250, 0, "x"),
+        ("output_00010/part/x1.f32", 10, 0, "part/x1"),
+        ("x1.f32", 1, 0, "x"),
+        ("x.f32", None, 0, "x"),
+        ("a/b/x.f32", None, 0, "a/b/x"),
+        ("250.npy", 250, 0, ""),
+        ("v_x-0010.npy", 10, 0, "v_x"),
+        ("frankfurt7.npy", 7, 0, "frankfurt"),
+        ("x.10.npy.gz", 10, 0, "x"),
+        ("iter10_field2.npy", 10, 0, "iter10_field2".replace("iter10_", "")),
+        ("99999999999999999999999.npy", None, 0, "99999999999999999999999"),
+    ],
+)
+def test_step_rank_and_name(path, step, rank, name):
+    assert parse_path(path) == Place(step, rank, name)
+
+
+def test_a_name_of_numbers_only():
+    assert field_name("/runs/step-3/250.npy") == "data"
+
+
+def fields_of(listing, options=None):
+    result = {}
+    for file in listing.files:
+        with file.open(options) as content:
+            for name, field in file.fields(content).items():
+                assert (file.step, file.rank, name) not in result and field.name == name
+                result[file.step, file.rank, name] = field.elements()
+    return result
+
+
+def test_a_folder_of_steps(tmp_path):
+    for step in (9, 10, 100):
+        for rank in (0, 1):
+            folder = tmp_path / f"step-{step}" / f"rank-{rank:05}"
+            folder.mkdir(parents=True)
+            np.full(4, step + rank, "<f4").tofile(folder / "x.f32")
+            np.save(folder / "y.npy", np.full(2, step))
+            (folder / "x.f32.twm").write_bytes(b"metadata")
+            (folder / "x.f32.json").write_text(json.dumps({"dtype": "f32"}))
+            (folder / ".hidden.npy").write_bytes(b"")
+    (tmp_path / "log.txt").write_text("text")
+    (tmp_path / "note.json").write_text("{}")
+    (tmp_path / "unknown.bin").write_bytes(bytes(8))
+    listing = list_folder(tmp_path)
+    assert listing.steps() == [9, 10, 100]
+    assert [(f.step, f.rank, f.prefix) for f in listing.files] == [
+        (s, r, n) for s in (9, 10, 100) for r in (0, 1) for n in ("x", "y")
+    ]
+    assert sorted(name for name, _ in listing.ignored) == ["log.txt", "note.json", "unknown.bin"]
+    assert "unknown.bin.json" in dict(listing.ignored)["unknown.bin"]
+    found = fields_of(listing)
+    assert found[10, 1, "x"].tolist() == [11] * 4 and found[100, 0, "y"].tolist() == [100] * 2
+    with_options = list_folder(tmp_path, {"dtype": "f32"})
+    assert "unknown.bin" in [f.relative for f in with_options.files]
+    assert fields_of(with_options, {"dtype": "f32"})[None, 0, "unknown"].size == 2
+
+
+def test_files_of_several_arrays_are_prefixed_where_there_are_several_kinds(tmp_path):
+    for step in (1, 2):
+        np.savez(tmp_path / f"plt{step:05}.npz", x=np.arange(3), y=np.arange(2))
+    assert set(fields_of(list_folder(tmp_path))) == {(s, 0, n) for s in (1, 2) for n in "xy"}
+    np.savez(tmp_path / "grid00002.npz", x=np.arange(3))
+    found = set(fields_of(list_folder(tmp_path)))
+    assert found == {(s, 0, f"plt/{n}") for s in (1, 2) for n in "xy"} | {(2, 0, "grid/x")}
+
+
+def test_records_beside_other_files_are_prefixed(tmp_path):
+    for name in ("atoms", "cells"):
+        np.zeros(3, [("x", "<f4"), ("y", "<f4")]).tofile(tmp_path / f"{name}.5.bin")
+    options = {"fields": "x:f32,y:f32"}
+    found = fields_of(list_folder(tmp_path, options), options)
+    assert set(found) == {(5, 0, f"{f}/{m}") for f in ("atoms", "cells") for m in "xy"}
+
+
+def test_the_same_name_twice(tmp_path):
+    np.arange(3.0).tofile(tmp_path / "x.f64")
+    np.save(tmp_path / "x.npy", np.arange(3.0))
+    assert set(fields_of(list_folder(tmp_path))) == {(None, 0, "x.f64"), (None, 0, "x.npy")}
+    np.save(tmp_path / "x_1.npy", np.arange(3))
+    np.save(tmp_path / "x_01.npy", np.arange(3))
+    with pytest.raises(FormatError, match=r"x_01\.npy.*x_1\.npy"):
+        list_folder(tmp_path)
+
+
+def test_links_loops_and_odd_files(tmp_path):
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a" / "x.npy", np.arange(3))
+    os.symlink("..", tmp_path / "a" / "up")
+    os.symlink("a", tmp_path / "b")
+    os.symlink("loop", tmp_path / "loop")
+    os.symlink("gone", tmp_path / "gone.npy")
+    os.mkfifo(tmp_path / "pipe")
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["a/x.npy", "gone.npy"]
+    assert {"a/up", "b", "loop", "pipe"} == {name for name, _ in listing.ignored}
+    with pytest.raises(MissingFile, match=r"gone\.npy"):
+        listing.files[-1].open()
+
+
+def test_many_links_do_not_multiply(tmp_path):
+    for level in range(30):
+        (tmp_path / f"d{level}").mkdir()
+        for name in "ab":
+            os.symlink(f"../d{level + 1}", tmp_path / f"d{level}" / name)
+    (tmp_path / "d30").mkdir()
+    assert list_folder(tmp_path).files == []
+
+
+def test_missing_folders_and_histories(tmp_path):
+    with pytest.raises(MissingFile, match="no such folder"):
+        list_folder(tmp_path / "gone")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FormatError, match="not a folder"):
+        list_folder(tmp_path / "file")
+    assert not is_history(tmp_path)
+    (tmp_path / "manifest.jsonl").write_text("")
+    assert is_history(tmp_path)

@@ -1,0 +1,372 @@
+import builtins
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from format_checks import (
+    NAMES,
+    SCALARS,
+    SHAPES,
+    array_of,
+    check_content,
+    check_field,
+    mutations,
+    same,
+    survives,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from twinrun.errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from twinrun.formats import detect, open_file
+
+h5py = pytest.importorskip("h5py")
+
+CODES = dict(zip(SCALARS, NAMES, strict=True))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "deflated", "compact", "big cache"])
+def test_every_type_order_and_shape(tmp_path, layout):
+    arrays = {}
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for code in SCALARS:
+            for number, shape in enumerate(SHAPES):
+                for order in "<>":
+                    name = f"group{number}/{code.replace('?', 'bool')}_{'lb'[order == '>']}"
+                    array = arrays[name] = array_of(order + code, shape)
+                    if layout == "compact":
+                        write_compact(file, name, array)
+                        continue
+                    chunked = layout != "contiguous" and array.size > 0 and shape
+                    options = {"chunks": tuple(max(1, n - 1) for n in shape)} if chunked else {}
+                    if chunked and layout == "deflated":
+                        options |= {"compression": "gzip", "shuffle": True, "fletcher32": True}
+                    file.create_dataset(name, data=array, **options)
+    cache = {"cache": 1 << 30} if layout == "big cache" else {}
+    with open_file(tmp_path / "x.h5", **cache) as content:
+        assert content.format == "hdf5" and not content.skipped
+        check_content(content, arrays, in_extents=True if layout == "contiguous" else None)
+        field = content.fields["group5/f4_l"]
+        assert (field.extents is None) == (layout != "contiguous")
+        for code, name in CODES.items():
+            assert content.fields[f"group5/{code.replace('?', 'bool')}_b"].dtype == name
+        if layout == "contiguous":
+            assert content.fields["group5/f4_b"].byte_order == "big"
+
+
+def write_compact(file, name, array):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_layout(h5py.h5d.COMPACT)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    kind = h5py.h5t.py_create(array.dtype, logical=True)
+    dataset = h5py.h5d.create(
+        file.id,
+        name.encode(),
+        kind,
+        h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR),
+        plist,
+        links,
+    )
+    h5py.Dataset(dataset)[...] = array
+
+
+def test_user_block_and_detection(tmp_path):
+    array = array_of("<f8", (10, 3))
+    for block in (512, 4096):
+        with h5py.File(tmp_path / "x.data", "w", userblock_size=block) as file:
+            file["a"] = array
+            file["null"] = h5py.Empty("f4")
+        assert detect(tmp_path / "x.data").name == "hdf5"
+        with open_file(tmp_path / "x.data") as content:
+            check_content(content, {"a": array, "null": np.empty(0, "<f4")}, in_extents=True)
+
+
+def test_members_of_compound_types(tmp_path):
+    kind = np.dtype(
+        [
+            ("x", "<f4"),
+            ("text", "S3"),
+            ("pos", ">f8", (3,)),
+            ("z", "<c16"),
+            ("in", [("u", "<i2"), ("flag", "?")]),
+        ]
+    )
+    array = array_of(kind, (40, 2))
+    vlen = np.dtype([("x", "<f4"), ("s", h5py.string_dtype())])
+    mixed = np.zeros(5, vlen)
+    mixed["x"] = np.arange(5)
+    mixed["s"] = "text"
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("plain", data=array)
+        file.create_dataset("packed", data=array, chunks=(7, 1), compression="gzip")
+        file.create_dataset("mixed", data=mixed)
+        file.create_dataset("mixed_chunked", data=mixed, chunks=(2,))
+        file.create_dataset("one", data=array[0, 0])
+    with open_file(tmp_path / "x.h5") as content:
+        members = {"x": array["x"], "pos": array["pos"], "z": array["z"]}
+        members |= {"in.u": array["in"]["u"], "in.flag": array["in"]["flag"]}
+        expected = {f"{d}.{m}": a for d in ("plain", "packed") for m, a in members.items()}
+        expected |= {f"one.{m}": a[0, 0] for m, a in members.items()}
+        expected |= {"mixed.x": mixed["x"], "mixed_chunked.x": mixed["x"]}
+        check_content(content, expected)
+        assert content.fields["plain.x"].extents[0].stride == kind.itemsize
+        assert content.fields["plain.in.flag"].extents is not None
+        assert content.fields["mixed.x"].extents is None  # HDF5 does not tell where its elements lie
+        assert content.fields["packed.x"].extents is None
+        names = {name for name, _ in content.skipped}
+        assert names == {"plain.text", "packed.text", "one.text", "mixed.s", "mixed_chunked.s"}
+
+
+def test_types_that_numpy_lays_out_otherwise(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        space = h5py.h5s.create_simple((6,))
+        bits = h5py.Dataset(h5py.h5d.create(file.id, b"bits", h5py.h5t.STD_B8LE, space))
+        bits[...] = np.arange(6, dtype="u1")
+        brain = h5py.h5t.IEEE_F32LE.copy()  # bfloat16: the upper half of a float32
+        brain.set_fields(15, 7, 8, 0, 7)
+        brain.set_precision(16)
+        brain.set_size(2)
+        h5py.Dataset(h5py.h5d.create(file.id, b"brain", brain, space))[...] = np.arange(6, dtype="f4")
+        file.create_dataset("scaled", data=np.arange(60), chunks=(7,), scaleoffset=True)
+        file.create_dataset(
+            "enum", data=np.arange(3), dtype=h5py.enum_dtype({"a": 0, "b": 1, "c": 2}, basetype=">i2")
+        )
+        file.create_dataset("array", data=array_of("<f4", (5, 2, 3)), dtype="f4")
+        arrays = h5py.h5t.array_create(h5py.h5t.IEEE_F64BE, (2, 3))
+        h5py.Dataset(h5py.h5d.create(file.id, b"elements", arrays, space))[...] = np.arange(36.0).reshape(
+            6, 2, 3
+        )
+    with open_file(tmp_path / "x.h5") as content:
+        fields = content.fields
+        assert fields["bits"].elements().tolist() == [0, 1, 2, 3, 4, 5] and fields["bits"].dtype == "u8"
+        assert fields["brain"].elements().tolist() == [0, 1, 2, 3, 4, 5]
+        check_field(fields["scaled"], np.arange(60), in_extents=False)
+        check_field(fields["enum"], np.arange(3, dtype=">i2"), in_extents=True)
+        check_field(fields["elements"], np.arange(36, dtype=">f8").reshape(6, 2, 3), in_extents=True)
+        assert fields["elements"].byte_order == "big"
+
+
+def test_what_is_not_compared_is_said(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["text"] = "hello"
+        file["fixed"] = np.array([b"a", b"b"])
+        file.create_dataset("ragged", (2,), dtype=h5py.vlen_dtype("i4"))
+        file.create_dataset("opaque", data=np.zeros(2, "V5"))
+        file.create_dataset("reference", data=file["text"].ref, dtype=h5py.ref_dtype)
+        file.create_dataset("long", data=np.zeros(2, np.longdouble))
+        file["a type"] = np.dtype("f4")
+        file["x"] = np.arange(2)
+    with open_file(tmp_path / "x.h5") as content:
+        assert list(content.fields) == ["x"]
+        assert sorted(n for n, _ in content.skipped) == [
+            "fixed",
+            "long",
+            "opaque",
+            "ragged",
+            "reference",
+            "text",
+        ]
+
+
+def test_links(tmp_path):
+    array = array_of("<f4", (9,))
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["b/y"] = array
+        file["b/back"] = h5py.ExternalLink("x.h5", "/")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["g/x"] = array
+        file["g/self"] = file["g"]
+        file["g/up"] = h5py.SoftLink("/")
+        file["alias"] = h5py.SoftLink("/g/x")
+        file["hard"] = file["g/x"]
+        file["nowhere"] = h5py.SoftLink("/none")
+        file["round"] = h5py.SoftLink("/round")
+        file["far"] = h5py.ExternalLink("other.h5", "/b")
+        file["gone"] = h5py.ExternalLink("gone.h5", "/b")
+    with open_file(tmp_path / "x.h5") as content:
+        check_content(content, dict.fromkeys(("alias", "far/y", "g/x", "hard"), array), in_extents=True)
+        skipped = dict(content.skipped)
+        assert sorted(skipped) == ["far/back", "g/self", "g/up", "gone", "nowhere", "round"]
+        assert "gone.h5" in skipped["gone"] and "leads nowhere" in skipped["nowhere"]
+        assert content.fields["far/y"].extents[0].path.endswith("other.h5")
+        assert {os.path.basename(p) for p in content.files()} == {"x.h5", "other.h5"}
+
+
+def test_deep_groups(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file
+        for _ in range(2000):
+            group = group.create_group("g")
+        group["x"] = np.arange(3)
+    with open_file(tmp_path / "x.h5") as content:
+        check_content(content, {"g/" * 2000 + "x": np.arange(3)})
+
+
+def test_external_storage_lies_beside_the_file(tmp_path, monkeypatch):
+    array = array_of("<f4", (100,))
+    (tmp_path / "raw1").write_bytes(b"12345678" + array.tobytes()[:201])
+    (tmp_path / "raw2").write_bytes(array.tobytes()[201:])
+    (tmp_path / "raw3").write_bytes(array.tobytes())
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("cut", (100,), "f4", external=[("raw1", 8, 201), ("raw2", 0, h5py.h5f.UNLIMITED)])
+        file.create_dataset("one", (100,), "f4", external=[("raw3", 0, h5py.h5f.UNLIMITED)])
+    monkeypatch.chdir("/")
+    with open_file(tmp_path / "x.h5") as content:
+        check_content(content, {"cut": array, "one": array})
+        assert content.fields["one"].extents[0].path == str(tmp_path / "raw3")
+        assert {os.path.basename(p) for p in content.files()} == {"x.h5", "raw1", "raw2", "raw3"}
+    os.truncate(tmp_path / "raw2", 10)
+    os.remove(tmp_path / "raw3")
+    with open_file(tmp_path / "x.h5") as content:
+        assert isinstance(content.fields["cut"].problem, DamagedFile)
+        with pytest.raises(MissingFile, match=r"x\.h5: dataset 'one'.*raw3"):
+            content.fields["one"].elements()
+
+
+def test_virtual_datasets_and_their_missing_sources(tmp_path):
+    array = array_of("<f4", (4, 10))
+    layout = h5py.VirtualLayout((4, 10), "f4")
+    for row in range(4):
+        with h5py.File(tmp_path / f"part{row}.h5", "w") as file:
+            file["x"] = array[row]
+        layout[row] = h5py.VirtualSource(f"part{row}.h5", "x", (10,))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    with open_file(tmp_path / "x.h5") as content:
+        check_content(content, {"v": array}, in_extents=False)
+        assert len(content.files()) == 5
+    os.remove(tmp_path / "part2.h5")
+    with open_file(tmp_path / "x.h5") as content, pytest.raises(MissingFile, match="part2"):
+        content.fields["v"].elements()
+
+
+def test_space_that_was_never_written(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("fill", (5,), "f4", fillvalue=7)
+        file.create_dataset("huge", (1 << 40, 1 << 20), "f4", chunks=(64, 64), fillvalue=3)
+    with open_file(tmp_path / "x.h5") as content:
+        assert content.fields["fill"].elements().tolist() == [7] * 5
+        assert content.fields["huge"].elements((1 << 59) + 5, 3).tolist() == [3, 3, 3]
+        assert content.fields["huge"].elements(0, 3).tolist() == [3, 3, 3]
+        with pytest.raises(FormatError):
+            content.fields["huge"].elements()
+
+
+def test_filters_that_are_not_there_are_named(tmp_path):
+    pytest.importorskip("hdf5plugin")
+    script = """
+import sys, numpy as np, h5py, hdf5plugin
+with h5py.File(sys.argv[1], "w") as file:
+    file.create_dataset("g/z", data=np.arange(1000.0), chunks=(100,), **hdf5plugin.Blosc())
+    file["fine"] = np.arange(3)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((4,))
+    plist.set_filter(299, h5py.h5z.FLAG_OPTIONAL, (1,))
+    dataset = h5py.h5d.create(file.id, b"odd", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((4,)), plist)
+    dataset.write_direct_chunk((0,), bytes(16))
+"""
+    path = tmp_path / "x.h5"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    with open_file(path) as content:  # hdf5plugin is found without the user naming it
+        check_field(content.fields["g/z"], np.arange(1000.0), in_extents=False)
+        assert isinstance(content.fields["odd"].problem, Unsupported)
+        with pytest.raises(Unsupported, match="dataset 'odd': is compressed with HDF5 filter 299"):
+            content.fields["odd"].elements()
+        check_field(content.fields["fine"], np.arange(3))
+    script = """
+import sys
+sys.modules["hdf5plugin"] = None
+from twinrun.formats import open_file
+content = open_file(sys.argv[1])
+assert content.fields["fine"].elements().tolist() == [0, 1, 2]
+try:
+    content.fields["g/z"].elements()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.startswith("MissingPackage"), done
+    assert (
+        "dataset 'g/z': is compressed with HDF5 filter 32001 (blosc); run: pip install hdf5plugin"
+        in done.stdout
+    )
+
+
+def test_without_h5py_the_pip_command_is_named(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = 1
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'twinrun\[hdf5\]'"):
+        open_file(tmp_path / "x.h5")
+
+
+def test_nothing_is_opened_as_python(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.void(b"cos\nsystem\n."))
+    monkeypatch.setattr(builtins, "eval", None)
+    with open_file(tmp_path / "x.h5") as content:
+        assert not content.fields
+
+
+def test_reads_from_several_threads_and_after_closing(tmp_path):
+    array = array_of("<u4", (60, 50, 40))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in "ab":
+            file.create_dataset(name, data=array, chunks=(9, 11, 13), compression="lzf")
+    wrong = []
+    with open_file(tmp_path / "x.h5") as content:
+
+        def work(name):
+            for at in range(0, array.size, 7001):
+                count = min(7001, array.size - at)
+                if not same(content.fields[name].elements(at, count), array.reshape(-1)[at : at + count]):
+                    wrong.append(at)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        field = content.fields["a"]
+    assert not wrong
+    with pytest.raises(FormatError, match="closed"):
+        field.elements(0, 1)
+    content.close()
+
+
+def test_a_damaged_chunk_and_a_file_cut_short(tmp_path):
+    array = array_of("<f4", (1000,))
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=array, chunks=(100,), fletcher32=True)
+        offset = file["x"].id.get_chunk_info(3).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset + 7] ^= 1
+    path.write_bytes(data)
+    with open_file(path) as content, pytest.raises(DamagedFile, match="'x'"):
+        content.fields["x"].elements()
+    for size in (0, 7, 100, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(FormatError):
+            open_file(path)
+
+
+# Only damage that the HDF5 library itself survives can be asked of us; a file is opened in this process.
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_ends_in_format_errors(tmp_path, data):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = array_of("<f4", (5, 3))
+        file.create_dataset("g/b", data=np.arange(40), chunks=(7,), compression="gzip")
+        file["c"] = array_of([("p", "<f4"), ("q", "<i8")], (3,))
+    good = path.read_bytes()
+    survives(path, data.draw(mutations(good)), format="hdf5")
