@@ -6,13 +6,14 @@ SHELL := /bin/bash
 
 # In CI, warnings are errors.
 PRESET ?= $(if $(CI),ci,release)
-VENV := $(CURDIR)/.venv
+VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
-BIN := $(CURDIR)/build/$(PRESET)/bin
+BIN := build/$(PRESET)/bin
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 # Caches and temporary files of all tools. A PIP_CACHE_DIR of the user's own is respected.
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -23,14 +24,14 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 # Where the demo and the tests find the simulation.
-export TWINRUN_MINIHACC ?= $(BIN)/minihacc
+export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 
 .PHONY: help setup demo test test-cpp test-python test-backends test-asan test-tsan coverage bench fuzz lint format \
         layers build clean
 
 help: ## List the recipes
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
-	    || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+	    || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
 setup: ## Install what is missing (apt as root, PyPI into .venv) and build the Python package
 	@tools/setup.sh
@@ -78,7 +79,8 @@ coverage: ## Run the C++ tests and print which lines they reach
 	@ctest --preset coverage
 	@$(VENV)/bin/gcovr --root . --filter src/ build/coverage
 
-bench: build ## Run the benchmarks
+bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmarks.md' keeps them)
+	@$(PYTHON_VENV) bench/compare_bench.py --programs $(BIN) $(BENCH_ARGS)
 	@tools/bench.sh $(BIN)
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds

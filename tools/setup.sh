@@ -111,16 +111,14 @@ END
 
 make_environment() {
     local identity
-    identity="$root $("$python" -c 'import sys; print(sys.base_prefix, sys.version)' | tr '\n' ' ')"
+    identity="$("$python" -c 'import sys; print(sys.base_prefix, sys.version)' | tr '\n' ' ')"
     if [[ $(cat .venv/made-by-setup 2>/dev/null) == "$identity" ]] && .venv/bin/python -c 'import pip' 2>/dev/null; then
         return
     fi
     check_python_parts
-    # Scripts in .venv and CMake's caches hold absolute paths and the interpreter's: after a move or a change, start again.
-    if [[ -e .venv ]]; then say "the checkout was moved, or the interpreter changed: making .venv again"; fi
+    if [[ -e .venv ]]; then say "the interpreter changed: making .venv again"; fi
     say "making .venv with $("$python" -V) ($(command -v "$python"))"
-    rm -rf build/python "$stamps"
-    mkdir -p "$stamps"
+    rm -rf build/python "$stamps"/requirements-* "$stamps/twinrun"
     "$python" -m venv --clear .venv
     printf '%s\n' "$identity" >.venv/made-by-setup
 }
@@ -187,7 +185,13 @@ install_twinrun() {
 
 # -----------------------------------------------------------------------------------------------------------------------
 
+# CMake's caches and the scripts in .venv hold absolute paths: after a move, start again.
+if [[ -f $stamps/checkout && $(<"$stamps/checkout") != "$root" ]]; then
+    say "the checkout was moved here from $(<"$stamps/checkout"): building everything again"
+    rm -rf build .venv
+fi
 mkdir -p "$stamps" "$TMPDIR" "$PIP_CACHE_DIR"
+printf '%s\n' "$root" >"$stamps/checkout"
 
 # Two recipes at once would install into each other.
 exec 9>build/setup.lock

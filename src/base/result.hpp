@@ -49,6 +49,7 @@ class [[nodiscard]] Result {
     const T& value() const& { return *std::get_if<0>(&state_); }
     T&& value() && { return std::move(*std::get_if<0>(&state_)); }
     T& operator*() & { return value(); }
+    const T& operator*() const& { return value(); }
     T* operator->() { return &value(); }
     const T* operator->() const { return &value(); }
 

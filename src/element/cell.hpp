@@ -8,6 +8,9 @@
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define TWR_HOST_DEVICE __host__ __device__
+#elif defined(__GNUC__)
+// Never a function of its own: the linker would keep one copy for all, maybe one that was compiled for AVX-512.
+#define TWR_HOST_DEVICE [[gnu::always_inline]]
 #else
 #define TWR_HOST_DEVICE
 #endif
@@ -23,9 +26,13 @@ TWR_HOST_DEVICE constexpr std::uint64_t splitmix64(std::uint64_t z) {
 }
 
 // Tokens stand for values without a cell. They are pseudo-random, so that none is the neighbour of a cell.
-inline constexpr std::uint64_t kNanToken = splitmix64(0x4E614E);
-inline constexpr std::uint64_t kPositiveInfinityToken = splitmix64(0x2B496E66);
-inline constexpr std::uint64_t kNegativeInfinityToken = splitmix64(0x2D496E66);
+inline constexpr std::uint64_t kNanSeed = 0x4E614E;
+inline constexpr std::uint64_t kPositiveInfinitySeed = 0x2B496E66;
+inline constexpr std::uint64_t kNegativeInfinitySeed = 0x2D496E66;
+inline constexpr std::uint64_t kSeedLimit = 1ULL << 30;  // all of them are smaller
+inline constexpr std::uint64_t kNanToken = splitmix64(kNanSeed);
+inline constexpr std::uint64_t kPositiveInfinityToken = splitmix64(kPositiveInfinitySeed);
+inline constexpr std::uint64_t kNegativeInfinityToken = splitmix64(kNegativeInfinitySeed);
 inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;         // |q| at or above it becomes a token
 inline constexpr double kSmallestSum = 0x1p-1000;                // below it float64 has no relative steps
 inline constexpr std::uint64_t kLargestExactInteger = 1ULL << 53;  // of float64
@@ -86,6 +93,10 @@ TWR_HOST_DEVICE inline std::int64_t floor_cell(Magnitude m, int e, bool* fits) {
 
 TWR_HOST_DEVICE inline std::uint64_t value_token(double x) {
     const std::uint64_t bits = bits_of(x);
+    // The seeds are bits of denormal numbers too, whose tokens would be those of NaN and the infinities.
+    if (bits == kNanSeed || bits == kPositiveInfinitySeed || bits == kNegativeInfinitySeed) {
+        return splitmix64(splitmix64(bits));
+    }
     return splitmix64((bits << 1) == 0 ? 0 : bits);  // -0.0 is 0.0; no comparison that denormals-are-zero would change
 }
 

@@ -34,47 +34,31 @@ constexpr int kMostFruitless = 10000;
 ErrorCode code_of(int error_number) {
     switch (error_number) {
         case ENOENT:
-        case ENOTDIR:
-            return ErrorCode::not_found;
+        case ENOTDIR: return ErrorCode::not_found;
         case ENOSPC:
-        case EDQUOT:
-            return ErrorCode::no_space;
-        case ENOMEM:
-            return ErrorCode::out_of_memory;
-        default:
-            return ErrorCode::io;
+        case EDQUOT: return ErrorCode::no_space;
+        case ENOMEM: return ErrorCode::out_of_memory;
+        default: return ErrorCode::io;
     }
 }
 
 const char* advice_for(int error_number) {
     switch (error_number) {
         case ENOENT:
-        case ENOTDIR:
-            return "check the path";
-        case ENOSPC:
-            return "free some space or choose another file system";
-        case EDQUOT:
-            return "free some space or have the quota raised";
+        case ENOTDIR: return "check the path";
+        case ENOSPC: return "free some space or choose another file system";
+        case EDQUOT: return "free some space or have the quota raised";
         case EACCES:
-        case EPERM:
-            return "check owner and permissions";
-        case EROFS:
-            return "choose a file system that is mounted writable";
+        case EPERM: return "check owner and permissions";
+        case EROFS: return "choose a file system that is mounted writable";
         case EMFILE:
-        case ENFILE:
-            return "close some files or raise the limit (ulimit -n)";
-        case ENOMEM:
-            return "free some memory";
-        case EFBIG:
-            return "choose a file system or a limit (ulimit -f) that allows larger files";
-        case EBADF:
-            return "the file was closed too early, which is a defect in the program";
-        case EIO:
-            return "look for device errors in the system's log";
-        case EISDIR:
-            return "name a file, not a folder";
-        default:
-            return "look at the path and its file system";
+        case ENFILE: return "close some files or raise the limit (ulimit -n)";
+        case ENOMEM: return "free some memory";
+        case EFBIG: return "choose a file system or a limit (ulimit -f) that allows larger files";
+        case EBADF: return "the file was closed too early, which is a defect in the program";
+        case EIO: return "look for device errors in the system's log";
+        case EISDIR: return "name a file, not a folder";
+        default: return "look at the path and its file system";
     }
 }
 

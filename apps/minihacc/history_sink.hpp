@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Captures steps into a twinrun history: data, digests, residues, committed one step at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "capture/history.hpp"
+#include "minihacc/step_sink.hpp"
+
+namespace minihacc {
+
+class HistorySink final : public StepSink {
+   public:
+    // Two runs agree where |a - b| <= atol. Throws std::runtime_error where the folder holds a history already.
+    HistorySink(const std::string& folder, double atol, int threads);
+    void capture(std::uint64_t step, std::span<const Field> fields) override;
+
+   private:
+    std::unique_ptr<twinrun::HistoryWriter> writer_;
+    twinrun::StreamOptions options_;
+};
+
+}  // namespace minihacc

@@ -1,0 +1,60 @@
+"""Numbers as tables, on a terminal and in a document: the same Markdown, with columns aligned, serves both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from measure import Spread
+
+BEGIN = "<!-- measured: begin (make bench BENCH_ARGS='--write docs/benchmarks.md' rewrites all up to the end) -->"
+END = "<!-- measured: end -->"
+
+
+def number(x: float) -> str:
+    """Three digits that count."""
+    if x >= 1000:
+        return f"{x:,.0f}".replace(",", " ")
+    if x >= 100:
+        return f"{x:.0f}"
+    return f"{x:#.3g}"
+
+
+def spread(s: Spread | None) -> str:
+    """'12.3 (11.9 to 12.8)'."""
+    if s is None:
+        return ""
+    low, high = number(min(s.values)), number(max(s.values))
+    return number(s.median) if low == high else f"{number(s.median)} ({low} to {high})"
+
+
+def percent(share: float | None) -> str:
+    """'0.1%'; nothing is '0', and never a rounded something."""
+    if share is None:
+        return ""
+    if share == 0:
+        return "0"
+    x = 100 * share
+    if x >= 99.95:
+        return ">99.9%" if x < 100 else "100%" if x < 100.05 else f"{x:.1f}%"
+    return f"{x:.1f}%" if x >= 10 else f"{x:.2g}%" if x >= 0.01 else f"{x:.1e}%"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An aligned table: the first column to the left, the others to the right."""
+    widths = [max(len(r[i]) for r in (header, *rows)) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))) + " |"
+
+    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def rewrite(document: Path, text: str) -> None:
+    """Puts `text` between the marks of a document. ValueError if it has none."""
+    old = document.read_text()
+    if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
+        raise ValueError(f"{document}: lacks the lines {BEGIN!r} and {END!r}")
+    head, tail = old[: old.index(BEGIN) + len(BEGIN)], old[old.index(END) :]
+    document.write_text(f"{head}\n\n{text.strip()}\n\n{tail}")

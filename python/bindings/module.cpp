@@ -1,0 +1,613 @@
+// twinrun._core: the C++ core for Python. Private to the package: python/twinrun wraps all of it.
+//
+// Every call that works on data releases the interpreter lock. Errors become the exceptions of twinrun.errors.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "capture/history.hpp"
+#include "compare/build.hpp"
+#include "compare/compare.hpp"
+#include "platform/backend.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace twinrun;
+
+namespace {
+
+// Thrown with the lock held; nanobind sets the exception of twinrun.errors.
+[[noreturn]] void raise(const Error& error) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
+    const char* name = "TwinrunError";
+    switch (error.code) {
+        case ErrorCode::not_found: name = "MissingFile"; break;
+        case ErrorCode::damaged: name = "DamagedFile"; break;
+        case ErrorCode::unsupported: name = "Unsupported"; break;
+        case ErrorCode::stale: name = "Stale"; break;
+        case ErrorCode::mismatch: name = "Incomparable"; break;
+        default: break;
+    }
+    const nb::object type = nb::module_::import_("twinrun.errors").attr(name);
+    const nb::object exception = type(nb::str(error.message.c_str(), error.message.size()));
+    PyErr_SetObject(type.ptr(), exception.ptr());
+    throw nb::python_error();
+}
+
+template <class T>
+T take(Result<T> result) {
+    if (!result) raise(result.error());
+    return std::move(result).value();
+}
+void take(const Result<>& result) {
+    if (!result) raise(result.error());
+}
+
+DType parse_dtype(const std::string& name) {
+    const auto dtype = dtype_from_name(name);
+    if (!dtype) raise({ErrorCode::invalid_argument, "no element type is called '" + name + "'"});
+    return *dtype;
+}
+
+// An element source and the Python object whose memory or function it uses.
+struct Source {
+    std::shared_ptr<ElementSource> elements;
+    nb::object owner;
+};
+
+// Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
+StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io, nb::object progress) {
+    StreamOptions options;
+    options.threads = threads;
+    options.memory_bytes = memory;
+    if (io == "uring") {
+        options.io = ReadBackend::uring;
+    } else if (io == "pread") {
+        options.io = ReadBackend::pread;
+    } else if (io != "auto") {
+        raise({ErrorCode::invalid_argument, "io must be auto, uring or pread"});
+    }
+    PyObject* callback = progress.is_none() ? nullptr : progress.ptr();
+    options.poll = [callback](std::uint64_t done, std::uint64_t total) {
+        const nb::gil_scoped_acquire lock;
+        if (PyErr_CheckSignals() != 0) return false;
+        if (callback == nullptr) return true;
+        try {
+            const nb::handle call(callback);
+            call(done, total);
+            return true;
+        } catch (nb::python_error& e) {
+            e.restore();
+            return false;
+        }
+    };
+    return options;
+}
+
+CacheUse parse_cache(const std::string& name) {
+    if (name == "auto") return CacheUse::automatic;
+    if (name == "buffered") return CacheUse::buffered;
+    if (name == "direct") return CacheUse::direct;
+    raise({ErrorCode::invalid_argument, "cache must be auto, buffered or direct"});
+}
+
+Method parse_method(const std::string& name) {
+    if (name == "auto") return Method::automatic;
+    if (name == "staged") return Method::staged;
+    if (name == "direct") return Method::direct;
+    if (name == "published") return Method::published;
+    raise({ErrorCode::invalid_argument, "method must be auto, staged, direct or published"});
+}
+
+const char* method_name(Method method) {
+    switch (method) {
+        case Method::automatic: return "auto";
+        case Method::staged: return "staged";
+        case Method::direct: return "direct";
+        case Method::published: return "published";
+    }
+    return "";
+}
+
+nb::object scalar_value(DType dtype, std::uint64_t bits) {
+    const ElementView view = dense_view(scalar_type(dtype), &bits);
+    alignas(8) std::array<std::byte, 8> staging;
+    const void* value = load(view, 0, 1, staging.data());
+    switch (compute_type(view.scalar)) {
+        case ComputeType::f32: {
+            float x = 0;
+            std::memcpy(&x, value, 4);
+            if (!is_floating(dtype)) return nb::int_(static_cast<long>(x));
+            return nb::float_(static_cast<double>(x));
+        }
+        case ComputeType::f64: {
+            double x = 0;
+            std::memcpy(&x, value, 8);
+            if (!is_floating(dtype)) return nb::int_(static_cast<long long>(x));
+            return nb::float_(x);
+        }
+        case ComputeType::i64: return nb::int_(static_cast<long long>(bits));
+        case ComputeType::u64: return nb::int_(static_cast<unsigned long long>(bits));
+    }
+    return nb::none();
+}
+
+nb::object index_or_none(std::uint64_t index) {
+    return index == kNowhere ? nb::object(nb::none()) : nb::object(nb::int_(index));
+}
+
+nb::dict stage_dict(const StageFacts& stage) {
+    nb::dict d;
+    d["ran"] = stage.ran;
+    d["chunks_in"] = stage.chunks_in;
+    d["chunks_out"] = stage.chunks_out;
+    d["bytes_read"] = stage.bytes_read;
+    d["seconds"] = stage.seconds;
+    return d;
+}
+
+nb::list histogram_list(const Histogram& histogram) {
+    nb::list list;
+    for (const std::uint64_t n : histogram) list.append(n);
+    return list;
+}
+
+nb::dict result_dict(const FieldResult& r, DType dtype) {
+    nb::dict d;
+    d["method"] = method_name(r.method);
+    d["reason"] = r.reason;
+    d["io"] = r.io;
+    d["scalars"] = r.scalars;
+    d["chunks"] = r.chunks;
+    d["different"] = r.read.different;
+    d["infinite"] = r.read.infinite;
+    d["scalars_read"] = r.read.scalars;
+    d["first"] = index_or_none(r.read.first);
+    d["first_a"] = r.read.first == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.first_bits_a);
+    d["first_b"] = r.read.first == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.first_bits_b);
+    d["max_abs"] = r.max_abs;
+    d["max_abs_is_bound"] = r.max_abs_is_bound;
+    d["max_abs_read"] = r.read.max_abs;
+    d["max_abs_at"] = index_or_none(r.read.max_abs_at);
+    d["max_abs_a"] = r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_a);
+    d["max_abs_b"] = r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_b);
+    d["max_rel_read"] = r.read.max_rel;
+    d["max_rel_at"] = index_or_none(r.read.max_rel_at);
+    d["max_rel_different"] = r.read.max_rel_different;
+    d["max_rel_different_at"] = index_or_none(r.read.max_rel_different_at);
+    d["sum_squares"] = r.read.sum_squares;
+    d["sum_squares_different"] = r.read.sum_squares_different;
+    d["largest"] = r.read.largest;
+    d["histogram"] = histogram_list(r.read.all);
+    d["histogram_different"] = histogram_list(r.read.over);
+    nb::list cells;
+    for (const std::uint64_t n : r.proven.by_cells) cells.append(n);
+    d["proven_by_tree"] = r.proven.by_tree;
+    d["proven_by_cells"] = cells;
+    d["cell"] = r.proven.cell;
+    d["coarse_cell"] = r.proven.coarse_cell;
+    nb::dict stages;
+    stages["tree"] = stage_dict(r.tree);
+    stages["sketch"] = stage_dict(r.sketch);
+    stages["elements"] = stage_dict(r.elements);
+    d["stages"] = stages;
+    nb::list warnings;
+    for (const std::string& w : r.warnings) warnings.append(w);
+    d["warnings"] = warnings;
+    return d;
+}
+
+nb::list shape_list(const std::vector<std::uint64_t>& shape) {
+    nb::list list;
+    for (const std::uint64_t n : shape) list.append(n);
+    return list;
+}
+
+nb::dict field_dict(const FieldMetadata& f) {
+    nb::dict d;
+    d["name"] = f.name;
+    d["dtype"] = std::string(dtype_name(f.dtype));
+    d["byte_order"] = f.byte_order == ByteOrder::big ? "big" : "little";
+    d["fortran_order"] = f.order == ArrayOrder::column_major;
+    d["shape"] = nb::tuple(shape_list(f.shape));
+    d["items"] = f.items();
+    d["data_bytes"] = f.data_bytes();
+    d["digest"] = f.settings.kind == DigestKind::linear ? "linear" : "published";
+    d["atol"] = f.settings.tolerance.atol;
+    d["rtol"] = f.settings.tolerance.rtol;
+    d["residue_bits"] = f.settings.rule.residue_bits;
+    d["cells"] = f.settings.rule.kind == CellKind::tokens     ? "tokens"
+                 : f.settings.rule.kind == CellKind::absolute ? "absolute"
+                                                              : "relative";
+    d["fine_exponent"] = f.settings.rule.fine_exponent;
+    d["coarse_exponent"] = f.settings.rule.coarse_exponent();
+    d["chunk_bytes"] = f.settings.chunk_bytes;
+    d["chunks"] = f.chunks();
+    d["nans"] = f.counts.nans;
+    d["tokens"] = f.counts.tokens;
+    d["largest_sampled"] = f.largest_sampled;
+    d["format"] = f.format;
+    nb::list extents;
+    for (const Extent& e : f.extents) extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
+    d["extents"] = extents;
+    std::uint64_t bytes = 0;
+    for (const SectionPlace& s : f.sections) bytes += s.length;
+    d["metadata_bytes"] = bytes;
+    return d;
+}
+
+struct PyMetadata {
+    std::shared_ptr<MetadataFile> file;
+
+    // Every section of every field against its checksums. Raises DamagedFile at the first page that is wrong.
+    void verify() const {
+        Result<> result = success();
+        {
+            const nb::gil_scoped_release unlocked;
+            result = verify_all();
+        }
+        take(result);
+    }
+    [[nodiscard]] Result<> verify_all() const {
+        std::vector<std::byte> part(1 << 20);
+        const Directory& directory = file->directory();
+        for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+            for (std::size_t s = 0; s < kSections; ++s) {
+                const auto section = static_cast<Section>(s);
+                const std::uint64_t length = directory.fields[f].place(section).length;
+                for (std::uint64_t at = 0; at < length; at += part.size()) {
+                    const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
+                    TWR_CHECK(file->read(f, section, at, bytes));
+                }
+            }
+        }
+        return success();
+    }
+    [[nodiscard]] nb::bytes section(std::size_t field, const std::string& name) const {
+        const std::array<const char*, kSections> names = {"tree", "fine", "residues", "data_sums"};
+        for (std::size_t s = 0; s < kSections; ++s) {
+            if (name != names[s]) continue;
+            std::vector<std::byte> bytes(file->directory().fields.at(field).sections[s].length);
+            take(file->read(field, static_cast<Section>(s), 0, bytes));
+            return nb::bytes(bytes.data(), bytes.size());
+        }
+        raise({ErrorCode::invalid_argument, "no such section"});
+    }
+};
+
+// A field to index: what plan_field takes, and where its elements come from.
+struct PyField {
+    FieldPlan plan;
+    Source* source;
+};
+
+FieldPlan plan_from(const nb::dict& d) {
+    FieldPlan plan;
+    plan.name = nb::cast<std::string>(d["name"]);
+    plan.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]));
+    plan.byte_order = nb::cast<std::string>(d["byte_order"]) == "big" ? ByteOrder::big : ByteOrder::little;
+    plan.order = nb::cast<bool>(d["fortran_order"]) ? ArrayOrder::column_major : ArrayOrder::row_major;
+    plan.shape = nb::cast<std::vector<std::uint64_t>>(d["shape"]);
+    plan.tolerance = {nb::cast<double>(d["atol"]), nb::cast<double>(d["rtol"])};
+    plan.residue_bits = nb::cast<unsigned>(d["residue_bits"]);
+    plan.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
+    plan.kind = nb::cast<std::string>(d["digest"]) == "published" ? DigestKind::published : DigestKind::linear;
+    plan.format = nb::cast<std::string>(d["format"]);
+    for (nb::handle e : nb::cast<nb::list>(d["extents"])) {
+        const auto [file, offset, stride, count] =
+            nb::cast<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>>(e);
+        plan.extents.push_back({file, offset, stride, count});
+    }
+    return plan;
+}
+
+// Writes a metadata file for fields whose data lie elsewhere. data_files: (path relative to the metadata file, size, mtime).
+nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
+                        const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
+                        const nb::list& fields, int threads, std::uint64_t memory, const std::string& io,
+                        nb::object progress) {
+    const StreamOptions options = stream_options(threads, memory, io, progress);
+    Directory directory;
+    directory.step = step;
+    directory.rank = rank;
+    for (const auto& [name, size, mtime] : data_files) directory.data_files.push_back({name, {size, mtime}});
+    std::vector<std::shared_ptr<ElementSource>> sources;
+    for (nb::handle entry : fields) {
+        const nb::tuple pair = nb::cast<nb::tuple>(entry);
+        directory.fields.push_back(take(plan_field(plan_from(nb::cast<nb::dict>(pair[0])))));
+        sources.push_back(nb::cast<Source&>(pair[1]).elements);
+    }
+    std::uint64_t bytes_read = 0;
+    const auto work = [&]() -> Result<> {
+        TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), path, std::move(directory)));
+        for (std::size_t i = 0; i < sources.size(); ++i) {
+            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options));
+            bytes_read += stats.bytes_read;
+        }
+        return writer->commit();
+    };
+    Result<> result = success();
+    {
+        const nb::gil_scoped_release unlocked;
+        result = work();
+    }
+    take(result);
+    nb::dict d;
+    d["bytes_read"] = bytes_read;
+    d["metadata_bytes"] = take(stamp_of(path)).size;
+    return d;
+}
+
+nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source, PyMetadata* b_metadata,
+                 std::size_t b_field, double atol, double rtol, bool nan_equal, const std::string& method, int threads,
+                 std::uint64_t memory, const std::string& io, const std::string& cache, nb::object progress) {
+    CompareOptions options;
+    options.rule = {{atol, rtol}, nan_equal};
+    options.method = parse_method(method);
+    options.stream = stream_options(threads, memory, io, progress);
+    options.cache = parse_cache(cache);
+    const auto side = [](Source* source, PyMetadata* metadata, std::size_t field) {
+        FieldSide s;
+        s.elements = source == nullptr ? nullptr : source->elements.get();
+        s.metadata = metadata == nullptr ? nullptr : metadata->file.get();
+        s.field = field;
+        if (s.metadata != nullptr && field >= s.metadata->directory().fields.size()) {
+            raise({ErrorCode::invalid_argument, "no such field in the metadata"});
+        }
+        return s;
+    };
+    const FieldSide a = side(a_source, a_metadata, a_field);
+    const FieldSide b = side(b_source, b_metadata, b_field);
+    const DType dtype = a.metadata != nullptr ? a.metadata->directory().fields[a_field].dtype
+                        : a.elements != nullptr ? a.elements->dtype()
+                                                : DType::f32;
+    const auto run = [&] {
+        const nb::gil_scoped_release unlocked;
+        return compare_field(a, b, options);
+    };
+    return result_dict(take(run()), dtype);
+}
+
+// Compares the data sums of a field with its data: the indices of the 1 MiB parts that changed.
+std::vector<std::uint64_t> changed_parts(PyMetadata& metadata, std::size_t field, Source& source, int threads) {
+    const FieldMetadata& f = metadata.file->directory().fields.at(field);
+    StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
+    std::vector<std::uint64_t> changed;
+    const auto work = [&]() -> Result<> {
+        std::vector<std::uint64_t> stored(f.place(Section::data_sums).length / 8);
+        if (stored.empty() && f.items() != 0) {
+            return Error{ErrorCode::stale, metadata.file->path() + ": holds no checksums of its data: index it again"};
+        }
+        TWR_CHECK(metadata.file->read(field, Section::data_sums, 0, std::as_writable_bytes(std::span(stored))));
+        TWR_TRY(const std::vector<std::uint64_t> now, sum_data(f, *source.elements, options));
+        for (std::size_t i = 0; i < stored.size(); ++i) {
+            if (i >= now.size() || stored[i] != now[i]) changed.push_back(i);
+        }
+        return success();
+    };
+    Result<> result = success();
+    {
+        const nb::gil_scoped_release unlocked;
+        result = work();
+    }
+    take(result);
+    return changed;
+}
+
+nb::dict history_dict(const History& h) {
+    nb::dict d;
+    d["path"] = h.path;
+    d["atol"] = h.settings.tolerance.atol;
+    d["rtol"] = h.settings.tolerance.rtol;
+    d["residue_bits"] = h.settings.residue_bits;
+    d["chunk_bytes"] = h.settings.chunk_bytes;
+    d["digest"] = h.settings.kind == DigestKind::linear ? "linear" : "published";
+    d["keep_data"] = h.settings.keep_data;
+    d["torn"] = h.torn;
+    nb::list steps;
+    for (const HistoryStep& s : h.steps) {
+        nb::dict step;
+        step["step"] = s.step;
+        step["folder"] = s.folder;
+        nb::list ranks;
+        for (const RankFiles& r : s.ranks) {
+            nb::dict rank;
+            rank["rank"] = r.rank;
+            rank["data"] = r.data;
+            rank["data_bytes"] = r.data_bytes;
+            rank["metadata"] = r.metadata;
+            rank["metadata_bytes"] = r.metadata_bytes;
+            rank["header_xxh3"] = r.header_checksum;
+            ranks.append(rank);
+        }
+        step["ranks"] = ranks;
+        steps.append(step);
+    }
+    d["steps"] = steps;
+    return d;
+}
+
+struct PyHistoryWriter {
+    std::unique_ptr<HistoryWriter> writer;
+
+    // fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None); the memory stays alive.
+    nb::dict capture(std::int64_t step, const nb::list& fields, int threads) {
+        std::vector<CapturedField> captured;
+        for (nb::handle entry : fields) {
+            const nb::tuple t = nb::cast<nb::tuple>(entry);
+            CapturedField f;
+            f.name = nb::cast<std::string>(t[0]);
+            f.dtype = parse_dtype(nb::cast<std::string>(t[1]));
+            f.shape = nb::cast<std::vector<std::uint64_t>>(t[2]);
+            f.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(t[3]));
+            f.stride = nb::cast<std::uint64_t>(t[4]);
+            f.order = nb::cast<bool>(t[5]) ? ArrayOrder::column_major : ArrayOrder::row_major;
+            f.own_tolerance = !t[6].is_none();
+            if (f.own_tolerance) f.tolerance = {nb::cast<double>(t[6]), nb::cast<double>(t[7])};
+            captured.push_back(std::move(f));
+        }
+        const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return writer->capture(step, captured, options);
+        };
+        const CaptureFacts facts = take(run());
+        nb::dict d;
+        d["step"] = step;
+        d["seconds"] = facts.seconds;
+        d["data_bytes"] = facts.data_bytes;
+        d["metadata_bytes"] = facts.metadata_bytes;
+        return d;
+    }
+};
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    m.attr("__version__") = TWINRUN_VERSION;
+    m.def("backend", [] { return std::string(backend_name(active_backend())); });
+    m.def("backends", [] {
+        std::vector<std::string> names;
+        for (const Backend b : {Backend::portable, Backend::avx2, Backend::avx512}) {
+            if (backend_available(b)) names.emplace_back(backend_name(b));
+        }
+        return names;
+    });
+    m.def("backend_override_ignored", [] { return std::string(backend_override_ignored()); });
+    m.def("uring_available", &uring_available);
+    m.def("worker_count", [] { return worker_count({}); });
+    m.def("xxh3", [](const nb::bytes& b) {
+        return xxh3({reinterpret_cast<const std::byte*>(b.c_str()), b.size()});
+    });
+    m.def("histogram_edges", [] {
+        const auto& edges = histogram_tables().edges;
+        return std::vector<double>(edges.begin(), edges.end());
+    });
+    m.def("check_tolerance", [](double atol, double rtol) { take(cell_rule({atol, rtol}, 0)); });
+
+    nb::class_<Source>(m, "Source");
+    m.def("memory_source",
+          [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride, bool swap,
+             nb::object owner) {
+              return Source{std::make_shared<MemorySource>(parse_dtype(dtype), items,
+                                                           reinterpret_cast<const void*>(address), stride, swap),
+                            std::move(owner)};
+          },
+          "dtype"_a, "items"_a, "address"_a, "stride"_a, "swap"_a, "owner"_a);
+    m.def("file_source",
+          [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
+             const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
+             const std::string& cache) {
+              std::vector<PathExtent> list;
+              for (const auto& [path, offset, stride, count] : extents) list.push_back({path, offset, stride, count});
+              return Source{take(FileSource::create(parse_dtype(dtype),
+                                                    byte_order == "big" ? ByteOrder::big : ByteOrder::little, items,
+                                                    std::move(list), parse_cache(cache))),
+                            nb::none()};
+          },
+          "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto");
+    m.def("decoded_source",
+          [](const std::string& dtype, std::uint64_t items, nb::object fetch) {
+              // fetch(first, count, address) fills `count` items; it is called with the lock held.
+              PyObject* function = fetch.ptr();
+              return Source{std::make_shared<DecodedSource>(
+                                parse_dtype(dtype), items,
+                                [function](std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
+                                    const nb::gil_scoped_acquire lock;
+                                    try {
+                                        const nb::handle call(function);
+                                        call(first, count, reinterpret_cast<std::uintptr_t>(to));
+                                        return success();
+                                    } catch (nb::python_error& e) {
+                                        // Python interrupts its main thread only: then this is the caller's own.
+                                        if (e.matches(PyExc_KeyboardInterrupt)) {
+                                            e.restore();
+                                            return Error{ErrorCode::interrupted, "interrupted"};
+                                        }
+                                        // Only the message travels: this may be another thread than the caller's.
+                                        return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
+                                    }
+                                }),
+                            std::move(fetch)};
+          },
+          "dtype"_a, "items"_a, "fetch"_a);
+
+    nb::class_<PyMetadata>(m, "Metadata")
+        .def("__init__",
+             [](PyMetadata* self, const std::string& path) { new (self) PyMetadata{take(MetadataFile::open(path))}; })
+        .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })
+        .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })
+        .def_prop_ro("rank", [](const PyMetadata& self) { return self.file->directory().rank; })
+        .def_prop_ro("bytes", [](const PyMetadata& self) { return self.file->file().size(); })
+        .def_prop_ro("bytes_read", [](const PyMetadata& self) { return self.file->bytes_read(); })
+        .def_prop_ro("fields",
+                     [](const PyMetadata& self) {
+                         nb::list list;
+                         for (const FieldMetadata& f : self.file->directory().fields) list.append(field_dict(f));
+                         return list;
+                     })
+        .def_prop_ro("data_files",
+                     [](const PyMetadata& self) {
+                         nb::list list;
+                         for (std::uint32_t i = 0; i < self.file->directory().data_files.size(); ++i) {
+                             const FileStamp& stamp = self.file->directory().data_files[i].stamp;
+                             list.append(nb::make_tuple(self.file->data_path(i), stamp.size, stamp.mtime_ns));
+                         }
+                         return list;
+                     })
+        .def("check_data_files", [](const PyMetadata& self) { take(self.file->check_data_files()); })
+        .def("header_xxh3",
+             [](const PyMetadata& self) {
+                 std::vector<std::byte> header(kHeaderBytes);
+                 take(self.file->file().read_at(0, header));
+                 return xxh3(header);
+             })
+        .def("verify", &PyMetadata::verify)
+        .def("section", &PyMetadata::section);
+    m.def("changed_parts", &changed_parts, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
+    m.def("why_not_staged",
+          [](const PyMetadata& a, std::size_t fa, const PyMetadata& b, std::size_t fb, double atol, double rtol,
+             bool nan_equal) {
+              return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
+                                    Method::automatic, {{atol, rtol}, nan_equal});
+          });
+    m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a, "threads"_a = 0,
+          "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none());
+    m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
+          "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
+          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
+          "progress"_a = nb::none());
+
+    m.def("history_exists", &History::exists);
+    m.def("open_history", [](const std::string& path) { return history_dict(take(History::open(path))); });
+    nb::class_<PyHistoryWriter>(m, "HistoryWriter")
+        .def(
+            "__init__",
+            [](PyHistoryWriter* self, const std::string& path, double atol, double rtol, unsigned residue_bits,
+               std::uint32_t chunk_bytes, const std::string& digest, bool keep_data, const std::string& existing) {
+                HistorySettings settings;
+                settings.tolerance = {atol, rtol};
+                settings.residue_bits = residue_bits;
+                settings.chunk_bytes = chunk_bytes;
+                settings.kind = digest == "published" ? DigestKind::published : DigestKind::linear;
+                settings.keep_data = keep_data;
+                const auto mode = existing == "append"    ? HistoryWriter::Existing::append
+                                  : existing == "replace" ? HistoryWriter::Existing::replace
+                                                          : HistoryWriter::Existing::refuse;
+                new (self) PyHistoryWriter{take(HistoryWriter::create(posix_file_system(), path, settings, mode))};
+            },
+            "path"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "keep_data"_a, "existing"_a)
+        .def("capture", &PyHistoryWriter::capture, "step"_a, "fields"_a, "threads"_a = 0)
+        .def_prop_ro("steps", [](const PyHistoryWriter& self) { return nb::object(history_dict(self.writer->history())["steps"]); });
+}

@@ -1,0 +1,73 @@
+"""twinrun: run it twice, and know where, when and why it differs.
+
+    with twinrun.Run("runs/a", atol=1e-6) as run:      # in the simulation
+        run.capture(step, {"x": x, "v": v})
+
+    result = twinrun.compare("runs/a", "runs/b")        # afterwards; also files, folders and arrays
+    print(result.verdict, result.first_divergence)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._core import __version__
+    from .capture import Run
+    from .comparison import Comparison, FieldComparison, compare
+    from .errors import (
+        DamagedFile,
+        FormatError,
+        Incomparable,
+        MissingFile,
+        MissingPackage,
+        Stale,
+        TwinrunError,
+        Unsupported,
+    )
+    from .indexing import index
+    from .verification import verify
+
+__all__ = [
+    "Comparison",
+    "DamagedFile",
+    "FieldComparison",
+    "FormatError",
+    "Incomparable",
+    "MissingFile",
+    "MissingPackage",
+    "Run",
+    "Stale",
+    "TwinrunError",
+    "Unsupported",
+    "__version__",
+    "compare",
+    "index",
+    "verify",
+]
+
+# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
+_PLACES = {
+    "Comparison": "comparison",
+    "FieldComparison": "comparison",
+    "Run": "capture",
+    "__version__": "_core",
+    "compare": "comparison",
+    "index": "indexing",
+    "verify": "verification",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "_core":
+        return importlib.import_module("._core", __name__)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module("." + _PLACES.get(name, "errors"), __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,97 @@
+"""twinrun demo: a real simulation twice, their comparison, its picture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import click
+
+from ..comparison import Comparison
+from ..comparison import compare as compare_runs
+from ..errors import MissingFile, MissingPackage, TwinrunError
+from ..report.picture import growth, save_growth
+from ..report.text import byte_size, number, print_comparison
+from .common import console, progress_bar
+
+MINIHACC = "TWINRUN_MINIHACC"
+
+
+def find_minihacc() -> str:
+    """The simulation's program: $TWINRUN_MINIHACC, or on the PATH."""
+    path = os.environ.get(MINIHACC) or shutil.which("minihacc")
+    if not path or not os.access(path, os.X_OK):
+        raise MissingFile(
+            "the simulation 'minihacc' is not built", where=path, fix=f"run 'make demo', or set {MINIHACC} to the program"
+        )
+    return path
+
+
+def _simulate(program: str, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> None:
+    command = [program, "--particles", str(particles), "--steps", str(steps), "--history", out, "--atol", repr(atol)]
+    command += ["--capture", captures, "--quiet"] + (["--deterministic"] if deterministic else [])
+    try:
+        subprocess.run(command, check=True)
+    except subprocess.CalledProcessError as e:
+        raise TwinrunError(f"the simulation ended with status {e.returncode}", where=program) from None
+
+
+def _growth_lines(c: Comparison) -> list[str]:
+    """The growth of |a - b| as text: a row a field, a column a captured step."""
+    lines = growth(c)
+    steps = sorted({s for points in lines.values() for s, *_ in points})
+    rows = ["growth of the largest |a-b| (every element compared):", "  step  " + "".join(f"{s:>12}" for s in steps)]
+    for name, points in lines.items():
+        at = {s: ("≤ " if not exact else "") + number(high) for s, _, high, exact in points}
+        rows.append(f"  {name:<6}" + "".join(f"{at.get(s, ''):>12}" for s in steps))
+    return rows
+
+
+@click.command()
+@click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
+              help="Where the runs, the report and the picture go; runs of an earlier demo there are replaced.")  # fmt: skip
+@click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
+@click.option("--atol", type=float, default=1e-4, show_default=True, help="The error bound.")
+@click.option("--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal.")
+def demo(folder: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> int:
+    """Run a P3M N-body simulation twice with the same input, and show where the two runs part.
+
+    Nothing random is planted: sums of floating-point numbers whose order depends on threads are enough.
+    Exit status 0 when the demonstration went as it should, whatever the verdict; 2 when it could not.
+    """
+    out = console()
+    program = find_minihacc()
+    runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
+    for run in runs:
+        shutil.rmtree(run, ignore_errors=True)
+        out.print(f"simulating {particles} particles, {steps} steps, into {run} …")
+        sys.stdout.flush()
+        _simulate(program, run, particles, steps, captures, atol, deterministic)
+    with progress_bar() as progress:
+        result = compare_runs(*runs, progress=progress)
+        # The runs are small: every element as well, for the exact growth and as a check of the three stages.
+        every = compare_runs(*runs, method="direct", progress=progress)
+    if [(f.different, f.first_index) for f in every.fields] != [(f.different, f.first_index) for f in result.fields]:
+        raise TwinrunError("the staged comparison and that of every element disagree: please report this", where=folder)
+    out.print("")
+    for line in _growth_lines(every):
+        out.print(line)
+    picture = os.path.join(folder, "growth.png")
+    try:
+        save_growth(every, picture)
+        out.print(f"picture: {picture}")
+    except MissingPackage as e:
+        out.print(f"no picture: {e}")
+    elements = 2 * sum(f.elements_read * f.bytes // f.elements for f in result.fields if f.elements)
+    out.print(
+        f"in stages: compared {byte_size(2 * result.bytes_compared)} in {result.seconds:.2g} s, reading {byte_size(result.bytes_read)}, "
+        f"{byte_size(elements)} of it elements"
+    )
+    out.print(f"again: twinrun compare {runs[0]} {runs[1]}")
+    out.print("")
+    print_comparison(out, result)
+    return 0

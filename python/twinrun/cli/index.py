@@ -1,0 +1,68 @@
+"""twinrun index PATH…"""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import one_line
+from ..indexing import index as index_paths
+from ..report.text import byte_size
+from .common import SIZE, console, format_dict, format_options, progress_bar, read_options
+
+
+@click.command()
+@click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.option("--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance of later comparisons.")
+@click.option("--rtol", type=float, default=0.0, show_default=True, help="Relative tolerance of later comparisons.")
+@click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
+              help="Bits an element that prove small differences without reading data.")  # fmt: skip
+@click.option("--chunk", type=SIZE, default="4K", show_default=True, help="Bytes a digest covers: 4K to 1M.")
+@click.option("--digest", type=click.Choice(["linear", "published"]), default="linear", show_default=True)
+@click.option("--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again.")
+@click.option("--refresh", is_flag=True, help="Also where current metadata is there already.")
+@format_options
+@read_options
+def index(
+    paths: tuple[str, ...],
+    atol: float,
+    rtol: float,
+    residue_bits: str,
+    chunk: int,
+    digest: str,
+    fields: tuple[str, ...],
+    refresh: bool,
+    format_name: str | None,
+    dtype: str | None,
+    shape: str | None,
+    offset: int | None,
+    threads: int,
+    memory: int,
+    io: str,
+) -> int:
+    """Build metadata for files that some other program wrote, beside them, so that comparing reads a few percent."""
+    with progress_bar() as progress:
+        done = index_paths(
+            *paths,
+            atol=atol,
+            rtol=rtol,
+            residue_bits=int(residue_bits),
+            chunk_bytes=chunk,
+            digest=digest,
+            fields=fields or None,
+            refresh=refresh,
+            threads=threads,
+            memory=memory,
+            io=io,
+            progress=progress,
+            options=format_dict(format_name, dtype, shape, offset),
+        )
+    out = console()
+    for facts in done:
+        share = 100 * facts.metadata_bytes / facts.data_bytes if facts.data_bytes else 0
+        state = "" if facts.fresh else " (current, kept)"
+        out.print(
+            f"{one_line(facts.metadata)}: {facts.fields} fields, {byte_size(facts.data_bytes)} -> "
+            f"{byte_size(facts.metadata_bytes)} ({share:.3g}%){state}",
+            soft_wrap=True,
+        )
+    return 0

@@ -1,0 +1,88 @@
+"""twinrun show PATH"""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from .. import _core
+from ..errors import one_line
+from ..report.text import byte_size
+from ..subject import FieldRef, open_subject
+from .common import console, format_dict, format_options
+
+
+def _settings(ref: FieldRef) -> str:
+    facts = ref.facts
+    if facts is None:
+        return "no metadata"
+    if facts["cells"] == "tokens" and facts["digest"] == "linear":
+        tolerance = "exact"
+    else:
+        tolerance = " + ".join(
+            t for t in (f"{facts['atol']:g}" if facts["atol"] else "", f"{facts['rtol']:g} |a|" if facts["rtol"] else "") if t
+        )
+    kind = "" if facts["digest"] == "linear" else ", published digests"
+    return f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}"
+
+
+@click.command()
+@click.argument("path", type=click.Path(), required=False)
+@click.option("--step", type=int, default=None, help="Of a history or folder: this step (default: the first).")
+@click.option("--system", is_flag=True, help="What this machine offers: instruction sets, io_uring, cores.")
+@format_options
+def show(
+    path: str | None,
+    step: int | None,
+    system: bool,
+    format_name: str | None,
+    dtype: str | None,
+    shape: str | None,
+    offset: int | None,
+) -> int:
+    """Show the fields of a history, folder, file or metadata file, or (--system) what twinrun uses on this machine."""
+    out = console()
+    if system:
+        out.print(f"twinrun {_core.__version__}")
+        out.print(f"kernels: {_core.backend()} (available: {', '.join(_core.backends())})")
+        ignored = _core.backend_override_ignored()
+        if ignored:
+            out.print(f"TWINRUN_BACKEND={ignored} is not available here and was ignored")
+        out.print(f"reads: {'io_uring' if _core.uring_available() else 'pread (io_uring is not available)'}")
+        out.print(f"threads: {_core.worker_count()}")
+        if path is None:
+            return 0
+    if path is None:
+        raise click.UsageError("name a path, or --system")
+    subject = open_subject(path, format_dict(format_name, dtype, shape, offset))
+    places = [p for p in subject.places if step is None or p[0] == step]
+    if not places:
+        raise click.UsageError(f"{path}: no such step" if step is not None else f"{path}: no committed steps")
+    place = places[0]
+    with subject.open(place) as fields:
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        for column in ("field", "type", "shape", "bytes", "NaN", "metadata"):
+            table.add_column(column, justify="right" if column in ("bytes", "NaN") else "left")
+        for ref in fields.values():
+            order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
+            column_major = " column-major" if ref.fortran_order else ""
+            table.add_row(
+                Text(one_line(ref.name)),
+                ref.dtype + order,
+                "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d",
+                byte_size(ref.items * ref.itemsize),
+                "" if ref.facts is None else str(ref.facts["nans"]),
+                _settings(ref),
+            )
+        where = [] if place[0] is None else [f"step {place[0]}"]
+        out.print(
+            one_line(f"{subject.kind} {path}, ")
+            + ", ".join([*where, f"rank {place[1]}"])
+            + f" ({len(subject.places)} in all)",
+            soft_wrap=True,
+        )
+        out.print(table)
+    for note in subject.notes:
+        out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
+    return 0

@@ -1,0 +1,34 @@
+"""twinrun verify PATH…"""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import one_line
+from ..verification import verify as verify_path
+from .common import THREADS, console
+
+MOST = 20
+
+
+@click.command()
+@click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+def verify(paths: tuple[str, ...], threads: int) -> int:
+    """Check every checksum of histories, or of files that were indexed.
+
+    Exit status: 0 all is as it was written, 1 something is damaged, 2 could not check.
+    """
+    out = console()
+    damaged = 0
+    checked = 0
+    for path in paths:
+        problems, files = verify_path(path, threads=threads)
+        checked += files
+        for problem in problems[:MOST]:
+            out.print(one_line(problem), soft_wrap=True)
+        if len(problems) > MOST:
+            out.print(f"… and {len(problems) - MOST} more")
+        damaged += len(problems)
+    out.print(f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files")
+    return 0 if damaged == 0 else 1

@@ -1,0 +1,96 @@
+"""A comparison as a JSON document. Keys: docs/guide.md. Infinite numbers and NaNs are the strings "inf", "-inf", "nan"."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from typing import Any
+
+from .. import __version__
+from ..comparison import Comparison, FieldComparison, histogram_edges
+from ..errors import TwinrunError, one_line
+
+__all__ = ["document", "field_document", "incomparable_document", "write_json"]
+
+
+def _plain(value: Any) -> Any:
+    """Without what JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
+
+
+def field_document(f: FieldComparison) -> dict:
+    """One entry of `fields`."""
+    d = dataclasses.asdict(f)
+    d["verdict"] = "same" if f.same else "different"
+    return d
+
+
+def document(c: Comparison) -> dict:
+    """All facts of a comparison."""
+    return _plain(
+        {
+            "twinrun": __version__,
+            "verdict": c.verdict,
+            "a": c.a,
+            "b": c.b,
+            "different": c.different,
+            "first_divergence": c.first_divergence,
+            "fields": [field_document(f) for f in c.fields],
+            "histogram_edges": histogram_edges(),
+            "stages": c.stages,
+            "bytes_compared": c.bytes_compared,
+            "bytes_read": c.bytes_read,
+            "seconds": c.seconds,
+            "notes": c.notes,
+        }
+    )
+
+
+def incomparable_document(a: str, b: str, error: str) -> dict:
+    """The document of two runs that could not be compared."""
+    return {
+        "twinrun": __version__,
+        "verdict": "incomparable",
+        "a": a,
+        "b": b,
+        "error": one_line(error),
+        "first_divergence": None,
+        "fields": [],
+    }
+
+
+def write_json(path: str, content: dict) -> None:
+    """Writes the document whole or not at all; '-' is standard output."""
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if path == "-":
+        print(text, end="")
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+            return
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as out:
+            try:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+                os.chmod(out.name, 0o644)
+                os.replace(out.name, path)
+            except BaseException:
+                os.unlink(out.name)
+                raise
+    except OSError as e:
+        raise TwinrunError(
+            f"cannot write the JSON report: {e.strerror or e}", where=path, fix="name another file with --json"
+        ) from None

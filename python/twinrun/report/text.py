@@ -1,0 +1,167 @@
+"""The report for a terminal: a table like `git diff --stat`, capped, and the verdict last."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..comparison import Comparison, FieldComparison
+from ..errors import one_line
+
+__all__ = ["byte_size", "number", "print_comparison", "verdict_line"]
+
+MOST_ROWS = 40
+_BAR = 16
+
+
+def number(value: float | int | None) -> str:
+    """A value as a person reads it: 3 significant digits of floats, all of an integer."""
+    if value is None:
+        return "?"
+    if isinstance(value, int):
+        return str(value)
+    if math.isnan(value) or math.isinf(value):
+        return str(value)
+    return f"{value:.3g}"
+
+
+def exact(value: float | int | None) -> str:
+    """A value with all its digits."""
+    return "?" if value is None else repr(value)
+
+
+def byte_size(n: float) -> str:
+    """1.2 GB: decimal units, as storage is sold."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return ""
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _tolerance(f: FieldComparison) -> str:
+    if f.atol == 0 and f.rtol == 0:
+        return "0"
+    parts = []
+    if f.atol:
+        parts.append(f"{f.atol:g}")
+    if f.rtol:
+        parts.append(f"{f.rtol:g} |a|")
+    return " + ".join(parts)
+
+
+def verdict_line(c: Comparison) -> str:
+    """The last line: `different: first at step 500, rank 0, x[1234, 2]: |a-b| = 6.5e-09 > 1e-09`."""
+    first = c.first
+    if first is not None:
+        diff = first.first_abs_diff
+        if isinstance(diff, float) and math.isinf(diff):
+            said = f"{number(first.first_a)} against {number(first.first_b)}"
+        else:
+            said = f"|a-b| = {number(diff)} > {_tolerance(first)}"
+        return one_line(f"different: first at {first.place()}: {said}")
+    elements = sum(f.elements for f in c.fields)
+    steps = len({f.step for f in c.fields})
+    tolerances = {_tolerance(f) for f in c.fields if f.atol or f.rtol}
+    within = f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
+    share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0
+    return (
+        f"same: {_count(len({f.field for f in c.fields}), 'field')}, {_count(steps, 'step')}, {_count(elements, 'element')} "
+        f"({byte_size(c.bytes_compared)} a run) agree{within}; read {share:.3g}% of them"
+    )
+
+
+def _rows(c: Comparison) -> tuple[list[FieldComparison], int]:
+    """What the table shows: all if they are few, else those that differ, earliest first; and how many are left out."""
+    if len(c.fields) <= MOST_ROWS:
+        return c.fields, 0
+    differ = [f for f in c.fields if not f.same]
+    rest = [f for f in c.fields if f.same]
+    shown = (differ + rest)[:MOST_ROWS]
+    order = {id(f): i for i, f in enumerate(c.fields)}
+    return sorted(shown, key=lambda f: order[id(f)]), len(c.fields) - len(shown)
+
+
+def _bar(f: FieldComparison) -> Text:
+    if f.different == 0:
+        return Text("")
+    share = f.different / f.elements
+    filled = max(1, round(share * _BAR))
+    return Text("█" * filled + "·" * (_BAR - filled), style="red")
+
+
+def print_comparison(console: Console, c: Comparison, details: bool = False) -> None:
+    """Prints notes, table and verdict. The verdict is always the last line."""
+    for note in c.notes[:10]:
+        console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
+    if len(c.notes) > 10:
+        console.print(f"note: {len(c.notes) - 10} more notes in --json", style="dim")
+    shown, left_out = _rows(c)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    with_step = any(f.step is not None for f in c.fields)
+    with_rank = any(f.rank != 0 for f in c.fields)
+    if with_step:
+        table.add_column("step", justify="right")
+    if with_rank:
+        table.add_column("rank", justify="right")
+    table.add_column("field")
+    table.add_column("different", justify="right")
+    table.add_column("of", justify="right")
+    table.add_column("")
+    table.add_column("max |a-b|", justify="right")
+    table.add_column("max rel", justify="right")
+    table.add_column("read", justify="right")
+    for f in shown:
+        cells: list[Text] = []
+        if with_step:
+            cells.append(Text("" if f.step is None else str(f.step)))
+        if with_rank:
+            cells.append(Text(str(f.rank)))
+        bound = "≤ " if f.max_abs_diff_is_bound else ""
+        read = sum(s["bytes_read"] for s in f.stages.values())
+        cells += [
+            Text(one_line(f.field)),
+            Text(str(f.different), style="red" if f.different else "green"),
+            Text(str(f.elements)),
+            _bar(f),
+            Text(bound + number(f.max_abs_diff)),
+            Text(number(f.max_rel_diff) if f.different else ""),
+            Text(f"{50 * read / f.bytes:.3g}%" if f.bytes else ""),
+        ]
+        table.add_row(*cells)
+    console.print(table)
+    if left_out:
+        console.print(f"… and {left_out} more rows: --json has all", style="dim")
+    warnings: dict[str, list[str]] = {}
+    for f in c.fields:
+        for w in f.warnings:
+            warnings.setdefault(w.split(" for values")[0], []).append(f"{f.field}: {w}")
+    for same in list(warnings.values())[:5]:
+        more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
+        console.print(Text(one_line(f"warning: {same[0]}{more}")), style="yellow", soft_wrap=True)
+    reasons = {f.reason for f in c.fields if f.reason}
+    for reason in sorted(reasons)[:3]:
+        console.print(Text(f"method: {reason}"), style="dim", soft_wrap=True)
+    if details:
+        _details(console, c)
+    console.print(Text(verdict_line(c), style="bold green" if c.same else "bold red"), soft_wrap=True)
+
+
+def _details(console: Console, c: Comparison) -> None:
+    for name, stage in c.stages.items():
+        if stage["chunks_in"] or stage["bytes_read"]:
+            console.print(
+                f"{name}: {stage['chunks_in']} chunks in, {stage['chunks_out']} left, {byte_size(stage['bytes_read'])} read, "
+                f"{stage['seconds']:.3g} s",
+                style="dim",
+            )
+    first = c.first
+    if first is not None:
+        console.print(f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", style="dim")

@@ -1,0 +1,56 @@
+"""Arguments that the core takes as fixed-width numbers and UTF-8: checked here, so that a wrong one is a clear error."""
+
+from __future__ import annotations
+
+import operator
+import os
+
+from .errors import FormatError, TwinrunError
+
+__all__ = ["check_settings", "checked_path", "step_number", "utf8"]
+
+_MOST_THREADS = 4096
+
+
+def check_settings(
+    *, threads: int = 0, memory: int = 1, residue_bits: int = 4, chunk_bytes: int = 4096, io: str = "auto"
+) -> None:
+    """Raises TwinrunError for what no comparison or capture can use."""
+    if not 0 <= threads <= _MOST_THREADS:
+        raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
+    if not 0 <= memory < 1 << 62:
+        raise TwinrunError(f"memory must be a number of bytes, not {memory!r}")
+    if residue_bits not in (0, 2, 4):
+        raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
+    if not 4096 <= chunk_bytes <= 1 << 20 or chunk_bytes & (chunk_bytes - 1):
+        raise TwinrunError(
+            f"the chunk size must be a power of two from 4096 to 1048576 bytes, not {chunk_bytes!r}"
+        )
+    if io not in ("auto", "uring", "pread"):
+        raise TwinrunError(f"io must be auto, uring or pread, not {io!r}")
+
+
+def step_number(step: object) -> int:
+    """A step: an integer of 64 bits."""
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        raise TwinrunError(f"a step is an integer, not {step!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise TwinrunError(f"step {number} does not fit into 64 bits")
+    return number
+
+
+def utf8(text: str, what: str, where: str | None = None) -> str:
+    """`text`, or FormatError where it is not Unicode: metadata and manifests hold UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise FormatError(f"{what} is not UTF-8", where=where or text, fix="rename it") from None
+    return text
+
+
+def checked_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file or folder as the core can take it."""
+    text = os.fspath(path)
+    return utf8(text, "its name", text)

@@ -1,0 +1,422 @@
+"""What a path (or the caller's arrays) holds: places (step, rank), and at each of them named fields.
+
+A subject is a history, a folder of files, one file, or arrays. Places are opened one at a time, so that a history of any
+length needs few open files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import _core
+from .arrays import view
+from .errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
+from .formats import Field, FileContent, open_file
+from .formats.files import reading
+from .formats.folder import DataFile, is_history, list_folder
+from .formats.model import ITEMSIZE, storage_dtype
+from .settings import checked_path
+
+__all__ = ["METADATA_SUFFIX", "FieldRef", "Place", "Subject", "decoded_source", "metadata_path", "open_subject"]
+
+METADATA_SUFFIX = ".twm"
+
+Place = tuple[int | None, int]  # step, rank
+
+
+def metadata_path(path: str) -> str:
+    """Where the metadata of a file that some other program wrote lies: beside it."""
+    return path.rstrip("/") + METADATA_SUFFIX
+
+
+def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:
+    """A source whose elements `field.read` decodes."""
+    storage = storage_dtype(dtype)
+
+    def fetch(first: int, count: int, address: int) -> None:
+        values = field.read(first, count)
+        if values.size != count or values.dtype != storage:
+            raise DamagedFile(f"{values.size} elements of {values.dtype} where {count} of {storage} belong")
+        raw = (np.ctypeslib.ctypes.c_char * (count * storage.itemsize)).from_address(address)
+        np.frombuffer(raw, storage)[:] = values
+
+    return _core.decoded_source(dtype, items, fetch)
+
+
+@dataclass
+class FieldRef:
+    """One field of one place. shape: in the order of the stored elements (reversed where fortran_order)."""
+
+    name: str
+    dtype: str
+    byte_order: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    where: str
+    extents: list[tuple[str, int, int, int]] | None = None  # path, offset, stride, count
+    reader: Field | None = None
+    memory: object = None
+    metadata: _core.Metadata | None = None
+    metadata_field: int = 0
+    facts: dict | None = None  # of the metadata's field
+    no_data: bool = False
+    open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
+
+    @property
+    def items(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=object)) if self.shape else 1
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def user_shape(self) -> tuple[int, ...]:
+        """Shape as the user knows it."""
+        return self.shape[::-1] if self.fortran_order else self.shape
+
+    def index(self, scalar: int) -> tuple[int, ...]:
+        """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
+        part: tuple[int, ...] = ()
+        if self.dtype in ("c64", "c128"):
+            scalar, component = divmod(scalar, 2)
+            part = (component,)
+        at = []
+        for size in reversed(self.shape):
+            scalar, i = divmod(scalar, size)
+            at.append(i)
+        return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
+
+    def source(self, cache: str = "auto") -> _core.Source | None:
+        """Its elements; None if only metadata was kept."""
+        if self.no_data:
+            return None
+        if self.memory is not None:
+            m = self.memory
+            return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
+        if self.extents is not None:
+            return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
+        if self.reader is None and self.open_reader is not None:
+            self.reader = self.open_reader()
+        if self.reader is None:
+            raise Stale(
+                f"describes field {self.name!r}, which its data file does not hold",
+                where=self.where,
+                fix="index it again with 'twinrun index'",
+            )
+        if self.reader.problem is not None:
+            raise self.reader.problem
+        return decoded_source(self.dtype, self.items, self.reader)
+
+
+def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
+    """Whether size and times of the data files are those that the metadata was made from, and they the same files.
+
+    files: those at hand; by default where the metadata says. Raises MissingFile, DamagedFile or Stale where their
+    number or a size rules out that they are.
+    """
+    known = metadata.data_files
+    at_hand = [path for path, _, _ in known] if files is None else list(files)
+    if len(at_hand) != len(known):
+        raise Stale(
+            f"was made from {len(known)} data files, now there are {len(at_hand)}",
+            where=metadata.path,
+            fix="index it again with 'twinrun index'",
+        )
+    same = True
+    for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
+        with reading(path):
+            now = os.stat(path)
+        if now.st_size < size:
+            raise DamagedFile(
+                f"truncated: {size} bytes when it was indexed, {now.st_size} now",
+                where=path,
+                fix="restore it, or index it again with 'twinrun index'",
+            )
+        if now.st_size != size:
+            raise _stale(metadata, path)
+        # A renamed file may have another one's metadata beside it: times alone do not tell.
+        same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
+    return same
+
+
+def _stale(metadata: _core.Metadata, path: str) -> Stale:
+    return Stale(
+        f"older than its data file {path}, which was changed since",
+        where=metadata.path,
+        fix="index it again with 'twinrun index'",
+    )
+
+
+def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
+    """Reads the data and compares it with the checksums that the metadata keeps: for files that were touched or copied.
+
+    Raises Stale unless all is as it was.
+    """
+    for ref in fields:
+        source = ref.source()
+        if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
+            raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
+    notes.append(
+        f"{metadata.path}: its data has another time or name than when it was indexed, and the same content: read to make sure"
+    )
+
+
+def check_current(
+    metadata: _core.Metadata, fields: list[FieldRef], notes: list[str], files: Iterable[str] | None = None
+) -> None:
+    """Raises Stale, MissingFile or DamagedFile unless the data files hold what the metadata was made from."""
+    if not untouched(metadata, files):
+        check_content(metadata, fields, notes)
+
+
+def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[FieldRef]:
+    """The fields that a metadata file describes."""
+    files = metadata.data_files
+    refs = []
+    for at, facts in enumerate(metadata.fields):
+        ref = FieldRef(
+            name=facts["name"],
+            dtype=facts["dtype"],
+            byte_order=facts["byte_order"],
+            shape=tuple(facts["shape"]),
+            fortran_order=facts["fortran_order"],
+            where=metadata.path,
+            metadata=metadata,
+            metadata_field=at,
+            facts=facts,
+        )
+        if facts["extents"] or facts["items"] == 0:
+            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]]
+        elif not files:
+            ref.no_data = True
+        elif reopen is not None:
+            name = facts["name"]
+            ref.open_reader = lambda name=name: reopen().fields.get(name)
+        refs.append(ref)
+    return refs
+
+
+def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
+    """The fields of an opened file that has no metadata."""
+    refs = []
+    for name, f in fields.items():
+        ref = FieldRef(name, f.dtype, f.byte_order, f.shape, f.fortran_order, path)
+        if f.extents is not None:
+            ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
+        else:
+            ref.reader = f
+        refs.append(ref)
+    return refs
+
+
+@dataclass
+class Subject:
+    """One side of a comparison.
+
+    kind: history, folder, file or arrays. label: for messages. places: (step, rank), sorted. open(place) gives the
+    fields there by name. notes: what the user should know of it.
+    """
+
+    kind: str
+    label: str
+    places: list[Place]
+    notes: list[str] = field(default_factory=list)
+    settings: dict | None = None  # of a history
+    one_array: bool = False
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        """Fields at a place, valid inside the `with`."""
+        raise NotImplementedError
+
+
+class _Arrays(Subject):
+    def __init__(self, arrays: Mapping[str, object], label: str, one_array: bool = False) -> None:
+        super().__init__("arrays", label, [(None, 0)], one_array=one_array)
+        self._refs = {}
+        for name, array in arrays.items():
+            v = view(name, array)
+            ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
+            self._refs[name] = ref
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        yield self._refs
+
+
+class _History(Subject):
+    def __init__(self, path: str) -> None:
+        self._history = _core.open_history(path)
+        self._files = {
+            (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
+        }
+        super().__init__("history", path, sorted(self._files), settings=self._history)
+        if self._history["torn"]:
+            self.notes.append(f"{path}: its last step was being committed when the run ended; it is not part of it")
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        folder, files = self._files[place]
+        path = os.path.join(self.label, folder, files["metadata"])
+        metadata = _core.Metadata(path)
+        if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
+            raise DamagedFile("is not the file that the manifest names", where=path, fix="restore the history")
+        refs = refs_of_metadata(metadata)
+        try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
+            metadata.check_data_files()
+        except Stale:
+            check_current(metadata, refs, self.notes)
+        if not use_metadata:
+            for ref in refs:
+                ref.metadata = None
+        yield {ref.name: ref for ref in refs}
+
+
+class _Files(Subject):
+    """Files of other programs: one, or a folder of them."""
+
+    def __init__(self, kind: str, path: str, files: Mapping[Place, list[DataFile | str]], options: dict) -> None:
+        super().__init__(kind, path, sorted(files, key=lambda p: (-1 if p[0] is None else p[0], p[1])))
+        self._by_place = files
+        self._options = options
+
+    def _open_file(self, file: DataFile | str) -> FileContent:
+        if isinstance(file, str):
+            options = dict(self._options)
+            return open_file(file, options.pop("format", None), **options)
+        return file.open({k: v for k, v in self._options.items() if k != "format"})
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        fields: dict[str, FieldRef] = {}
+        self.one_array = False
+        with contextlib.ExitStack() as stack:
+            for file in self._by_place[place]:
+                path = file if isinstance(file, str) else file.path
+                for ref in self._refs(file, path, use_metadata, stack):
+                    if ref.name in fields:
+                        raise FormatError(
+                            f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
+                            where=path,
+                            fix="name one of them otherwise, or compare files",
+                        )
+                    fields[ref.name] = ref
+            yield fields
+
+    def _refs(self, file: DataFile | str, path: str, use_metadata: bool, stack: contextlib.ExitStack) -> list[FieldRef]:
+        checked_path(path)
+        content = stack.enter_context(self._open_file(file))
+        self.notes.extend(f"{path}: {name} is left out: {why}" for name, why in content.skipped)
+        self.one_array = self.one_array or content.one_array
+        refs = refs_of_fields(content.fields, path)
+        beside = metadata_path(path)
+        if use_metadata and os.path.exists(beside) and not self._options:
+            self._attach(_core.Metadata(beside), refs, content)
+        if not isinstance(file, str):
+            single = len(refs) == 1
+            for ref in refs:  # the name in the folder: see formats.folder
+                if single and _is_one_array(file):
+                    ref.name = file.prefix
+                elif file.use_prefix:
+                    ref.name = f"{file.prefix}/{ref.name}"
+        return refs
+
+    def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
+        known = {ref.name: ref for ref in refs_of_metadata(metadata)}
+        if content.one_array and len(refs) == len(known) == 1:  # named after the file, which may have been renamed
+            known = {refs[0].name: next(iter(known.values()))}
+        attached = []
+        for ref in refs:
+            had = known.get(ref.name)
+            if had is None:  # indexed without it, on purpose
+                continue
+            if (had.dtype, had.byte_order, had.shape, had.fortran_order) != (
+                ref.dtype,
+                ref.byte_order,
+                ref.shape,
+                ref.fortran_order,
+            ):
+                raise Stale(
+                    f"describes field {ref.name!r} otherwise than its data file does",
+                    where=metadata.path,
+                    fix="index it again with 'twinrun index'",
+                )
+            ref.metadata, ref.metadata_field, ref.facts = metadata, had.metadata_field, had.facts
+            attached.append(ref)
+        if not attached:
+            raise Stale(
+                f"describes none of the fields of {content.path}",
+                where=metadata.path,
+                fix="index it again with 'twinrun index'",
+            )
+        check_current(metadata, attached, self.notes, content.files())
+
+
+def _is_one_array(file: DataFile) -> bool:
+    from .formats import formats
+
+    return formats()[file.format].one_array
+
+
+def open_subject(what: object, options: Mapping[str, object] | None = None) -> Subject:
+    """The subject that a path, an array or a mapping {name: array} is.
+
+    options: of formats (format, dtype, shape, …). Raises MissingFile, FormatError.
+    """
+    options = dict(options or {})
+    if isinstance(what, Mapping):
+        if not what:
+            raise TwinrunError("an empty mapping has nothing to compare")
+        return _Arrays({str(k): v for k, v in what.items()}, "arrays")
+    if not isinstance(what, (str, os.PathLike)):
+        return _Arrays({"array": what}, "array", one_array=True)
+    path = checked_path(what)
+    if not os.path.exists(path):
+        raise MissingFile("no such file or folder", where=path, fix="check the path")
+    if not os.path.isdir(path):
+        if path.endswith(METADATA_SUFFIX):
+            return _Metadata(path)
+        return _Files("file", path, {(None, 0): [path]}, options)
+    if is_history(path):
+        return _History(path)
+    listing = list_folder(path, {k: v for k, v in options.items() if k != "format"})
+    if not listing.files:
+        raise MissingFile(
+            "a folder without a manifest and without data files of a known format",
+            where=path,
+            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files",
+        )
+    by_place: dict[Place, list[DataFile | str]] = {}
+    for file in listing.files:
+        by_place.setdefault((file.step, file.rank), []).append(file)
+    subject = _Files("folder", path, by_place, options)
+    subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
+    return subject
+
+
+class _Metadata(Subject):
+    """A metadata file alone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("file", path, [(None, 0)])
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        metadata = _core.Metadata(self.label)
+        data = metadata.data_files[0][0] if metadata.data_files else None
+        refs = refs_of_metadata(metadata, (lambda: open_file(data)) if data else None)
+        try:
+            check_current(metadata, refs, self.notes)
+        except MissingFile:
+            self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
+            for ref in refs:
+                ref.no_data = True
+        yield {ref.name: ref for ref in refs}

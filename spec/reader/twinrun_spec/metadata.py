@@ -1,0 +1,402 @@
+"""spec/metadata.md: decode a metadata file, check it, and compute it again from the data."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import xxhash
+
+from twinrun_spec.digest import (
+    DTYPES,
+    LARGEST_CHUNK,
+    SMALLEST_CHUNK,
+    DType,
+    P,
+    Rule,
+    digest_array,
+    node_count,
+    rule_for,
+    scalars,
+    tree_nodes,
+)
+
+MAGIC = b"\x89TWM\r\n\x1a\n"
+VERSION = 1
+HEADER_BYTES = 64
+PAGE_BYTES = 4096
+DATA_SUM_BYTES = 1 << 20
+LARGEST_DIRECTORY = 1 << 28
+LONGEST_TEXT = 1 << 16
+MOST_DIMENSIONS = 32
+SECTIONS = ("tree", "fine", "residues", "data_sums")
+RULES = ("tokens", "absolute", "relative")
+
+
+class FormatError(Exception):
+    """The bytes are no metadata file of this version."""
+
+
+@dataclass
+class DataFile:
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass
+class Extent:
+    file: int
+    offset: int
+    stride: int
+    count: int
+
+
+@dataclass
+class Place:
+    offset: int
+    length: int
+    sums_offset: int
+    sums_checksum: int
+
+    @property
+    def sums_length(self) -> int:
+        return -(-self.length // PAGE_BYTES) * 8
+
+
+@dataclass
+class Field:
+    name: str
+    format: str
+    dtype: DType
+    byte_order: str
+    order: str
+    published: bool
+    rule: Rule
+    atol: float
+    rtol: float
+    chunk_bytes: int
+    shape: tuple[int, ...]
+    global_shape: tuple[int, ...] | None
+    global_offset: tuple[int, ...] | None
+    nans: int
+    tokens: int
+    largest_sampled: float
+    extents: list[Extent]
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def items(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.items * self.dtype.item_bytes // self.chunk_bytes)
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        return self.chunk_bytes // 4096
+
+    def section_bytes(self, section: str) -> int:
+        if section == "tree":
+            return node_count(self.chunks) * (16 if self.published else 8)
+        if section == "fine":
+            return 0 if self.published or self.rule.coarse_shift == 0 else self.chunks * 8
+        if section == "residues":
+            whole, rest = divmod(self.items * self.dtype.pair, self.dtype.block_scalars)
+            bits = self.rule.residue_bits
+            return sum(
+                -(-n * bits // 512) * 64 * times
+                for n, times in ((self.dtype.block_scalars, whole), (rest, 1))
+            )
+        return -(-self.items * self.dtype.item_bytes // DATA_SUM_BYTES) * 8
+
+
+@dataclass
+class Metadata:
+    raw: bytes
+    step: int
+    rank: int
+    data_files: list[DataFile]
+    fields: list[Field]
+    head_bytes: int  # header and directory
+
+    def section(self, f: Field, name: str) -> bytes:
+        place = f.places[SECTIONS.index(name)]
+        return self.raw[place.offset : place.offset + place.length]
+
+
+class Cursor:
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, 0
+
+    def take(self, count: int) -> bytes:
+        if count > len(self.raw) - self.at:
+            raise FormatError("the directory ends too early")
+        self.at += count
+        return self.raw[self.at - count : self.at]
+
+    def number(self, layout: str):
+        return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))[0]
+
+    def text(self) -> str:
+        length = self.number("I")
+        if length > LONGEST_TEXT:
+            raise FormatError("a text is too long")
+        return self.take(length).decode("utf-8", "surrogateescape")
+
+
+def parse(raw: bytes) -> Metadata:
+    """Decodes and checks header and directory. Raises FormatError."""
+    if raw[:8] != MAGIC:
+        raise FormatError("not a metadata file")
+    if len(raw) < HEADER_BYTES:
+        raise FormatError("it ends within its header")
+    version, _, file_bytes, length, checksum, _, _, own = struct.unpack("<IIQQQQQQ", raw[8:HEADER_BYTES])
+    if own != xxhash.xxh3_64_intdigest(raw[: HEADER_BYTES - 8]):
+        raise FormatError("the header's checksum is wrong")
+    if version != VERSION:
+        raise FormatError(f"version {version}, this reader knows {VERSION}")
+    if file_bytes != len(raw):
+        raise FormatError(f"it should have {file_bytes} bytes and has {len(raw)}")
+    if length > LARGEST_DIRECTORY or HEADER_BYTES + length > len(raw):
+        raise FormatError("the directory lies outside the file")
+    body = raw[HEADER_BYTES : HEADER_BYTES + length]
+    if xxhash.xxh3_64_intdigest(body) != checksum:
+        raise FormatError("the directory's checksum is wrong")
+    cursor = Cursor(body)
+    fields, files = cursor.number("I"), cursor.number("I")
+    step, rank, _ = cursor.number("q"), cursor.number("I"), cursor.number("I")
+    data_files = [DataFile(cursor.text(), cursor.number("Q"), cursor.number("q")) for _ in range(files)]
+    metadata = Metadata(raw, step, rank, data_files, [], HEADER_BYTES + length)
+    for _ in range(fields):
+        metadata.fields.append(_parse_field(cursor, metadata))
+    if cursor.at != len(body):
+        raise FormatError("the directory is longer than its content")
+    return metadata
+
+
+def parse_file(path: str | os.PathLike[str]) -> Metadata:
+    return parse(Path(path).read_bytes())
+
+
+def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
+    name, form = cursor.text(), cursor.text()
+
+    def wrong(what: str) -> FormatError:
+        return FormatError(f"field '{name}': {what}")
+
+    def choice(values, what: str):
+        number = cursor.number("B")
+        if number >= len(values) or values[number] is None:
+            raise wrong(f"{what} {number} does not exist")
+        return values[number]
+
+    dtype = choice([DTYPES.get(i) for i in range(16)], "dtype")
+    byte_order = choice(("little", "big"), "byte order")
+    order = choice(("row-major", "column-major"), "array order")
+    published = choice((False, True), "digest kind")
+    kind = choice(RULES, "cell kind")
+    residue_bits, coarse_shift = cursor.number("B"), cursor.number("B")
+    placed = choice((False, True), "placement")
+    widest, fine_exponent, origin = cursor.number("i"), cursor.number("i"), cursor.number("d")
+    rule = Rule(kind, residue_bits, coarse_shift, widest, fine_exponent, origin)
+    atol, rtol = cursor.number("d"), cursor.number("d")
+    chunk_bytes, dimensions = cursor.number("I"), cursor.number("I")
+    if dimensions > MOST_DIMENSIONS:
+        raise wrong("too many dimensions")
+
+    def numbers() -> tuple[int, ...]:
+        return tuple(cursor.number("Q") for _ in range(dimensions))
+
+    shape = numbers()
+    global_shape, global_offset = (numbers(), numbers()) if placed else (None, None)
+    if placed:
+        inside = all(o + n <= g for o, n, g in zip(global_offset, shape, global_shape, strict=True))
+        if dimensions == 0 or not inside:
+            raise wrong("it lies outside its global array")
+    nans, tokens, largest = cursor.number("Q"), cursor.number("Q"), cursor.number("d")
+    if math.prod(shape) > 2**58 // dtype.item_bytes:
+        raise wrong("impossible shape")
+    if not SMALLEST_CHUNK <= chunk_bytes <= LARGEST_CHUNK or chunk_bytes & (chunk_bytes - 1):
+        raise wrong("impossible chunk size")
+    extents = []
+    for _ in range(cursor.number("I")):
+        e = Extent(cursor.number("I"), *(cursor.number("Q") for _ in range(3)))
+        if (
+            e.file >= len(metadata.data_files)
+            or e.stride < dtype.item_bytes
+            or e.offset + e.stride * e.count >= 2**64
+        ):
+            raise wrong("impossible extent")
+        extents.append(e)
+    if extents and sum(e.count for e in extents) != math.prod(shape):
+        raise wrong("its extents do not cover it")
+    places = [Place(*(cursor.number("Q") for _ in range(4))) for _ in SECTIONS]
+
+    f = Field(name, form, dtype, byte_order, order, published, rule, atol, rtol, chunk_bytes, shape, global_shape,
+              global_offset, nans, tokens, largest, extents, places)  # fmt: skip
+    try:
+        expected = rule_for(atol, rtol, residue_bits)
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    if published and (rule != Rule() or rtol != 0):
+        raise wrong("a published digest with cells or a relative tolerance")
+    if not published and (rule != expected or math.copysign(1, origin) < 0):
+        raise wrong("cells that do not follow from the tolerance")
+    for section, place in zip(SECTIONS, places, strict=True):
+        if place.length != f.section_bytes(section) and not (section == "data_sums" and place.length == 0):
+            raise wrong(f"section {section} has another size than its settings imply")
+        for start, length in ((place.offset, place.length), (place.sums_offset, place.sums_length)):
+            if start % 8 or start < metadata.head_bytes or start + length > len(metadata.raw):
+                raise wrong(f"section {section} lies outside its part of the file")
+    return f
+
+
+def check_sections(metadata: Metadata) -> list[str]:
+    """Everything that can be checked without data."""
+    problems = []
+    used = [(0, metadata.head_bytes, "the directory")]
+    for f in metadata.fields:
+        for section, place in zip(SECTIONS, f.places, strict=True):
+            where = f"field '{f.name}', section {section}"
+            used.append((place.offset, place.offset + place.length, where))
+            used.append((place.sums_offset, place.sums_offset + place.sums_length, where + ", checksums"))
+            sums = metadata.raw[place.sums_offset : place.sums_offset + place.sums_length]
+            if xxhash.xxh3_64_intdigest(sums) != place.sums_checksum:
+                problems.append(f"{where}: the checksum of its checksums is wrong")
+                continue
+            content = metadata.section(f, section)
+            for page, known in enumerate(_words(sums)):
+                part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+                if xxhash.xxh3_64_intdigest(part) != known:
+                    problems.append(f"{where}: the checksum of page {page} is wrong")
+        problems += _check_content(metadata, f)
+    names = [f.name for f in metadata.fields]
+    problems += [f"field '{name}': twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    end, before = 0, ""
+    for start, stop, where in sorted(u for u in used if u[0] != u[1]):
+        if start < end:
+            problems.append(f"{where}: overlaps {before}")
+        elif any(metadata.raw[end:start]):
+            problems.append(f"the padding before {where} is not zero")
+        end, before = max(end, stop), where
+    if any(metadata.raw[end:]):
+        problems.append("the padding at the end is not zero")
+    return problems
+
+
+def _check_content(metadata: Metadata, f: Field) -> list[str]:
+    """Rules that the content of sections keeps whatever the data is."""
+    problems = []
+    nodes = _nodes(metadata, f)
+    leaves = nodes[len(nodes) - f.chunks :]
+    if nodes != tree_nodes(leaves, f.blocks_per_chunk, f.published):
+        problems.append(f"field '{f.name}': the tree does not follow from its leaves")
+    fine = list(_words(metadata.section(f, "fine")))
+    if not f.published and any(d >= P for d in nodes + fine):
+        problems.append(f"field '{f.name}': a digest is not reduced")
+    return problems
+
+
+def verify(path: str | os.PathLike[str], elements: dict[str, bytes] | None = None) -> list[str]:
+    """What is wrong with a metadata file and its data; empty: everything equals what the data gives.
+
+    elements: for fields without extents, their items packed densely, by field name.
+    """
+    try:
+        metadata = parse_file(path)
+    except (FormatError, OSError) as error:
+        return [str(error)]
+    problems = check_sections(metadata)
+    contents: dict[int, bytes] = {}
+    for number, known in enumerate(metadata.data_files):
+        try:
+            contents[number] = (Path(path).parent / known.path).read_bytes()
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        if len(contents[number]) != known.size:
+            problems.append(
+                f"{known.path}: {known.size} bytes when it was indexed, {len(contents[number])} now"
+            )
+    for f in metadata.fields:
+        if f.extents or f.items == 0:
+            raw = _gather(f, contents)
+        else:
+            raw = (elements or {}).get(f.name)
+        if raw is None:
+            problems.append(f"field '{f.name}': not verified, its elements could not be read")
+        elif len(raw) != f.items * f.dtype.item_bytes:
+            problems.append(f"field '{f.name}': the elements given have another size")
+        else:
+            problems += [f"field '{f.name}': {p}" for p in _compare(metadata, f, raw)]
+    return problems
+
+
+def _gather(f: Field, contents: dict[int, bytes]) -> bytes | None:
+    parts = []
+    size = f.dtype.item_bytes
+    for e in f.extents:
+        data = contents.get(e.file)
+        if e.count == 0:
+            continue
+        if data is None or e.offset + (e.count - 1) * e.stride + size > len(data):
+            return None
+        if e.stride == size:
+            parts.append(data[e.offset : e.offset + e.count * size])
+        else:
+            parts += [data[at : at + size] for at in range(e.offset, e.offset + e.count * e.stride, e.stride)]
+    return b"".join(parts)
+
+
+def _compare(metadata: Metadata, f: Field, raw: bytes) -> list[str]:
+    problems = []
+    numbers = scalars(raw, f.dtype, f.byte_order)
+    made = digest_array(numbers, f.dtype, f.atol, f.rtol, f.rule.residue_bits, f.chunk_bytes, f.published)
+    nodes = _nodes(metadata, f)
+    for chunk, (known, right) in enumerate(zip(nodes[len(nodes) - f.chunks :], made.leaves, strict=True)):
+        if known != right:
+            problems.append(f"the digest of chunk {chunk} is wrong")
+    fine = metadata.section(f, "fine")
+    for chunk, (known, right) in enumerate(zip(_words(fine), made.fine, strict=False)):
+        if known != right:
+            problems.append(f"the fine digest of chunk {chunk} is wrong")
+    if metadata.section(f, "residues") != made.residues:
+        problems.append("the residues are wrong")
+    if (f.nans, f.tokens) != (made.nans, made.tokens):
+        problems.append(f"{made.nans} NaNs and {made.tokens} tokens, the file says {f.nans} and {f.tokens}")
+    largest = max((abs(x) for x in numbers if math.isfinite(x)), default=0)
+    if not 0 <= f.largest_sampled <= largest:
+        problems.append("largest_sampled is larger than every element")
+    sums = metadata.section(f, "data_sums")
+    parts = [raw[i : i + DATA_SUM_BYTES] for i in range(0, len(raw), DATA_SUM_BYTES)]
+    if sums and list(_words(sums)) != [xxhash.xxh3_64_intdigest(part) for part in parts]:
+        problems.append("a checksum of the data is wrong")
+    return problems
+
+
+def _nodes(metadata: Metadata, f: Field) -> list:
+    words = list(_words(metadata.section(f, "tree")))
+    return list(zip(words[::2], words[1::2], strict=True)) if f.published else words
+
+
+def _words(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(raw) // 8}Q", raw)
+
+
+def describe(metadata: Metadata) -> str:
+    lines = [f"step {metadata.step}, rank {metadata.rank}, {len(metadata.raw)} bytes"]
+    lines += [f"data file {d.path}: {d.size} bytes" for d in metadata.data_files]
+    for f in metadata.fields:
+        kind = "published" if f.published else f.rule.kind
+        shape = " x ".join(map(str, f.shape)) or "scalar"
+        lines.append(
+            f"field '{f.name}': {f.dtype.name} {shape}, {f.byte_order}-endian, {kind}, atol {f.atol}, rtol {f.rtol}, "
+            f"{f.rule.residue_bits} residue bits, {f.chunks} chunks of {f.chunk_bytes} bytes, {f.nans} NaNs, "
+            f"{f.tokens} tokens"
+        )
+    return "\n".join(lines)

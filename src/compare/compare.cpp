@@ -1,0 +1,533 @@
+#include "compare/compare.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "base/checked.hpp"
+#include "compare/plan.hpp"
+#include "compare/tuning.hpp"
+#include "tree/walk.hpp"
+
+namespace twinrun {
+
+namespace {
+
+class Stopwatch {
+   public:
+    [[nodiscard]] double seconds() const {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    }
+
+   private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Statistics gathered by several workers: places, counts and maxima do not depend on the order; sums are kept a slice and
+// added in order, so that the report does not change with threads.
+class Gathered {
+   public:
+    Gathered(int workers, std::uint64_t slices) : workers_(static_cast<std::size_t>(workers)), sums_(slices) {}
+    DifferenceStats& of(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
+    // Call after each slice: moves the worker's sums to the slice.
+    void close(int worker, std::uint64_t slice) {
+        DifferenceStats& mine = of(worker);
+        sums_[slice] = {mine.sum_squares, mine.sum_squares_different};
+        mine.sum_squares = mine.sum_squares_different = 0;
+    }
+    [[nodiscard]] DifferenceStats total() const {
+        DifferenceStats all;
+        for (const DifferenceStats& w : workers_) all.merge(w);
+        for (const Sums& s : sums_) {
+            all.sum_squares += s.all;
+            all.sum_squares_different += s.different;
+        }
+        return all;
+    }
+
+   private:
+    struct Sums {
+        double all = 0;
+        double different = 0;
+    };
+    std::vector<DifferenceStats> workers_;
+    std::vector<Sums> sums_;
+};
+
+// Elements of the chunks that are left: both runs' data, compared exactly.
+class ElementJob final : public SliceJob {
+   public:
+    ElementJob(ElementSource& a, ElementSource& b, std::size_t chunk_items, std::span<const Range> chunks,
+               const DifferenceRule& rule, int workers)
+        : a_(a),
+          b_(b),
+          chunk_items_(chunk_items),
+          chunk_bytes_(chunk_items * item_bytes(a.dtype())),
+          storage_(a.on_storage() || b.on_storage()),
+          plan_(plan_reads(chunks, chunk_bytes_, storage_ ? kSliceBytes : kSliceBytesInCache,
+                           storage_ ? kGapOnStorage : kGapInCache, kMostWindows)),
+          rule_(rule),
+          gathered_(workers, plan_.slices.size()),
+          different_chunks_(static_cast<std::size_t>(workers)) {
+        // The room that the windows of the hungriest slice take, each widened by its source.
+        for (const Range& slice : plan_.slices) {
+            std::size_t of_a = 0;
+            std::size_t of_b = 0;
+            for (std::uint64_t w = slice.begin; w < slice.end; ++w) {
+                const std::uint64_t count = items_of(plan_.windows[w]).second;
+                of_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+                of_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+            }
+            room_a_ = std::max(room_a_, of_a);
+            room_b_ = std::max(room_b_, of_b);
+        }
+    }
+    [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
+    [[nodiscard]] std::size_t buffer_bytes() const override { return room_a_ + room_b_; }
+    [[nodiscard]] std::uint64_t total_bytes() const override { return plan_.chunks_read * chunk_bytes_ * 2; }
+
+    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
+        std::byte* to_a = buffer;
+        std::byte* to_b = buffer + room_a_;
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const auto [first, count] = items_of(plan_.windows[w]);
+            TWR_CHECK(a_.plan(first, count, to_a, requests));
+            TWR_CHECK(b_.plan(first, count, to_b, requests));
+            to_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+            to_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+        }
+        return success();
+    }
+
+    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
+        std::byte* at_a = buffer;
+        std::byte* at_b = buffer + room_a_;
+        DifferenceStats& stats = gathered_.of(worker);
+        const DifferenceKernels& kernels = difference_kernels();
+        const std::uint64_t pair = scalars_per_item(a_.dtype());
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const Window& window = plan_.windows[w];
+            const auto [first, count] = items_of(window);
+            const ElementView view_a = a_.view(first, count, at_a);
+            const ElementView view_b = b_.view(first, count, at_b);
+            for (std::size_t p = window.first_part; p < window.last_part; ++p) {
+                for (std::uint64_t c = plan_.parts[p].begin; c < plan_.parts[p].end; ++c) {
+                    const std::uint64_t item = c * chunk_items_;
+                    const std::uint64_t items = std::min<std::uint64_t>(chunk_items_, a_.items() - item);
+                    const std::uint64_t before = stats.different;
+                    compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair, item * pair, rule_,
+                                     &stats);
+                    different_chunks_[static_cast<std::size_t>(worker)].count += stats.different != before;
+                }
+            }
+            at_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+            at_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+        }
+        gathered_.close(worker, slice);
+        return success();
+    }
+    [[nodiscard]] DifferenceStats total() const { return gathered_.total(); }
+    [[nodiscard]] std::uint64_t different_chunks() const {
+        std::uint64_t all = 0;
+        for (const Counter& c : different_chunks_) all += c.count;
+        return all;
+    }
+
+   private:
+    static constexpr std::uint64_t kMostWindows = 32;
+    struct alignas(64) Counter {
+        std::uint64_t count = 0;
+    };
+    [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> items_of(const Window& window) const {
+        const std::uint64_t first = window.begin * chunk_items_;
+        return {first, std::min(window.end * chunk_items_, a_.items()) - first};
+    }
+    ElementSource& a_;
+    ElementSource& b_;
+    std::size_t chunk_items_;
+    std::uint64_t chunk_bytes_;
+    bool storage_;
+    ReadPlan plan_;
+    const DifferenceRule& rule_;
+    Gathered gathered_;
+    std::vector<Counter> different_chunks_;
+    std::size_t room_a_ = 0;
+    std::size_t room_b_ = 0;
+};
+
+// Fine digests and residues of the chunks that the tree left open.
+class SketchJob final : public SliceJob {
+   public:
+    SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
+              std::int32_t widest, CacheUse cache, int workers)
+        : sides_{Side{&a, field_a}, Side{&b, field_b}},
+          field_(a.directory().fields[field_a]),
+          shape_(field_.chunking()),
+          widest_(widest) {
+        bool storage = false;
+        for (Side& side : sides_) {
+            const FieldMetadata& f = side.file->directory().fields[side.field];
+            const SectionPlace& residues = f.place(Section::residues);
+            const bool aligned = residues.offset % kDirectAlignment == 0 &&
+                                 f.place(Section::fine).offset % kDirectAlignment == 0;
+            const bool cold = cache == CacheUse::direct ||
+                              (cache == CacheUse::automatic &&
+                               side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
+            side.direct = aligned && cold && side.file->file().direct_descriptor() >= 0;
+            storage = storage || side.direct;
+        }
+        plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4,
+                           storage ? kGapOnStorage : kGapInCache, kMostWindows);
+        const std::uint64_t pages = plan_.most_windows * 2 * kPageBytes;
+        room_ = round_up(plan_.largest_slice * shape_.residue_bytes_per_chunk + pages, kPageBytes) +
+                round_up(plan_.largest_slice * 8 + pages, kPageBytes);
+        open_.resize(plan_.slices.size());
+        for (int w = 0; w < workers; ++w) drift_.emplace_back();
+    }
+    [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
+    [[nodiscard]] std::size_t buffer_bytes() const override { return 2 * room_; }
+    [[nodiscard]] std::uint64_t total_bytes() const override {
+        return plan_.chunks_read * (shape_.residue_bytes_per_chunk + 8) * 2;
+    }
+
+    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
+        for (Side& side : sides_) {
+            std::byte* to = buffer;
+            for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+                for (const Section section : {Section::fine, Section::residues}) {
+                    const Pages pages = pages_of(section, plan_.windows[w]);
+                    const SectionPlace& place = side.file->directory().fields[side.field].place(section);
+                    ReadRequest request;
+                    request.file = &side.file->file();
+                    request.offset = place.offset + pages.begin;
+                    request.at_least = pages.end - pages.begin;
+                    request.direct = side.direct;
+                    request.bytes = side.direct ? round_up(request.at_least, kPageBytes) : request.at_least;
+                    request.to = to;
+                    requests.push_back(request);
+                    to += round_up(pages.end - pages.begin, kPageBytes);
+                }
+            }
+            buffer += room_;
+        }
+        return success();
+    }
+
+    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
+        const DigestKernels& kernels = digest_kernels();
+        const unsigned bits = field_.settings.rule.residue_bits;
+        Drift& drift = drift_[static_cast<std::size_t>(worker)];
+        std::size_t used = 0;
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const Window& window = plan_.windows[w];
+            std::array<std::array<const std::byte*, 2>, 2> at{};  // [section][side]: of the window's first chunk
+            for (const Section section : {Section::fine, Section::residues}) {
+                const Pages pages = pages_of(section, window);
+                const std::size_t bytes = pages.end - pages.begin;
+                for (std::size_t s = 0; s < 2; ++s) {
+                    const std::byte* from = buffer + s * room_ + used;
+                    TWR_CHECK(sides_[s].file->check_pages(sides_[s].field, section, pages.begin / kPageBytes,
+                                                          {from, bytes}));
+                    at[section == Section::residues][s] = from + (window.begin * unit(section) - pages.begin);
+                }
+                used += round_up(bytes, kPageBytes);
+            }
+            for (std::size_t p = window.first_part; p < window.last_part; ++p) {
+                for (std::uint64_t c = plan_.parts[p].begin; c < plan_.parts[p].end; ++c) {
+                    const std::uint64_t from = c - window.begin;
+                    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
+                        shape_.chunk_scalars, field_.scalars() - c * shape_.chunk_scalars));
+                    const SketchVerdict verdict =
+                        check_sketch(kernels, shape_, n, bits, widest_, fine(at[0][0], from), fine(at[0][1], from),
+                                     at[1][0] + from * shape_.residue_bytes_per_chunk,
+                                     at[1][1] + from * shape_.residue_bytes_per_chunk);
+                    if (verdict.proven) {
+                        for (std::size_t i = 0; i < verdict.counts.size(); ++i) drift.counts[i] += verdict.counts[i];
+                    } else if (auto& open = open_[slice]; !open.empty() && open.back().end == c) {
+                        open.back().end = c + 1;
+                    } else {
+                        open.push_back({c, c + 1});
+                    }
+                }
+            }
+        }
+        return success();
+    }
+
+    // Chunks that the sketches could not prove equal, in order.
+    [[nodiscard]] std::vector<Range> open() const {
+        std::vector<Range> all;
+        for (const auto& slice : open_) {
+            for (const Range& r : slice) {
+                if (!all.empty() && all.back().end == r.begin) {
+                    all.back().end = r.end;
+                } else {
+                    all.push_back(r);
+                }
+            }
+        }
+        return all;
+    }
+    [[nodiscard]] std::array<std::uint64_t, 8> counts() const {
+        std::array<std::uint64_t, 8> all{};
+        for (const Drift& d : drift_) {
+            for (std::size_t i = 0; i < all.size(); ++i) all[i] += d.counts[i];
+        }
+        return all;
+    }
+
+   private:
+    static constexpr std::uint64_t kMostWindows = 32;
+    struct Side {
+        MetadataFile* file;
+        std::size_t field;
+        bool direct = false;
+    };
+    struct alignas(64) Drift {
+        std::array<std::uint64_t, 8> counts{};
+    };
+    struct Pages {
+        std::uint64_t begin;
+        std::uint64_t end;
+    };
+    [[nodiscard]] std::uint64_t unit(Section section) const {
+        return section == Section::fine ? 8 : shape_.residue_bytes_per_chunk;
+    }
+    [[nodiscard]] Pages pages_of(Section section, const Window& window) const {
+        const std::uint64_t begin = window.begin * unit(section) & ~(kPageBytes - 1);
+        return {begin, std::min(round_up(window.end * unit(section), kPageBytes), field_.section_bytes(section))};
+    }
+    static std::uint64_t fine(const std::byte* digests, std::uint64_t chunk) {
+        std::uint64_t word = 0;
+        __builtin_memcpy(&word, digests + chunk * 8, 8);
+        if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
+        return word;
+    }
+    std::array<Side, 2> sides_;
+    const FieldMetadata& field_;
+    ChunkShape shape_;
+    std::int32_t widest_;
+    ReadPlan plan_;
+    std::size_t room_ = 0;
+    std::vector<std::vector<Range>> open_;  // of each slice
+    std::vector<Drift> drift_;
+};
+
+std::uint64_t count_chunks(std::span<const Range> ranges) {
+    std::uint64_t n = 0;
+    for (const Range& r : ranges) n += r.size();
+    return n;
+}
+
+const FieldMetadata* metadata_of(const FieldSide& side) {
+    return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
+}
+
+// Largest |a - b| over everything: exact where it was read, else what the proofs allow.
+void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
+    result.max_abs = result.read.max_abs;
+    result.max_abs_is_bound = false;
+    const ProvenDrift& proven = result.proven;
+    std::size_t widest = 0;
+    std::uint64_t by_cells = 0;
+    for (std::size_t c = 0; c < proven.by_cells.size(); ++c) {
+        by_cells += proven.by_cells[c];
+        if (proven.by_cells[c] != 0) widest = c;
+    }
+    if (proven.by_tree == 0 && by_cells == 0) return;
+    double unread = 0;
+    if (proven.coarse_cell > 0) {
+        if (proven.by_tree != 0) unread = proven.coarse_cell;
+        if (by_cells != 0) unread = std::max(unread, static_cast<double>(widest + 1) * proven.cell);
+    } else if (proven.cell < 0) {  // tokens: proven equal
+        return;
+    } else {
+        unread = rule.tolerance.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : rule.tolerance.atol;
+    }
+    if (std::isnan(unread)) {
+        result.max_abs_is_bound = true;
+        result.max_abs = std::isinf(result.read.max_abs) ? result.read.max_abs : unread;
+        return;
+    }
+    if (unread > result.read.max_abs) {
+        result.max_abs = unread;
+        result.max_abs_is_bound = true;
+    }
+}
+
+Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items, std::span<const Range> chunks,
+                      const CompareOptions& options, FieldResult& result) {
+    const Stopwatch watch;
+    if (a.elements == nullptr || b.elements == nullptr) {
+        return Error{ErrorCode::not_found, "the metadata cannot decide and the data is not at hand: keep the data files, or "
+                                           "capture with residues and a matching tolerance"};
+    }
+    TWR_CHECK(a.elements->prepare());
+    TWR_CHECK(b.elements->prepare());
+    ElementJob job(*a.elements, *b.elements, chunk_items, chunks, options.rule, worker_count(options.stream));
+    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+    result.read = job.total();
+    result.io = stats.io;
+    result.elements.ran = true;
+    result.elements.chunks_in = count_chunks(chunks);
+    result.elements.chunks_out = job.different_chunks();
+    result.elements.bytes_read += stats.bytes_read;
+    if (result.read.first != kNowhere) {
+        TWR_TRY(result.first_bits_a, read_scalar(*a.elements, result.read.first));
+        TWR_TRY(result.first_bits_b, read_scalar(*b.elements, result.read.first));
+    }
+    if (result.read.max_abs_at != kNowhere) {
+        TWR_TRY(result.max_bits_a, read_scalar(*a.elements, result.read.max_abs_at));
+        TWR_TRY(result.max_bits_b, read_scalar(*b.elements, result.read.max_abs_at));
+    }
+    result.elements.seconds = watch.seconds();
+    return success();
+}
+
+Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options, FieldResult& result) {
+    const FieldMetadata& field = *metadata_of(a);
+    const CellRule& rule = field.settings.rule;
+    const ProofReach reach = proof_reach(rule, field.settings.tolerance, options.rule.tolerance);
+    const bool published = field.settings.kind == DigestKind::published;
+    result.chunks = field.chunks();
+
+    const Stopwatch tree_watch;
+    std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    std::vector<Range> open;
+    if (published || reach.coarse_proves) {
+        MetadataNodes nodes_a(*a.metadata, a.field);
+        MetadataNodes nodes_b(*b.metadata, b.field);
+        TWR_TRY(WalkResult walked, walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b));
+        open = std::move(walked.chunks);
+        result.tree.ran = true;
+    } else if (field.chunks() != 0) {
+        open.push_back({0, field.chunks()});
+    }
+    result.tree.chunks_in = field.chunks();
+    result.tree.chunks_out = count_chunks(open);
+    result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+    result.tree.seconds = tree_watch.seconds();
+    if (rule.kind == CellKind::absolute) {
+        result.proven.cell = std::ldexp(1.0, rule.fine_exponent);
+        result.proven.coarse_cell = std::ldexp(1.0, rule.coarse_exponent());
+    } else if (rule.kind == CellKind::tokens && !published) {
+        result.proven.cell = -1;
+    }
+    std::uint64_t unproven_scalars = 0;
+    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
+    const auto scalars_in = [&](std::span<const Range> ranges) {
+        std::uint64_t n = 0;
+        for (const Range& r : ranges) n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
+        return n;
+    };
+    unproven_scalars = scalars_in(open);
+    result.proven.by_tree = field.scalars() - unproven_scalars;
+
+    if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
+        const Stopwatch sketch_watch;
+        before = a.metadata->bytes_read() + b.metadata->bytes_read();
+        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, options.cache,
+                      worker_count(options.stream));
+        TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+        result.io = stats.io;
+        result.sketch.ran = true;
+        result.sketch.chunks_in = result.tree.chunks_out;
+        open = job.open();
+        result.sketch.chunks_out = count_chunks(open);
+        result.sketch.bytes_read = stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.proven.by_cells = job.counts();
+        result.sketch.seconds = sketch_watch.seconds();
+    }
+    if (!open.empty()) {
+        const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
+        TWR_CHECK(run_elements(a, b, chunk_items, open, options, result));
+    }
+    return success();
+}
+
+Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options, FieldResult& result) {
+    if (a.elements == nullptr || b.elements == nullptr) {
+        return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
+    }
+    const std::size_t chunk_items = kSmallestChunk / item_bytes(a.elements->dtype());
+    result.chunks = divide_up(a.elements->items(), chunk_items);
+    if (result.chunks == 0) return success();
+    const Range all{0, result.chunks};
+    return run_elements(a, b, chunk_items, {&all, 1}, options, result);
+}
+
+}  // namespace
+
+std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method, const DifferenceRule& rule) {
+    if (a.settings.kind != b.settings.kind) return "the runs' digests are of different kinds";
+    if (method == Method::published && a.settings.kind != DigestKind::published) return "the metadata holds no published digests";
+    if (a.settings.chunk_bytes != b.settings.chunk_bytes) return "the runs' metadata have different chunk sizes";
+    if (a.settings.rule != b.settings.rule || a.settings.tolerance != b.settings.tolerance) {
+        return "the runs' metadata were made for different tolerances";
+    }
+    if (a.order != b.order) return "the runs' arrays are stored in different orders";
+    if (!rule.nan_equal && (a.counts.nans != 0 || b.counts.nans != 0)) {
+        return "there are NaNs, which are not to be taken for equal";
+    }
+    if (!rule.nan_equal && a.settings.kind == DigestKind::published) return "published digests do not count NaNs";
+    if (a.settings.kind == DigestKind::published) {
+        if (rule.tolerance.atol < a.settings.tolerance.atol) return "the metadata was made for a wider tolerance";
+        return {};
+    }
+    if (!proof_reach(a.settings.rule, a.settings.tolerance, rule.tolerance).usable) {
+        return "the metadata was made for a wider tolerance than the one asked for";
+    }
+    return {};
+}
+
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options) try {
+    FieldResult result;
+    TWR_CHECK(cell_rule(options.rule.tolerance, 0));
+    const FieldMetadata* meta_a = metadata_of(a);
+    const FieldMetadata* meta_b = metadata_of(b);
+    const auto facts = [](const FieldSide& side, const FieldMetadata* meta) -> std::pair<DType, std::uint64_t> {
+        if (meta != nullptr) return {meta->dtype, meta->items()};
+        if (side.elements != nullptr) return {side.elements->dtype(), side.elements->items()};
+        return {DType::f32, 0};
+    };
+    const auto [dtype, items] = facts(a, meta_a);
+    for (const FieldSide* side : {&a, &b}) {
+        const bool same_meta = metadata_of(*side) == nullptr || (metadata_of(*side)->dtype == dtype && metadata_of(*side)->items() == items);
+        const bool same_data = side->elements == nullptr || (side->elements->dtype() == dtype && side->elements->items() == items);
+        if (!same_meta || !same_data) return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
+        if (metadata_of(*side) == nullptr && side->elements == nullptr) {
+            return Error{ErrorCode::invalid_argument, "a side with neither data nor metadata"};
+        }
+    }
+    result.scalars = items * scalars_per_item(dtype);
+
+    result.method = options.method;
+    if (options.method != Method::direct) {
+        const std::string why = meta_a == nullptr || meta_b == nullptr
+                                    ? std::string("no metadata at hand")
+                                    : why_not_staged(*meta_a, *meta_b, options.method, options.rule);
+        if (why.empty()) {
+            const bool published = meta_a->settings.kind == DigestKind::published;
+            result.method = published ? Method::published : Method::staged;
+        } else if (options.method == Method::automatic) {
+            result.method = Method::direct;
+            result.reason = why;
+        } else {
+            return Error{ErrorCode::invalid_argument, why};
+        }
+    }
+    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, result) : run_staged(a, b, options, result));
+    bound_maximum(result, options.rule);
+    const double largest = std::max({result.read.largest, meta_a != nullptr ? meta_a->largest_sampled : 0,
+                                     meta_b != nullptr ? meta_b->largest_sampled : 0});
+    if (std::string warning = resolution_warning(dtype, options.rule.tolerance, largest); !warning.empty()) {
+        result.warnings.push_back(std::move(warning));
+    }
+    return result;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the comparison: give a smaller --memory"};
+}
+
+}  // namespace twinrun

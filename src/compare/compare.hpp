@@ -1,0 +1,79 @@
+// The comparison of one field of two runs in three stages: tree, sketch, elements (DESIGN: each only on what the one before
+// left open). Whatever the method, the verdict, the count, the first place and the statistics of elements that differ equal
+// those of comparing every element.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compare/difference.hpp"
+#include "compare/source.hpp"
+#include "compare/stream.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+enum class Method : std::uint8_t {
+    automatic,  // staged where both sides have metadata that can prove agreement, else direct
+    staged,
+    direct,     // every element
+    published,  // the tree of published digests, then elements
+};
+
+struct CompareOptions {
+    DifferenceRule rule;
+    Method method = Method::automatic;
+    StreamOptions stream;
+    CacheUse cache = CacheUse::automatic;
+};
+
+// One run's side of a field. elements may be null if the data cannot be had: then only metadata can answer.
+struct FieldSide {
+    ElementSource* elements = nullptr;
+    MetadataFile* metadata = nullptr;
+    std::size_t field = 0;  // of metadata
+};
+
+struct StageFacts {
+    bool ran = false;
+    std::uint64_t chunks_in = 0;
+    std::uint64_t chunks_out = 0;  // left open by this stage; elements: chunks that hold a difference
+    std::uint64_t bytes_read = 0;  // of both runs
+    double seconds = 0;
+};
+
+// What is known of scalars that were proven equal without being read.
+struct ProvenDrift {
+    std::uint64_t by_tree = 0;                 // scalars in chunks with equal coarse digests
+    std::array<std::uint64_t, 8> by_cells{};   // scalars proven by residues, by |c|: |a - b| lies within (|c| +- 1) cell
+    double cell = 0;         // width of the fine cell; 0: not a width in x (relative and exact rules)
+    double coarse_cell = 0;  // the same of the coarse cell
+};
+
+struct FieldResult {
+    Method method = Method::direct;
+    std::string reason;  // why this method, if it was not asked for
+    std::string io;
+    std::uint64_t scalars = 0;
+    std::uint64_t chunks = 0;
+    DifferenceStats read;     // of the scalars whose elements were read
+    ProvenDrift proven;       // of the others
+    bool max_abs_is_bound = false;
+    double max_abs = 0;       // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
+    StageFacts tree, sketch, elements;
+    std::uint64_t first_bits_a = 0, first_bits_b = 0;      // raw bits of the scalars at read.first
+    std::uint64_t max_bits_a = 0, max_bits_b = 0;          // and at read.max_abs_at
+    std::vector<std::string> warnings;
+
+    [[nodiscard]] bool same() const { return read.different == 0; }
+};
+
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options);
+
+// Why the metadata of two fields cannot be compared by this method under this tolerance; empty: they can.
+std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method, const DifferenceRule& rule);
+
+}  // namespace twinrun

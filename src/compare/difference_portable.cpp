@@ -1,0 +1,105 @@
+// The reference for comparing elements, one pair at a time. Every other backend gives the same counts, places, maxima and
+// histograms.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "compare/difference.hpp"
+#include "compare/difference_pair.hpp"
+#include "element/exact.hpp"
+
+namespace twinrun {
+
+namespace {
+
+struct Integer {
+    std::uint64_t magnitude;
+    bool negative;
+};
+Integer parts(std::int64_t x) {
+    return {x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x), x < 0};
+}
+Integer parts(std::uint64_t x) { return {x, false}; }
+
+}  // namespace
+
+template <class T>
+static Pair compare_pair(T a, T b, const DifferenceRule& rule) {
+    if (a == b) return {0, false};
+    const Integer pa = parts(a);
+    const Integer pb = parts(b);
+    const double distance = static_cast<double>(a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
+                                                      : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a));
+    return {distance, exceeds_exactly(pa.magnitude, pa.negative, pb.magnitude, pb.negative, rule.tolerance)};
+}
+
+namespace {
+
+template <class Stored, class Value>
+void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
+                 DifferenceStats* stats) {
+    DifferenceStats& s = *stats;
+    s.scalars += n;
+    for (std::size_t i = 0; i < n; ++i) {
+        Stored stored_a;
+        Stored stored_b;
+        std::memcpy(&stored_a, reinterpret_cast<const std::byte*>(a) + i * sizeof(Stored), sizeof(Stored));
+        std::memcpy(&stored_b, reinterpret_cast<const std::byte*>(b) + i * sizeof(Stored), sizeof(Stored));
+        const auto value_a = static_cast<Value>(stored_a);
+        const Pair pair = compare_pair(value_a, static_cast<Value>(stored_b), rule);
+        const double magnitude = std::fabs(static_cast<double>(value_a));
+        if (magnitude > s.largest && std::isfinite(magnitude)) s.largest = magnitude;
+        const std::size_t bin = histogram_bin(pair.distance);
+        ++s.all[bin];
+        if (pair.distance == 0 && !pair.differs) continue;
+        const std::uint64_t at = index + i;
+        const bool infinite = std::isinf(pair.distance);
+        const double relative = infinite || magnitude == 0 ? std::numeric_limits<double>::infinity()
+                                                           : pair.distance / magnitude;
+        raise(pair.distance, at, s.max_abs, s.max_abs_at);
+        raise(relative, at, s.max_rel, s.max_rel_at);
+        if (!infinite) s.sum_squares += pair.distance * pair.distance;
+        if (!pair.differs) continue;
+        ++s.different;
+        ++s.over[bin];
+        if (at < s.first) s.first = at;
+        raise(relative, at, s.max_rel_different, s.max_rel_different_at);
+        if (infinite) {
+            ++s.infinite;
+        } else {
+            s.sum_squares_different += pair.distance * pair.distance;
+        }
+    }
+}
+
+}  // namespace
+
+void DifferenceStats::merge(const DifferenceStats& later) {
+    scalars += later.scalars;
+    different += later.different;
+    infinite += later.infinite;
+    first = std::min(first, later.first);
+    raise(later.max_abs, later.max_abs_at, max_abs, max_abs_at);
+    raise(later.max_rel, later.max_rel_at, max_rel, max_rel_at);
+    raise(later.max_rel_different, later.max_rel_different_at, max_rel_different, max_rel_different_at);
+    largest = std::max(largest, later.largest);
+    sum_squares += later.sum_squares;
+    sum_squares_different += later.sum_squares_different;
+    for (std::size_t i = 0; i < kHistogramBins; ++i) {
+        all[i] += later.all[i];
+        over[i] += later.over[i];
+    }
+}
+
+const DifferenceKernels kPortableDifference = {compare_all<float, double>, compare_all<double, double>};
+
+void portable_difference_i64(const std::int64_t* a, const std::int64_t* b, std::size_t n, std::uint64_t index,
+                             const DifferenceRule& rule, DifferenceStats* stats) {
+    compare_all<std::int64_t, std::int64_t>(a, b, n, index, rule, stats);
+}
+void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n, std::uint64_t index,
+                             const DifferenceRule& rule, DifferenceStats* stats) {
+    compare_all<std::uint64_t, std::uint64_t>(a, b, n, index, rule, stats);
+}
+
+}  // namespace twinrun

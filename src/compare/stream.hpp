@@ -1,0 +1,47 @@
+// Slices of work whose data must be read first: reads of some slices overlap the work on others, on all cores, in bounded
+// memory. Everything that compare reads in bulk goes through here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "platform/file_io.hpp"
+
+namespace twinrun {
+
+struct StreamOptions {
+    int threads = 0;                        // 0: all cores of this process
+    std::uint64_t memory_bytes = 1ULL << 30;  // for buffers
+    ReadBackend io = ReadBackend::automatic;
+    // Called now and then by the thread that called run_slices, with the slices done: false stops the work.
+    std::function<bool(std::uint64_t done, std::uint64_t total)> poll;
+};
+
+struct StreamStats {
+    std::uint64_t bytes_read = 0;
+    const char* io = "none";  // the queue that was used
+    int threads = 1;
+};
+
+class SliceJob {
+   public:
+    virtual ~SliceJob() = default;
+    [[nodiscard]] virtual std::uint64_t slices() const = 0;
+    // Buffer that any slice needs at most.
+    [[nodiscard]] virtual std::size_t buffer_bytes() const = 0;
+    // About how many bytes all slices read: decides whether threads pay.
+    [[nodiscard]] virtual std::uint64_t total_bytes() const = 0;
+    // Adds the reads of a slice into its buffer (aligned to kDirectAlignment). Called once a slice, by any worker.
+    virtual Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) = 0;
+    // The reads are done. Called by the worker that planned it; at most one call a worker at a time.
+    virtual Result<> process(std::uint64_t slice, std::byte* buffer, int worker) = 0;
+};
+
+[[nodiscard]] int worker_count(const StreamOptions& options);
+
+// Runs all slices; the first error ends it (slices under way are finished or abandoned, never half counted).
+Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options);
+
+}  // namespace twinrun

@@ -1,0 +1,311 @@
+// Header and directory of the metadata file, to and from bytes.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "base/codec.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// As PNG's: a byte that no text has, and line ends that a transfer in text mode would change.
+constexpr std::array<unsigned char, 8> kMagic = {0x89, 'T', 'W', 'M', '\r', '\n', 0x1A, '\n'};
+constexpr std::size_t kLongestText = 1 << 16;
+
+Error damaged(const std::string& what) { return {ErrorCode::damaged, "damaged metadata: " + what}; }
+
+void put_shape(Encoder& out, const std::vector<std::uint64_t>& shape) {
+    for (const std::uint64_t n : shape) out.put(n);
+}
+
+void put_field(Encoder& out, const FieldMetadata& field) {
+    const CellRule& rule = field.settings.rule;
+    out.put_text(field.name);
+    out.put_text(field.format);
+    out.put(static_cast<std::uint8_t>(field.dtype));
+    out.put(static_cast<std::uint8_t>(field.byte_order));
+    out.put(static_cast<std::uint8_t>(field.order));
+    out.put(static_cast<std::uint8_t>(field.settings.kind));
+    out.put(static_cast<std::uint8_t>(rule.kind));
+    out.put(rule.residue_bits);
+    out.put(rule.coarse_shift);
+    out.put(static_cast<std::uint8_t>(field.global_shape.empty() ? 0 : 1));
+    out.put_i32(rule.widest);
+    out.put_i32(rule.fine_exponent);
+    out.put_f64(rule.key_origin);
+    out.put_f64(field.settings.tolerance.atol);
+    out.put_f64(field.settings.tolerance.rtol);
+    out.put(field.settings.chunk_bytes);
+    out.put(static_cast<std::uint32_t>(field.shape.size()));
+    put_shape(out, field.shape);
+    put_shape(out, field.global_shape);
+    put_shape(out, field.global_offset);
+    out.put(field.counts.nans);
+    out.put(field.counts.tokens);
+    out.put_f64(field.largest_sampled);
+    out.put(static_cast<std::uint32_t>(field.extents.size()));
+    for (const Extent& e : field.extents) {
+        out.put(e.file);
+        out.put(e.offset);
+        out.put(e.stride);
+        out.put(e.count);
+    }
+    for (const SectionPlace& place : field.sections) {
+        out.put(place.offset);
+        out.put(place.length);
+        out.put(place.sums_offset);
+        out.put(place.sums_checksum);
+    }
+}
+
+bool get_shape(Decoder& in, std::size_t dimensions, std::vector<std::uint64_t>& shape) {
+    if (in.remaining() < dimensions * 8) return false;
+    shape.resize(dimensions);
+    for (auto& n : shape) n = in.get<std::uint64_t>();
+    return true;
+}
+
+bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t file_bytes) {
+    const auto end = checked_add(offset, length);
+    return end && *end <= file_bytes;
+}
+
+// The rule must be the one that this build derives from the tolerance: digests made under another rule, whatever wrote
+// them, would not prove what they seem to.
+Result<> check_rule(const FieldMetadata& field) {
+    const CellRule& rule = field.settings.rule;
+    const auto expected = cell_rule(field.settings.tolerance, rule.residue_bits);
+    if (!expected) return damaged(expected.error().message);
+    if (field.settings.kind == DigestKind::published) {
+        if (field.settings.tolerance.rtol != 0) return damaged("a published digest with a relative tolerance");
+        return rule == CellRule{} ? success() : Result<>(damaged("a published digest with cells"));
+    }
+    if (*expected.operator->() != rule || std::signbit(rule.key_origin)) {
+        return damaged("cells that do not follow from the tolerance");
+    }
+    return success();
+}
+
+// The local array lies inside the global one.
+bool placed_inside(const FieldMetadata& field) {
+    for (std::size_t d = 0; d < field.global_shape.size(); ++d) {
+        if (!inside(field.global_offset[d], field.shape[d], field.global_shape[d])) return false;
+    }
+    return true;
+}
+
+// head_bytes: header and directory, which no section may overlap.
+Result<> check_places(const FieldMetadata& field, std::uint64_t head_bytes, std::uint64_t file_bytes) {
+    for (std::size_t s = 0; s < kSections; ++s) {
+        const SectionPlace& place = field.sections[s];
+        const std::uint64_t wanted = field.section_bytes(static_cast<Section>(s));
+        if (place.length != wanted && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
+            return damaged("a section of field '" + field.name + "' has another size than its settings imply");
+        }
+        const std::uint64_t sums = divide_up(place.length, kPageBytes) * 8;
+        if (!inside(place.offset, place.length, file_bytes) || !inside(place.sums_offset, sums, file_bytes) ||
+            place.offset % 8 != 0 || place.sums_offset % 8 != 0 || place.offset < head_bytes ||
+            place.sums_offset < head_bytes) {
+            return damaged("a section of field '" + field.name + "' lies outside its part of the file");
+        }
+    }
+    return success();
+}
+
+Result<FieldMetadata> get_field(Decoder& in, std::size_t data_files, std::uint64_t head_bytes,
+                                std::uint64_t file_bytes) {
+    FieldMetadata field;
+    CellRule& rule = field.settings.rule;
+    field.name = in.get_text(kLongestText);
+    field.format = in.get_text(kLongestText);
+    const auto dtype = dtype_from_number(in.get<std::uint8_t>());
+    const auto byte_order = in.get<std::uint8_t>();
+    const auto order = in.get<std::uint8_t>();
+    const auto digest = in.get<std::uint8_t>();
+    const auto cells = in.get<std::uint8_t>();
+    rule.residue_bits = in.get<std::uint8_t>();
+    rule.coarse_shift = in.get<std::uint8_t>();
+    const auto has_place = in.get<std::uint8_t>();
+    if (in.failed()) return damaged("its directory ends too early");
+    if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > 2 || has_place > 1) {
+        return damaged("field '" + field.name + "' has a type that does not exist");
+    }
+    field.dtype = *dtype;
+    field.byte_order = static_cast<ByteOrder>(byte_order);
+    field.order = static_cast<ArrayOrder>(order);
+    field.settings.kind = static_cast<DigestKind>(digest);
+    rule.kind = static_cast<CellKind>(cells);
+    rule.widest = in.get_i32();
+    rule.fine_exponent = in.get_i32();
+    rule.key_origin = in.get_f64();
+    field.settings.tolerance.atol = in.get_f64();
+    field.settings.tolerance.rtol = in.get_f64();
+    field.settings.chunk_bytes = in.get<std::uint32_t>();
+    const std::uint32_t dimensions = in.get<std::uint32_t>();
+    if (in.failed() || dimensions > kMostDimensions) return damaged("field '" + field.name + "' has too many dimensions");
+    if (!get_shape(in, dimensions, field.shape)) return damaged("its directory ends too early");
+    if (has_place != 0 && (!get_shape(in, dimensions, field.global_shape) || !get_shape(in, dimensions, field.global_offset))) {
+        return damaged("its directory ends too early");
+    }
+    if ((has_place != 0 && dimensions == 0) || !placed_inside(field)) {
+        return damaged("field '" + field.name + "' lies outside its global array");
+    }
+    field.counts.nans = in.get<std::uint64_t>();
+    field.counts.tokens = in.get<std::uint64_t>();
+    field.largest_sampled = in.get_f64();
+    const std::uint32_t extents = in.get<std::uint32_t>();
+    if (in.failed() || in.remaining() / 28 < extents) return damaged("its directory ends too early");
+    const auto items = checked_product(field.shape);
+    // Twice the bytes must fit as well: sizes are rounded up and doubled below.
+    if (!items || *items > (1ULL << 58) / item_bytes(field.dtype)) {
+        return damaged("field '" + field.name + "' has an impossible shape");
+    }
+    const std::uint32_t chunk = field.settings.chunk_bytes;
+    if (chunk < kSmallestChunk || chunk > kLargestChunk || (chunk & (chunk - 1)) != 0) {
+        return damaged("field '" + field.name + "' has an impossible chunk size");
+    }
+    std::uint64_t covered = 0;
+    for (std::uint32_t i = 0; i < extents; ++i) {
+        Extent e;
+        e.file = in.get<std::uint32_t>();
+        e.offset = in.get<std::uint64_t>();
+        e.stride = in.get<std::uint64_t>();
+        e.count = in.get<std::uint64_t>();
+        const auto span = checked_multiply(e.stride, e.count);
+        if (e.file >= data_files || !span || !checked_add(e.offset, *span) || e.stride < item_bytes(field.dtype) ||
+            e.count > *items - covered) {
+            return damaged("field '" + field.name + "' has an impossible extent");
+        }
+        covered += e.count;
+        field.extents.push_back(e);
+    }
+    if (extents != 0 && covered != *items) return damaged("the extents of field '" + field.name + "' do not cover it");
+    for (SectionPlace& place : field.sections) {
+        place.offset = in.get<std::uint64_t>();
+        place.length = in.get<std::uint64_t>();
+        place.sums_offset = in.get<std::uint64_t>();
+        place.sums_checksum = in.get<std::uint64_t>();
+    }
+    if (in.failed()) return damaged("its directory ends too early");
+    TWR_CHECK(check_rule(field));
+    TWR_CHECK(check_places(field, head_bytes, file_bytes));
+    return field;
+}
+
+}  // namespace
+
+std::uint64_t FieldMetadata::items() const { return checked_product(shape).value_or(0); }
+
+std::uint64_t FieldMetadata::chunks() const { return divide_up(data_bytes(), settings.chunk_bytes); }
+
+std::uint64_t FieldMetadata::section_bytes(Section section) const {
+    const ChunkShape shape_of_chunk = chunking();
+    switch (section) {
+        case Section::tree: return tree().nodes() * node_words(settings.kind) * 8;
+        case Section::fine:
+            return settings.kind == DigestKind::published || settings.rule.coarse_shift == 0 ? 0 : chunks() * 8;
+        case Section::residues: {
+            const unsigned bits = settings.rule.residue_bits;
+            if (bits == 0) return 0;
+            const std::uint64_t whole = scalars() / shape_of_chunk.chunk_scalars;
+            const auto rest = static_cast<std::size_t>(scalars() % shape_of_chunk.chunk_scalars);
+            return whole * shape_of_chunk.residue_bytes_per_chunk + chunk_residue_bytes(scalar_type(dtype), rest, bits);
+        }
+        case Section::data_sums: return divide_up(data_bytes(), kDataSumBytes) * 8;
+    }
+    return 0;
+}
+
+std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes) {
+    Encoder body;
+    body.put(static_cast<std::uint32_t>(directory.fields.size()));
+    body.put(static_cast<std::uint32_t>(directory.data_files.size()));
+    body.put_i64(directory.step);
+    body.put(directory.rank);
+    body.put(std::uint32_t{0});
+    for (const DataFile& file : directory.data_files) {
+        body.put_text(file.path);
+        body.put(file.stamp.size);
+        body.put_i64(file.stamp.mtime_ns);
+    }
+    for (const FieldMetadata& field : directory.fields) put_field(body, field);
+
+    Encoder header;
+    for (const unsigned char c : kMagic) header.put(static_cast<std::uint8_t>(c));
+    header.put(kMetadataVersion);
+    header.put(std::uint32_t{0});
+    header.put(file_bytes);
+    header.put(static_cast<std::uint64_t>(body.size()));
+    header.put(xxh3(body.bytes()));
+    header.put(std::uint64_t{0});
+    header.put(std::uint64_t{0});
+    header.put(xxh3(header.bytes()));
+    std::vector<std::byte> all = header.bytes();
+    all.insert(all.end(), body.bytes().begin(), body.bytes().end());
+    return all;
+}
+
+Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes) {
+    if (header.size() < kMagic.size() || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0) {
+        return Error{ErrorCode::damaged, "not a twinrun metadata file (its first bytes are others)"};
+    }
+    if (header.size() < kHeaderBytes) return damaged("truncated: it ends within its header");
+    Decoder in(header.first(kHeaderBytes));
+    static_cast<void>(in.get<std::uint64_t>());
+    const auto version = in.get<std::uint32_t>();
+    static_cast<void>(in.get<std::uint32_t>());
+    const auto size = in.get<std::uint64_t>();
+    HeaderFacts facts;
+    facts.directory_bytes = in.get<std::uint64_t>();
+    facts.directory_checksum = in.get<std::uint64_t>();
+    static_cast<void>(in.get<std::uint64_t>());
+    static_cast<void>(in.get<std::uint64_t>());
+    const bool intact = in.get<std::uint64_t>() == xxh3(header.first(kHeaderBytes - 8));
+    if (intact && version > kMetadataVersion) {
+        return Error{ErrorCode::unsupported, "metadata of version " + std::to_string(version) +
+                                                 ", this twinrun reads up to " + std::to_string(kMetadataVersion) +
+                                                 ": upgrade twinrun, or index the data again"};
+    }
+    if (!intact || version == 0) return damaged("its header's checksum is wrong: index the data again");
+    if (size != file_bytes) {
+        return damaged("truncated or extended: it should have " + std::to_string(size) + " bytes and has " +
+                       std::to_string(file_bytes) + ": index the data again");
+    }
+    if (facts.directory_bytes > kLargestDirectory || !inside(kHeaderBytes, facts.directory_bytes, file_bytes)) {
+        return damaged("its directory lies outside the file");
+    }
+    return facts;
+}
+
+Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
+    Decoder in(bytes);
+    Directory directory;
+    const auto fields = in.get<std::uint32_t>();
+    const auto data_files = in.get<std::uint32_t>();
+    directory.step = in.get_i64();
+    directory.rank = in.get<std::uint32_t>();
+    static_cast<void>(in.get<std::uint32_t>());
+    // A field takes more than 100 bytes, a data file at least 20: no count can make us allocate more than the file holds.
+    if (in.failed() || in.remaining() / 100 < fields || in.remaining() / 20 < data_files) {
+        return damaged("its directory ends too early");
+    }
+    for (std::uint32_t i = 0; i < data_files; ++i) {
+        DataFile file;
+        file.path = in.get_text(kLongestText);
+        file.stamp.size = in.get<std::uint64_t>();
+        file.stamp.mtime_ns = in.get_i64();
+        directory.data_files.push_back(std::move(file));
+    }
+    for (std::uint32_t i = 0; i < fields; ++i) {
+        TWR_TRY(FieldMetadata field, get_field(in, data_files, kHeaderBytes + bytes.size(), file_bytes));
+        directory.fields.push_back(std::move(field));
+    }
+    if (in.failed() || in.remaining() != 0) return damaged("its directory has another length than its content");
+    return directory;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,182 @@
+// The metadata file: the trees and residues of one rank's fields at one step. spec/metadata.md describes its bytes.
+//
+// Reading trusts nothing: the header and the directory are checked whole before use, every size against the file's, and
+// every page of a section against its checksum when it is read. A newer version is refused.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "digest/digest.hpp"
+#include "element/dtype.hpp"
+#include "platform/file_io.hpp"
+#include "tree/layout.hpp"
+#include "tree/walk.hpp"
+
+namespace twinrun {
+
+inline constexpr std::uint32_t kMetadataVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 64;
+inline constexpr std::size_t kPageBytes = 4096;             // what one checksum covers
+inline constexpr std::size_t kDataSumBytes = 1 << 20;       // element bytes that one data checksum covers
+inline constexpr std::size_t kLargestDirectory = 1 << 28;
+inline constexpr std::size_t kMostDimensions = 32;
+inline constexpr const char* kMetadataSuffix = ".twm";
+
+// Items readable from a file without a format library.
+struct Extent {
+    std::uint32_t file = 0;    // index into data_files
+    std::uint64_t offset = 0;  // bytes
+    std::uint64_t stride = 0;  // bytes from one item to the next
+    std::uint64_t count = 0;   // items
+    bool operator==(const Extent&) const = default;
+};
+
+// A file that holds elements, as it was when the metadata was made.
+struct DataFile {
+    std::string path;  // relative to the folder of the metadata file
+    FileStamp stamp;
+};
+
+enum class Section : std::uint8_t {
+    tree = 0,      // nodes, root first
+    fine = 1,      // fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0
+    residues = 2,  // chunk after chunk
+    data_sums = 3,  // XXH3-64 of every 1 MiB of element bytes in order
+};
+inline constexpr std::size_t kSections = 4;
+
+struct SectionPlace {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::uint64_t sums_offset = 0;  // XXH3-64 of each page of the section, ceil(length / 4096) of them
+    std::uint64_t sums_checksum = 0;  // XXH3-64 of those
+};
+
+// Order of a multi-dimensional field's elements in the stream that is digested.
+enum class ArrayOrder : std::uint8_t { row_major = 0, column_major = 1 };
+
+struct FieldMetadata {
+    std::string name;
+    DType dtype = DType::f32;
+    ByteOrder byte_order = ByteOrder::little;
+    ArrayOrder order = ArrayOrder::row_major;
+    std::vector<std::uint64_t> shape;  // of items
+    // Place in the global array of all ranks; both empty: none given.
+    std::vector<std::uint64_t> global_shape;
+    std::vector<std::uint64_t> global_offset;
+    DigestSettings settings;
+    ElementCounts counts;
+    double largest_sampled = 0;  // largest finite |x| among sampled elements: for warnings, not for proofs
+    std::vector<Extent> extents;  // empty: the elements are decoded by a reader of `format`
+    std::string format;
+    std::array<SectionPlace, kSections> sections{};
+
+    [[nodiscard]] std::uint64_t items() const;    // product of shape; checked when decoded
+    [[nodiscard]] std::uint64_t scalars() const { return items() * scalars_per_item(dtype); }
+    [[nodiscard]] std::uint64_t data_bytes() const { return items() * item_bytes(dtype); }
+    [[nodiscard]] ChunkShape chunking() const {
+        return chunk_shape(scalar_type(dtype), settings.chunk_bytes, settings.rule.residue_bits);
+    }
+    [[nodiscard]] std::uint64_t chunks() const;
+    [[nodiscard]] TreeLayout tree() const { return {chunks()}; }
+    [[nodiscard]] std::uint64_t section_bytes(Section section) const;  // what the settings imply
+    [[nodiscard]] const SectionPlace& place(Section section) const { return sections[static_cast<std::size_t>(section)]; }
+};
+
+struct Directory {
+    std::int64_t step = 0;
+    std::uint32_t rank = 0;
+    std::vector<DataFile> data_files;
+    std::vector<FieldMetadata> fields;
+};
+
+// Header and directory, to and from bytes. decode never reads outside `bytes`, whatever they hold; file_bytes is the size
+// of the whole file. Errors name no path: the caller adds it.
+std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes);
+struct HeaderFacts {
+    std::uint64_t directory_bytes = 0;
+    std::uint64_t directory_checksum = 0;
+};
+Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes);
+Result<Directory> decode_directory(std::span<const std::byte> directory, std::uint64_t file_bytes);
+
+// A metadata file open for reading. Thread-safe.
+class MetadataFile {
+   public:
+    static Result<std::shared_ptr<MetadataFile>> open(const std::string& path);
+
+    [[nodiscard]] const Directory& directory() const { return directory_; }
+    [[nodiscard]] const std::string& path() const { return file_->path(); }
+    [[nodiscard]] InputFile& file() const { return *file_; }
+    [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
+    // Absolute or working-directory-relative path of a data file.
+    [[nodiscard]] std::string data_path(std::uint32_t file) const;
+    // Error (stale) if a data file was changed after the metadata was made.
+    Result<> check_data_files() const;
+
+    // Checksums of a section's pages, read and checked at first use.
+    Result<std::span<const std::uint64_t>> page_sums(std::size_t field, Section section);
+    // Error (damaged) unless the pages from `first_page` on have the stored checksums; bytes: whole pages, the last one
+    // of the section may be short.
+    Result<> check_pages(std::size_t field, Section section, std::uint64_t first_page, std::span<const std::byte> bytes);
+    // Bytes [offset, offset + to.size()) of a section, checked.
+    Result<> read(std::size_t field, Section section, std::uint64_t offset, std::span<std::byte> to);
+    // Bytes read from the file so far, for the report.
+    [[nodiscard]] std::uint64_t bytes_read() const;
+    void count_read(std::uint64_t bytes);
+
+   private:
+    MetadataFile() = default;
+    struct Sums;
+    std::shared_ptr<InputFile> file_;
+    Directory directory_;
+    std::shared_ptr<Sums> sums_;
+};
+
+// Nodes of a field's tree, for walk_trees. counts the bytes that it read.
+class MetadataNodes final : public NodeSource {
+   public:
+    MetadataNodes(MetadataFile& file, std::size_t field) : file_(file), field_(field) {}
+    Result<> read(std::span<const Range> positions, std::vector<std::uint64_t>& words) override;
+
+   private:
+    MetadataFile& file_;
+    std::size_t field_;
+};
+
+// Writes a metadata file: declare all fields, write their sections in any order and from any thread, commit. Until then
+// only a temporary file exists; without a commit it is removed.
+class MetadataWriter {
+   public:
+    // The fields' sections are laid out here; `directory.fields[i].sections` is ignored.
+    static Result<std::unique_ptr<MetadataWriter>> create(FileSystem& system, const std::string& path, Directory directory);
+    ~MetadataWriter();
+
+    [[nodiscard]] Directory& directory() { return directory_; }
+    // Part of a section. offset is a multiple of kPageBytes, and so is the size unless the part ends the section.
+    // Thread-safe for disjoint parts.
+    Result<> write(std::size_t field, Section section, std::uint64_t offset, std::span<const std::byte> bytes);
+    // Everything was written: checksums, directory, sync, rename, sync of the folder. Reads the directory back first.
+    Result<> commit();
+    // The same without the sync of the folder, for callers that rename the folder itself next.
+    Result<> finish();
+
+   private:
+    MetadataWriter() = default;
+    FileSystem* system_ = nullptr;
+    std::string path_;
+    std::string temporary_;
+    Directory directory_;
+    std::uint64_t file_bytes_ = 0;
+    std::unique_ptr<OutputFile> output_;
+    std::vector<std::array<std::vector<std::uint64_t>, kSections>> sums_;
+    bool finished_ = false;
+};
+
+}  // namespace twinrun

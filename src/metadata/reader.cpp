@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <new>
+
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+struct MetadataFile::Sums {
+    std::mutex mutex;
+    std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
+    std::atomic<std::uint64_t> bytes_read{0};
+};
+
+Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path) try {
+    TWR_TRY(auto file, InputFile::open(path));
+    std::shared_ptr<MetadataFile> metadata(new MetadataFile());
+    metadata->file_ = file;
+    metadata->sums_ = std::make_shared<Sums>();
+    // One read brings header and directory of all but very large files.
+    std::vector<std::byte> head(std::min<std::uint64_t>(file->size(), 16384));
+    TWR_CHECK(file->read_at(0, head));
+    auto facts = decode_header(head, file->size());
+    if (!facts) return std::move(facts).error().at(path);
+    const std::uint64_t needed = kHeaderBytes + facts->directory_bytes;
+    if (needed > head.size()) {
+        const std::size_t have = head.size();
+        head.resize(needed);
+        TWR_CHECK(file->read_at(have, std::span(head).subspan(have)));
+    }
+    metadata->count_read(head.size());
+    const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts->directory_bytes);
+    if (xxh3(body) != facts->directory_checksum) {
+        return Error{ErrorCode::damaged, path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
+    }
+    auto directory = decode_directory(body, file->size());
+    if (!directory) return std::move(directory).error().at(path);
+    metadata->directory_ = std::move(directory).value();
+    metadata->sums_->of_field.resize(metadata->directory_.fields.size());
+    return metadata;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to read its directory"};
+}
+
+std::optional<std::size_t> MetadataFile::find(const std::string& field) const {
+    for (std::size_t i = 0; i < directory_.fields.size(); ++i) {
+        if (directory_.fields[i].name == field) return i;
+    }
+    return std::nullopt;
+}
+
+std::string MetadataFile::data_path(std::uint32_t file) const {
+    const std::filesystem::path data(directory_.data_files[file].path);
+    return (std::filesystem::path(path()).parent_path() / data).string();
+}
+
+Result<> MetadataFile::check_data_files() const {
+    for (std::uint32_t i = 0; i < directory_.data_files.size(); ++i) {
+        const DataFile& known = directory_.data_files[i];
+        const std::string data = data_path(i);
+        TWR_TRY(const FileStamp now, stamp_of(data));
+        // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
+        const bool changed_later = now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns;
+        if (now.size < known.stamp.size) {
+            return Error{ErrorCode::damaged, data + ": truncated: " + std::to_string(known.stamp.size) +
+                                                 " bytes when it was indexed, " + std::to_string(now.size) +
+                                                 " now: restore it, or index it again with 'twinrun index'"};
+        }
+        if (now.size != known.stamp.size || changed_later) {
+            return Error{ErrorCode::stale, path() + ": older than its data file " + data +
+                                               ", which was changed since: index it again with 'twinrun index'"};
+        }
+    }
+    return success();
+}
+
+Result<std::span<const std::uint64_t>> MetadataFile::page_sums(std::size_t field, Section section) try {
+    const std::lock_guard lock(sums_->mutex);
+    auto& cached = sums_->of_field[field][static_cast<std::size_t>(section)];
+    if (!cached) {
+        const SectionPlace& place = directory_.fields[field].place(section);
+        std::vector<std::uint64_t> sums(divide_up(place.length, kPageBytes));
+        const auto bytes = std::as_writable_bytes(std::span(sums));
+        TWR_CHECK(file_->read_at(place.sums_offset, bytes));
+        count_read(bytes.size());
+        if (xxh3(bytes) != place.sums_checksum) {
+            return Error{ErrorCode::damaged,
+                         path() + ": damaged metadata: wrong checksum of checksums: index the data again"};
+        }
+        if constexpr (std::endian::native == std::endian::big) {
+            for (auto& s : sums) s = __builtin_bswap64(s);
+        }
+        cached = std::move(sums);
+    }
+    return std::span<const std::uint64_t>(*cached);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path() + ": not enough memory for its checksums"};
+}
+
+Result<> MetadataFile::check_pages(std::size_t field, Section section, std::uint64_t first_page,
+                                   std::span<const std::byte> bytes) {
+    TWR_TRY(const auto sums, page_sums(field, section));
+    for (std::size_t at = 0, page = first_page; at < bytes.size(); at += kPageBytes, ++page) {
+        const auto part = bytes.subspan(at, std::min(kPageBytes, bytes.size() - at));
+        if (page >= sums.size() || xxh3(part) != sums[page]) {
+            return Error{ErrorCode::damaged, path() + ": damaged metadata: wrong checksum of page " +
+                                                 std::to_string(page) + " of field '" +
+                                                 directory_.fields[field].name + "': index the data again"};
+        }
+    }
+    return success();
+}
+
+Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t offset, std::span<std::byte> to) try {
+    if (to.empty()) return success();
+    const SectionPlace& place = directory_.fields[field].place(section);
+    const auto end = checked_add(offset, to.size());
+    if (!end || *end > place.length) {
+        return Error{ErrorCode::internal, path() + ": a read past the end of a section"};
+    }
+    const std::uint64_t first = offset / kPageBytes;
+    const std::uint64_t begin = first * kPageBytes;
+    const std::uint64_t stop = std::min(round_up(*end, kPageBytes), place.length);
+    std::vector<std::byte> pages(stop - begin);
+    TWR_CHECK(file_->read_at(place.offset + begin, pages));
+    count_read(pages.size());
+    TWR_CHECK(check_pages(field, section, first, pages));
+    std::memcpy(to.data(), pages.data() + (offset - begin), to.size());
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path() + ": not enough memory to read it"};
+}
+
+std::uint64_t MetadataFile::bytes_read() const { return sums_->bytes_read.load(); }
+void MetadataFile::count_read(std::uint64_t bytes) { sums_->bytes_read += bytes; }
+
+Result<> MetadataNodes::read(std::span<const Range> positions, std::vector<std::uint64_t>& words) {
+    const std::size_t node = node_words(file_.directory().fields[field_].settings.kind) * 8;
+    // Ranges in the same or neighbouring pages become one read.
+    for (std::size_t i = 0; i < positions.size();) {
+        std::size_t last = i;
+        while (last + 1 < positions.size() &&
+               positions[last + 1].begin * node <= round_up(positions[last].end * node, kPageBytes) + 4 * kPageBytes) {
+            ++last;
+        }
+        const std::uint64_t begin = positions[i].begin * node;
+        std::vector<std::uint64_t> run((positions[last].end * node - begin) / 8);
+        TWR_CHECK(file_.read(field_, Section::tree, begin, std::as_writable_bytes(std::span(run))));
+        for (; i <= last; ++i) {
+            const auto* from = run.data() + (positions[i].begin * node - begin) / 8;
+            words.insert(words.end(), from, from + positions[i].size() * node / 8);
+        }
+    }
+    return success();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <filesystem>
+#include <new>
+
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& system, const std::string& path,
+                                                               Directory directory) try {
+    std::unique_ptr<MetadataWriter> writer(new MetadataWriter());
+    writer->system_ = &system;
+    writer->path_ = path;
+    writer->temporary_ = path + ".tmp";
+    // The directory's length does not depend on its numbers: lay out behind a first draft of it.
+    std::uint64_t end = round_up(encode_directory(directory, 0).size(), kPageBytes);
+    writer->sums_.resize(directory.fields.size());
+    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+        FieldMetadata& field = directory.fields[f];
+        for (std::size_t s = 0; s < kSections; ++s) {
+            SectionPlace& place = field.sections[s];
+            place = {};
+            place.offset = end;
+            place.length = field.section_bytes(static_cast<Section>(s));
+            writer->sums_[f][s].resize(divide_up(place.length, kPageBytes));
+            end = round_up(end + place.length, kPageBytes);
+        }
+        for (SectionPlace& place : field.sections) {
+            place.sums_offset = end;
+            end += divide_up(place.length, kPageBytes) * 8;
+        }
+        end = round_up(end, kPageBytes);
+    }
+    writer->file_bytes_ = end;
+    writer->directory_ = std::move(directory);
+    TWR_TRY(writer->output_, system.create(writer->temporary_, end));
+    return writer;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the checksums of its pages"};
+}
+
+MetadataWriter::~MetadataWriter() {
+    if (finished_ || output_ == nullptr) return;
+    output_.reset();
+    static_cast<void>(system_->remove(temporary_));
+}
+
+Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t offset,
+                               std::span<const std::byte> bytes) {
+    const SectionPlace& place = directory_.fields[field].place(section);
+    const auto end = checked_add(offset, bytes.size());
+    if (offset % kPageBytes != 0 || !end || *end > place.length || (*end != place.length && *end % kPageBytes != 0)) {
+        return Error{ErrorCode::internal, path_ + ": a part that does not fit its section"};
+    }
+    auto& sums = sums_[field][static_cast<std::size_t>(section)];
+    for (std::size_t at = 0; at < bytes.size(); at += kPageBytes) {
+        sums[(offset + at) / kPageBytes] = xxh3(bytes.subspan(at, std::min(kPageBytes, bytes.size() - at)));
+    }
+    return output_->write_at(place.offset + offset, bytes);
+}
+
+Result<> MetadataWriter::finish() {
+    for (std::size_t f = 0; f < directory_.fields.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            auto& sums = sums_[f][s];
+            if constexpr (std::endian::native == std::endian::big) {
+                for (auto& sum : sums) sum = __builtin_bswap64(sum);
+            }
+            const auto bytes = std::as_bytes(std::span(sums));
+            SectionPlace& place = directory_.fields[f].sections[s];
+            place.sums_checksum = xxh3(bytes);
+            if (!bytes.empty()) TWR_CHECK(output_->write_at(place.sums_offset, bytes));
+        }
+    }
+    const std::vector<std::byte> head = encode_directory(directory_, file_bytes_);
+    // What is about to be written must be readable: a defect here would cost the user the history.
+    TWR_TRY(const HeaderFacts facts, decode_header(head, file_bytes_));
+    const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts.directory_bytes);
+    auto decoded = decode_directory(body, file_bytes_);
+    if (!decoded) {
+        return Error{ErrorCode::internal, path_ + ": its directory does not decode: " + decoded.error().message};
+    }
+    // The file ends on a page: its last byte is written even where nothing reaches it.
+    std::uint64_t reached = head.size();
+    for (const FieldMetadata& field : directory_.fields) {
+        for (const SectionPlace& place : field.sections) {
+            if (place.length == 0) continue;
+            reached = std::max({reached, place.offset + place.length,
+                                place.sums_offset + divide_up(place.length, kPageBytes) * 8});
+        }
+    }
+    if (const std::byte zero{}; reached < file_bytes_) {
+        TWR_CHECK(output_->write_at(file_bytes_ - 1, std::span(&zero, 1)));
+    }
+    TWR_CHECK(output_->write_at(0, head));
+    TWR_CHECK(output_->sync());
+    TWR_CHECK(output_->close());
+    TWR_CHECK(system_->rename(temporary_, path_));
+    finished_ = true;
+    return success();
+}
+
+Result<> MetadataWriter::commit() {
+    TWR_CHECK(finish());
+    const std::string folder = std::filesystem::path(path_).parent_path().string();
+    return system_->sync_folder(folder.empty() ? "." : folder);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,260 @@
+"""The command line: statuses, the verdict's line, options, streams."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import COMMAND, check_error, command, load_json, process
+
+import twinrun
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs: a and same agree, different parts at step 20 in v[3, 7]."""
+    folder = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(1)
+    for name in ("a", "same", "different"):
+        rng = np.random.default_rng(1)
+        with twinrun.Run(folder / name, atol=1e-9) as run:
+            for step in (10, 20, 30):
+                x, v = rng.normal(size=3000), rng.normal(size=(40, 50))
+                if name == "different" and step >= 20:
+                    v[3, 7] += 6.5e-3 * step
+                run.capture(step, {"x": x, "v": v, "id": np.arange(3000)})
+    return folder
+
+
+def test_the_same(runs: Path) -> None:
+    done = process("compare", runs / "a", runs / "same")
+    assert (done.status, done.err) == (0, "")
+    assert done.last.startswith("same: 3 fields, 3 steps, 24000 elements")
+
+
+def test_different(runs: Path) -> None:
+    done = process("compare", runs / "a", runs / "different")
+    assert (done.status, done.err) == (1, "")
+    assert done.last == "different: first at step 20, rank 0, v[3, 7]: |a-b| = 0.13 > 1e-09"
+
+
+def test_incomparable(runs: Path) -> None:
+    done = process("compare", runs / "a", runs / "nowhere")
+    assert done.out == ""
+    check_error(done, f"{runs / 'nowhere'}: no such file or folder; check the path")
+
+
+def test_json_has_all_keys(runs: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert command("compare", runs / "a", runs / "different", "--json", report).status == 1
+    d = load_json(report.read_text())
+    first = d["first_divergence"]
+    assert d["verdict"] == "different"
+    assert set(first) == {"step", "rank", "field", "index", "a", "b", "abs_diff"}
+    assert (first["step"], first["rank"], first["field"], first["index"]) == (20, 0, "v", [3, 7])
+    assert first["abs_diff"] == abs(first["a"] - first["b"])
+    assert set(d["stages"]) >= {"tree", "sketch", "elements"}
+    for stage in d["stages"].values():
+        assert set(stage) >= {"chunks_in", "chunks_out", "bytes_read", "seconds"}
+    assert len(d["fields"]) == 9
+    keys = {"step", "rank", "field", "elements", "different", "max_abs_diff", "max_abs_diff_is_bound"}
+    assert all(set(f) >= keys for f in d["fields"])
+    assert d["bytes_compared"] == 3 * (24000 + 16000 + 24000) and d["seconds"] > 0
+    assert [(f["step"], f["field"]) for f in d["fields"] if f["different"]] == [(20, "v"), (30, "v")]
+    assert command("compare", runs / "a", runs / "same", "--json", report).status == 0
+    same = load_json(report.read_text())
+    assert same["verdict"] == "same" and same["first_divergence"] is None
+    assert sorted(os.listdir(tmp_path)) == ["report.json"]
+
+
+def test_json_on_standard_output_is_alone_there(runs: Path) -> None:
+    done = command("compare", runs / "a", runs / "different", "--json", "-")
+    assert done.status == 1
+    assert load_json(done.out)["verdict"] == "different"
+    assert done.err.splitlines()[-1].startswith("different: ")
+
+
+def test_json_of_special_values_is_strict(tmp_path: Path) -> None:
+    a, b = np.zeros(3), np.zeros(3)
+    a[:], b[:] = (np.nan, np.inf, 1), (1, -np.inf, 1)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--json", "-")
+    d = load_json(done.out)
+    assert d["first_divergence"]["a"] == "nan" and d["first_divergence"]["abs_diff"] == "inf"
+    assert d["fields"][0]["max_abs_diff"] == "inf" and d["fields"][0]["infinite"] == 2
+    assert "nan against 1" in done.err.splitlines()[-1]
+
+
+def test_quiet_and_verbose(runs: Path) -> None:
+    for other, status in (("same", 0), ("different", 1)):
+        quiet = command("compare", runs / "a", runs / other, "-q")
+        assert (quiet.status, quiet.out, quiet.err) == (status, "", "")
+        loud = command("compare", runs / "a", runs / other, "-v")
+        assert "tree: " in loud.out and loud.status == status
+        assert loud.last.startswith("same: " if status == 0 else "different: ")
+
+
+def test_fields_and_steps(runs: Path) -> None:
+    def chosen(*options: str) -> set:
+        done = command("compare", runs / "a", runs / "different", "--json", "-", *options)
+        return {(f["step"], f["field"]) for f in load_json(done.out)["fields"]}
+
+    everything = {(s, f) for s in (10, 20, 30) for f in ("x", "v", "id")}
+    assert chosen() == everything
+    assert chosen("--field", "i*", "--field", "x") == {p for p in everything if p[1] != "v"}
+    assert chosen("--steps", "10,30") == {p for p in everything if p[0] != 20}
+    assert chosen("--steps", "15:") == {p for p in everything if p[0] >= 15}
+    assert chosen("--steps", ":20", "--field", "[vx]") == {p for p in everything if p[0] <= 20 and p[1] != "id"}
+    assert command("compare", runs / "a", runs / "different", "--steps", "10").status == 0
+    assert command("compare", runs / "a", runs / "different", "--field", "x").status == 0
+    for options in (("--steps", "11"), ("--steps", "40:"), ("--field", "y"), ("--steps", "x"), ("--steps", "")):
+        check_error(command("compare", runs / "a", runs / "same", *options))
+
+
+def test_the_table_is_capped_and_the_json_is_not(tmp_path: Path) -> None:
+    fields = {f"field{i:03}": np.zeros(8) for i in range(200)}
+    np.savez(tmp_path / "a.npz", **fields)
+    fields["field150"] = np.ones(8)
+    np.savez(tmp_path / "b.npz", **fields)
+    done = command("compare", tmp_path / "a.npz", tmp_path / "b.npz", "--json", tmp_path / "r.json")
+    assert len(done.out.splitlines()) < 60
+    assert "field150" in done.out and "more rows: --json has all" in done.out
+    assert done.last.startswith("different: first at rank 0, field150[0]")
+    assert len(load_json((tmp_path / "r.json").read_text())["fields"]) == 200
+
+
+def test_progress_only_on_a_terminal(runs: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "compare", runs / "a", runs / "same"],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=120,
+            env=os.environ | {"TERM": "xterm"},
+        )
+        os.close(theirs)
+        shown = os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    assert done.returncode == 0
+    assert b"\x1b[" in shown and b"\x1b[" not in done.stdout
+    assert process("compare", runs / "a", runs / "same", env=os.environ | {"TERM": "xterm"}).err == ""
+
+
+def test_wrong_options_are_one_line(runs: Path, tmp_path: Path) -> None:
+    a, b = runs / "a", runs / "same"
+    raw = tmp_path / "x.dat"
+    raw.write_bytes(bytes(64))
+    for arguments in (
+        (),
+        ("compare",),
+        ("compare", a),
+        ("frobnicate",),
+        ("compare", a, b, "--atol", "nan"),
+        ("compare", a, b, "--atol", "-1"),
+        ("compare", a, b, "--rtol", "inf"),
+        ("compare", a, b, "--atol", "wide"),
+        ("compare", a, b, "--memory", "-1"),
+        ("compare", a, b, "--memory", "1e30"),
+        ("compare", a, b, "--memory", "much"),
+        ("compare", a, b, "--memory", "nan"),
+        ("compare", a, b, "--threads", "-1"),
+        ("compare", a, b, "--threads", "99999999999"),
+        ("compare", a, b, "--method", "magic"),
+        ("compare", a, b, "--io", "floppy"),
+        ("compare", raw, raw, "--shape", "8"),
+        ("compare", raw, raw),
+        ("compare", raw, raw, "--dtype", "f65"),
+        ("compare", raw, raw, "--dtype", "f64", "--shape", "3x"),
+        ("compare", raw, raw, "--dtype", "f64", "--shape", "9"),
+        ("compare", raw, raw, "--dtype", "f64", "--offset", "65"),
+        ("compare", raw, raw, "--format", "parchment"),
+        ("index", raw, "--dtype", "f64", "--chunk", "5000"),
+        ("index", raw, "--dtype", "f64", "--chunk", "5G"),
+        ("index", raw, "--dtype", "f64", "--atol", "-1"),
+        ("index", raw, "--dtype", "f64", "--residue-bits", "3"),
+        ("show",),
+        ("show", a, "--step", "11"),
+        ("log", tmp_path),
+        ("verify",),
+        ("verify", tmp_path),
+    ):
+        check_error(command(*arguments))
+    assert os.listdir(tmp_path) == ["x.dat"]
+
+
+@pytest.mark.parametrize("verb", ["compare", "index", "show", "log", "verify", "demo"])
+def test_help(verb: str) -> None:
+    done = command(verb, "--help")
+    assert done.status == 0 and f"Usage: twinrun {verb}" in done.out and done.err == ""
+
+
+def test_version() -> None:
+    done = command("--version")
+    assert (done.status, done.out) == (0, f"twinrun, version {twinrun.__version__}\n")
+
+
+def test_closed_and_full_output(runs: Path) -> None:
+    """A report that could not be written is neither 0 nor 1, and Python adds nothing of its own."""
+    for arguments in (("compare", runs / "a", runs / "same"), ("compare", runs / "a", runs / "different", "--json", "-"), ("log", runs / "a", "--json")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        for to, said in ((writing, "standard output was closed"), (os.open("/dev/full", os.O_WRONLY), "No space left")):
+            done = subprocess.run([*COMMAND, *arguments], stdout=to, stderr=subprocess.PIPE, text=True, timeout=120)
+            os.close(to)
+            assert done.returncode == 2
+            assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+def test_a_terminal_without_the_signs(runs: Path) -> None:
+    done = process("compare", runs / "a", runs / "different", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.status, done.err) == (1, "")
+    assert done.last.startswith("different: first at step 20")
+
+
+def test_names_cannot_forge_lines(tmp_path: Path) -> None:
+    """Names come from files: line ends and terminal escapes in them are shown as escapes."""
+    name = "x\nsame: 1 field\x1b[2J"
+    for run, value in (("a", 0.0), ("b", 1.0)):
+        with twinrun.Run(tmp_path / run, atol=0.1) as history:
+            history.capture(1, {name: np.full(5, value)})
+    done = command("compare", tmp_path / "a", tmp_path / "b")
+    assert done.status == 1 and done.last.startswith("different: first at step 1, rank 0, x\\nsame: 1 field\\x1b[2J[0]")
+    assert "\x1b" not in done.out
+    shown = command("show", tmp_path / "a")
+    assert shown.status == 0 and "\x1b" not in shown.out and "\nsame" not in shown.out
+
+
+def test_defects_are_never_taken_for_a_verdict(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(*_: object, **__: object) -> None:
+        raise ValueError("some\ndefect")
+
+    monkeypatch.setattr("twinrun.cli.compare.compare_runs", defect)
+    done = command("compare", runs / "a", runs / "same")
+    assert done.status == 2 and done.err.count("\n") == 1
+    assert "a defect of twinrun: ValueError: some\\ndefect; please report it" in done.err
+
+
+def test_show_and_log(runs: Path) -> None:
+    shown = command("show", runs / "a", "--step", "20")
+    assert shown.status == 0 and "step 20, rank 0 (3 in all)" in shown.out
+    assert "40x50" in shown.out and "1e-09, 4 bits" in shown.out and "exact" in shown.out
+    listed = command("log", runs / "a")
+    assert listed.status == 0 and listed.last.startswith("3 steps, ")
+    d = load_json(command("log", runs / "a", "--json").out)
+    assert [s["step"] for s in d["steps"]] == [10, 20, 30] and d["atol"] == 1e-9
+    assert "kernels: " in command("show", "--system").out
+    metadata = runs / "a" / "step-0000000010" / "rank-00000.twm"
+    assert "40x50" in command("show", metadata).out
+
+
+def test_the_largest_difference_may_come_from_the_metadata_alone(runs: Path) -> None:
+    """A wider tolerance than captured: nothing differs, and the table says that the maximum is a bound."""
+    done = command("compare", runs / "a", runs / "different", "--atol", "1")
+    assert done.status == 0 and "≤ " in done.out

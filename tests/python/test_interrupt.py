@@ -1,0 +1,239 @@
+"""Ctrl-C at any moment: status 2, one line, no half file, and a history that stays whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pytest
+from commands import check_error, command, load_json, process
+
+import twinrun
+
+
+class InterruptAt:
+    """Ctrl-C at the n-th call of a function inside twinrun, or that it makes; counts them all."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.calls = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        # Not in generators: Python drops what is raised while it throws one away.
+        if event in ("call", "c_call") and f"{os.sep}twinrun{os.sep}" in code.co_filename and code.co_name != "<genexpr>":
+            self.calls += 1
+            if self.calls == self.n:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    def during(self, work: Callable[[], object]) -> object:
+        sys.setprofile(self)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    x = np.random.default_rng(1).normal(size=3000)
+    for name in "ab":
+        with twinrun.Run(tmp_path / name, atol=1e-6) as run:
+            run.capture(1, {"x": x})
+        np.save(tmp_path / f"{name}.npy", x)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def moments(work: Callable[[], object], count: int) -> list[int]:
+    """`count` calls spread over all that `work` makes."""
+    work()  # what is loaded or cached at first use
+    counter = InterruptAt(0)
+    counter.during(work)
+    assert counter.calls > count
+    return [2 + i * (counter.calls - 2) // count for i in range(count)]  # the first is main() itself
+
+
+def test_compare_at_any_moment(files: tuple[Path, Path], tmp_path: Path) -> None:
+    report = tmp_path / "r.json"
+
+    def work() -> object:
+        return command("compare", *files, "--json", report)
+
+    for n in moments(work, 120):
+        report.write_text('{"verdict": "same"}')
+        done = InterruptAt(n).during(work)
+        assert done.status == 2 and done.err.count("\n") == 1, (n, done)
+        assert done.err == "twinrun: interrupted: nothing was brought to its end\n", (n, done)
+        load_json(report.read_text())  # old, new or "incomparable": whole in any case
+        assert [name for name in os.listdir(tmp_path) if name.startswith("tmp")] == []
+    assert work().status == 0
+
+
+def test_index_at_any_moment(files: tuple[Path, Path], tmp_path: Path) -> None:
+    def work() -> object:
+        return command("index", tmp_path / "a.npy", "--atol", "1e-6", "--refresh")
+
+    for n in moments(work, 60):
+        Path(tmp_path / "a.npy.twm").unlink(missing_ok=True)
+        done = InterruptAt(n).during(work)
+        check_error(done, "interrupted")
+        left = sorted(p.name for p in tmp_path.iterdir() if "twm" in p.name)
+        assert left in ([], ["a.npy.twm"]), n
+        if left:
+            assert twinrun.verify(tmp_path / "a.npy")[0] == []
+    assert work().status == 0
+
+
+def test_capture_at_any_moment(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    x = np.arange(500.0)
+    with twinrun.Run(path) as run:
+        run.capture(0, {"x": x})
+
+        def work(step: int) -> None:
+            run.capture(step, {"x": x, "big-endian": x.astype(">f8"), "strided": x[::2]})
+
+        steps = itertools.count(1000)
+        for step, n in enumerate(moments(lambda: work(next(steps)), 40), start=1):
+            try:
+                InterruptAt(n).during(lambda step=step: work(step))
+            except KeyboardInterrupt:
+                pass
+            assert twinrun.verify(path)[0] == []
+            if step not in run.steps:
+                work(step)
+        assert run.steps == [*range(41), 1000, 1001]
+    assert command("compare", path, path).status == 0
+
+
+def interrupt_when(exists: Callable[[], bool], work: Callable[[], object]) -> bool:
+    """Runs `work` and sends Ctrl-C as soon as `exists()`; whether it was interrupted."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            if exists():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch)
+    try:
+        watcher.start()
+        try:
+            work()
+        finally:
+            done.set()
+            watcher.join()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_in_the_middle_of_a_capture(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    x = np.zeros(1 << 21)
+    with twinrun.Run(path) as run:
+        run.capture(1, {"x": x[:10]})
+        for step in (2, 3):
+            part = {2: path / ".step-0000000002.tmp", 3: path / ".step-0000000003.tmp" / "rank-00000.twm.tmp"}[step]
+            assert interrupt_when(part.exists, lambda step=step: run.capture(step, {"x": x}))
+            assert twinrun.verify(path)[0] == []
+            assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in run.steps)]
+            if step not in run.steps:
+                run.capture(step, {"x": x})
+        assert run.steps == [1, 2, 3]
+    assert command("compare", path, path).status == 0
+
+
+TRAP = """
+import os, sys
+import numpy as np
+from twinrun.cli import main
+from twinrun.formats import Field, FileContent, Format, register
+
+def open_trap(path):
+    def read(first, count):
+        os.write(2, b"reading\\n")
+        os.read(0, 1)  # waits until Ctrl-C
+        return np.zeros(count)
+    content = FileContent(path, "trap")
+    content.add(Field("x", "f64", "little", (1000000,), read=read))
+    return content
+
+register(Format("trap", "waits for Ctrl-C", open_trap, suffixes=(".trap",)))
+main()
+"""
+
+
+@pytest.mark.parametrize("verb", ["compare", "index"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_while_reading(verb: str, threads: int, tmp_path: Path) -> None:
+    """A read that Ctrl-C ends is an interrupt, not damage; other threads' reads are waited for."""
+    path, report = tmp_path / "x.trap", tmp_path / "r.json"
+    path.write_bytes(b"x")
+    arguments = ["compare", path, path, "--json", report] if verb == "compare" else ["index", path]
+    p = subprocess.Popen(
+        [sys.executable, "-c", TRAP, *arguments, "--threads", str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert p.stderr.readline() == b"reading\n"
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=120)  # closes stdin: reads that Ctrl-C cannot end do end
+    said = err.replace(b"reading\n", b"")
+    assert (p.returncode, out) == (2, b"")
+    assert said == b"twinrun: interrupted: nothing was brought to its end\n"
+    left = sorted(os.listdir(tmp_path))
+    assert left == (["r.json", "x.trap"] if verb == "compare" else ["x.trap"])
+    if verb == "compare":
+        assert load_json(report.read_text())["verdict"] == "incomparable"
+
+
+AT_OPEN = """
+import signal, sys
+nth = int(sys.argv.pop(1))
+seen = 0
+def hook(event, args):
+    global seen
+    if event == "open" and ("twinrun" in str(args[0]) or "numpy" in str(args[0])):
+        seen += 1
+        if seen == nth:
+            signal.raise_signal(signal.SIGINT)
+from twinrun.__main__ import main
+sys.addaudithook(hook)
+main()
+"""
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5, 20, 60])
+def test_while_the_program_loads(nth: int, files: tuple[Path, Path]) -> None:
+    """At the n-th file of twinrun or numpy that is opened: imports are part of "any moment"."""
+    done = process("compare", *files, python=("-c", AT_OPEN, nth))
+    check_error(done, "interrupted")
+
+
+def test_through_a_progress_callback(files: tuple[Path, Path]) -> None:
+    """What a callback raises ends the work and comes out unchanged."""
+
+    class Stop(Exception):
+        pass
+
+    def progress(*_: object) -> None:
+        raise Stop
+
+    big = np.zeros(1 << 23)
+    try:
+        twinrun.compare(big, big, progress=progress, threads=1)
+    except Stop:
+        pass
+    assert twinrun.compare(*files).same
