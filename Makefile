@@ -14,6 +14,7 @@ FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+BENCH_ARGS ?=
 
 # Caches and temporary files of all tools. A PIP_CACHE_DIR of the user's own is respected.
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -81,7 +82,7 @@ coverage: ## Run the C++ tests and print which lines they reach
 
 bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmarks.md' keeps them)
 	@$(PYTHON_VENV) bench/compare_bench.py --programs $(BIN) $(BENCH_ARGS)
-	@tools/bench.sh $(BIN)
+	@for program in $$(ls $(BIN)/bench_* | grep -v '/bench_build$$'); do echo "== $${program##*/}"; $$program || exit; done
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds
 	@tools/setup.sh fuzz

@@ -151,8 +151,8 @@ def dense(distance: float) -> Change:
 
 
 def _one_ulp(piece: np.ndarray, rng: np.random.Generator, _first: int) -> np.ndarray:
-    # Neighbouring floats have neighbouring bits; 0 and the largest float do not occur in N(0, 1) of this size.
-    return (piece.view(np.int32) + _signs(rng, piece.size)).view(np.float32)
+    # Not by arithmetic on the bits: N(0, 1) of this size holds zeros, whose bits have no neighbour below.
+    return np.nextafter(piece, _signs(rng, piece.size) * np.float32(np.inf))
 
 
 def sparse_chunks(chunks: int) -> np.ndarray:
@@ -223,8 +223,14 @@ def run_simulation(program: str, particles: int, steps: int, captures: str, fold
     folder.mkdir(parents=True)
     for run in "ab":
         subprocess.run(
-            [program, "--particles", str(particles), "--steps", str(steps), "--capture", captures]
-            + ["--output", str(folder / run), "--quiet"],
+            [
+                program,
+                "--quiet",
+                f"--particles={particles}",
+                f"--steps={steps}",
+                f"--capture={captures}",
+                f"--output={folder / run}",
+            ],
             check=True,
         )
         for path in sorted((folder / run).rglob("*.f32")):
@@ -236,7 +242,12 @@ def simulation_case(eps: float, runs: Path, folder: Path) -> Case:
     """The two runs under a tolerance. runs: the folder that run_simulation filled."""
     shutil.copytree(runs, folder / "data", copy_function=os.link)
     arrays = [
-        Array(str(path.relative_to(runs / "a").with_suffix("")), str(path.relative_to(runs / "a")), 0, path.stat().st_size // 4)
+        Array(
+            str(path.relative_to(runs / "a").with_suffix("")),
+            str(path.relative_to(runs / "a")),
+            0,
+            path.stat().st_size // 4,
+        )
         for path in sorted((runs / "a").rglob("*.f32"))
     ]
     title = f"(v) two runs of minihacc, eps = {eps:g}"

@@ -13,7 +13,15 @@ from pathlib import Path
 
 def _fio(files: list[Path], engine: str) -> float:
     """Seconds to read all files with O_DIRECT, a job a file, by fio's own clock (its start takes longer than the read)."""
-    command = ["fio", "--output-format=json", "--readonly", "--rw=read", "--bs=1M", "--direct=1", f"--ioengine={engine}"]
+    command = [
+        "fio",
+        "--output-format=json",
+        "--readonly",
+        "--rw=read",
+        "--bs=1M",
+        "--direct=1",
+        f"--ioengine={engine}",
+    ]
     command += ["--iodepth=16", "--thread", "--group_reporting"]
     for i, path in enumerate(files):
         command += [f"--name=job{i}", f"--filename={path}"]
@@ -71,7 +79,11 @@ def read_bytes_of_process() -> int:
 def machine(data: Path) -> dict[str, str]:
     """The machine in words. data: where the benchmark's files lie."""
     cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
         os.uname().machine,
     )
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -87,7 +99,10 @@ def machine(data: Path) -> dict[str, str]:
 def _storage(data: Path) -> str:
     device = os.stat(data).st_dev
     place = f"{os.major(device)}:{os.minor(device)}"
-    fields = next((f for f in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines()) if f[2] == place), None)
+    fields = next(
+        (f for f in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines()) if f[2] == place),
+        None,
+    )
     if fields is None:
         return "unknown"
     kind, source = fields[fields.index("-") + 1 :][:2]

@@ -80,10 +80,20 @@ def all_goals(
         ("noise-1e-7", "every element off by 1e-7"),
     ):
         goals.append(_above(f"{title}, warm, 4 KiB chunks", " GB/s", 8, rate(case, four, "warm"), False))
-    for case, title in (("noise-1", "every element off by 1% of eps"), ("noise-40", "every element off by 40% of eps")):
+    for case, title in (
+        ("noise-1", "every element off by 1% of eps"),
+        ("noise-40", "every element off by 40% of eps"),
+    ):
         found = results.get((case, four, "warm"))
         read = None if found is None else found.outcome.element_bytes
-        goals.append(Goal(f"{title}: element bytes read", "0", None if read is None else str(read), None if read is None else read == 0))
+        goals.append(
+            Goal(
+                f"{title}: element bytes read",
+                "0",
+                None if read is None else str(read),
+                None if read is None else read == 0,
+            )
+        )
         goals.append(_above(f"{title}: cold, against direct", "x", 6, ratio(case, four, direct, "cold")))
     for case, title in (("identical", "identical"), ("sparse", "0.1% of chunks differ")):
         goals.append(_above(f"{title}: cold, against direct", "x", 50, ratio(case, four, direct, "cold")))
@@ -91,9 +101,22 @@ def all_goals(
     for case, title in (("identical", "identical"), ("noise-1", "every element off by 1% of eps")):
         found, limit = results.get((case, direct, "cold")), storage.get(case)
         value = None if found is None or not limit else 2 * found.rate.median * 1e9 / limit
-        goals.append(_above(f"direct, io_uring, cold, against what the storage reads ({title})", "", 0.9, value))
-        goals.append(_above(f"direct, io_uring, warm, against numpy ({title})", "x", 3, ratio(case, direct, "numpy", "warm")))
-    limit, four_bits, published = building.get("memory_read"), building.get("build/linear_4"), building.get("build/published")
+        goals.append(
+            _above(f"direct, io_uring, cold, against what the storage reads ({title})", "", 0.9, value)
+        )
+        goals.append(
+            _above(
+                f"direct, io_uring, warm, against numpy ({title})",
+                "x",
+                3,
+                ratio(case, direct, "numpy", "warm"),
+            )
+        )
+    limit, four_bits, published = (
+        building.get("memory_read"),
+        building.get("build/linear_4"),
+        building.get("build/published"),
+    )
     goals.append(
         _above(
             "building digests and 4-bit residues in memory, all cores, against reading memory",
@@ -103,7 +126,12 @@ def all_goals(
         )
     )
     goals.append(
-        _above("the same against building published digests", "x", 5, four_bits / published if four_bits and published else None)
+        _above(
+            "the same against building published digests",
+            "x",
+            5,
+            four_bits / published if four_bits and published else None,
+        )
     )
     goals.append(
         Goal(

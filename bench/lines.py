@@ -85,7 +85,10 @@ def _outcome(result: twinrun.Comparison, bytes_read: int | None = None) -> Outco
 def _direct_mmap(case: Case) -> Outcome:
     """Mapped files, compared as arrays: the kernel's page faults and read-ahead bring the data."""
     sides = [
-        {x.name: np.memmap(case.data_file(run, x), np.float32, "r", x.offset, (x.count,)) for x in case.arrays}
+        {
+            x.name: np.memmap(case.data_file(run, x), np.float32, "r", x.offset, (x.count,))
+            for x in case.arrays
+        }
         for run in "ab"
     ]
     result = twinrun.compare(*sides, atol=case.eps, method="direct")

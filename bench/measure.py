@@ -25,7 +25,12 @@ class Spread:
 
     def json(self) -> dict:
         """As the results file keeps it."""
-        return {"median": self.median, "min": min(self.values), "max": max(self.values), "count": len(self.values)}
+        return {
+            "median": self.median,
+            "min": min(self.values),
+            "max": max(self.values),
+            "count": len(self.values),
+        }
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from measure import Spread
 
-BEGIN = "<!-- measured: begin (make bench BENCH_ARGS='--write docs/benchmarks.md' rewrites all up to the end) -->"
+BEGIN = "<!-- measured: begin; make bench BENCH_ARGS='--write docs/benchmarks.md' rewrites this -->"
 END = "<!-- measured: end -->"
 
 
@@ -45,16 +45,22 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(r[i]) for r in (header, *rows)) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))) + " |"
+        padded = [c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]
+        return "| " + " | ".join([cells[0].ljust(widths[0]), *padded]) + " |"
 
-    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    rule = "|" + "-" * (widths[0] + 2) + "|" + "".join("-" * (w + 1) + ":|" for w in widths[1:])
     return "\n".join([line(header), rule, *map(line, rows)])
 
 
-def rewrite(document: Path, text: str) -> None:
-    """Puts `text` between the marks of a document. ValueError if it has none."""
-    old = document.read_text()
-    if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
+def split(document: Path) -> tuple[str, str]:
+    """What comes before and after the measured part of a document, marks included. ValueError if it has none."""
+    text = document.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(f"{document}: lacks the lines {BEGIN!r} and {END!r}")
-    head, tail = old[: old.index(BEGIN) + len(BEGIN)], old[old.index(END) :]
-    document.write_text(f"{head}\n\n{text.strip()}\n\n{tail}")
+    return text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+
+
+def rewrite(document: Path, measured: str) -> None:
+    """Puts text between the marks of a document."""
+    head, tail = split(document)
+    document.write_text(f"{head}\n\n{measured.strip()}\n\n{tail}")

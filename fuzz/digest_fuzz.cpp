@@ -17,7 +17,9 @@ double tolerance(Input& input) {
     if (bits == 0) return 0;
     // Any number, or one of a size that data has.
     const double x = std::fabs(std::bit_cast<double>(bits));
-    return std::isfinite(x) ? x : std::ldexp(1 + static_cast<double>(bits & 0xFFFF) / 65536, static_cast<int>(bits >> 16 & 63) - 40);
+    return std::isfinite(x) ? x
+                            : std::ldexp(1 + static_cast<double>(bits & 0xFFFF) / 65536,
+                                         static_cast<int>(bits >> 16 & 63) - 40);
 }
 
 struct Made {
@@ -31,7 +33,8 @@ Made make(const DigestSettings& settings, const ElementView& view, std::uint64_t
     Made made;
     const std::size_t chunk = digester.shape().chunk_scalars;
     made.digests.resize((scalars + chunk - 1) / chunk);
-    made.residues.assign(chunk_residue_bytes(view.scalar, scalars, settings.rule.residue_bits), std::byte{0xA5});
+    made.residues.assign(chunk_residue_bytes(view.scalar, scalars, settings.rule.residue_bits),
+                         std::byte{0xA5});
     digester.chunks(view, 0, scalars, made.digests.data(), made.residues.data(), &made.counts);
     return made;
 }
@@ -44,7 +47,8 @@ void check_kernels(Input& input, Backend backend) {
     SketchBlock portable, other;
     digest_kernels(Backend::portable).sketch(a.data(), b.data(), n, bits, &portable);
     digest_kernels(backend).sketch(a.data(), b.data(), n, bits, &other);
-    require(portable.correction == other.correction && portable.beyond == other.beyond && portable.counts == other.counts);
+    require(portable.correction == other.correction && portable.beyond == other.beyond &&
+            portable.counts == other.counts);
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t bytes = std::min<std::size_t>(pattern.size() * repeats, 40000);
     const std::size_t items = bytes / (item + gap);
     std::vector<std::byte> memory(before + items * (item + gap));
-    for (std::size_t i = before; i < memory.size(); ++i) memory[i] = pattern[(i - before) % pattern.size()];
+    for (std::size_t i = before; i < memory.size(); ++i)
+        memory[i] = pattern[(i - before) % pattern.size()];
     ElementView view = dense_view(*dtype, memory.data() + before);
     view.stride += gap;
     view.swap = (form & 0x80) != 0;

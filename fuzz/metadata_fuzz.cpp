@@ -25,7 +25,8 @@ void check_directory(std::span<const std::byte> body, std::uint64_t file_bytes) 
     // What the layers above compute from an accepted directory.
     for (const FieldMetadata& field : directory.fields) {
         std::uint64_t covered = 0;
-        for (const Extent& e : field.extents) covered += e.count;
+        for (const Extent& e : field.extents)
+            covered += e.count;
         fuzz::require(field.extents.empty() || covered == field.items());
         fuzz::require(field.data_bytes() / item_bytes(field.dtype) == field.items());
         fuzz::require(field.chunks() <= field.tree().nodes());

@@ -22,7 +22,9 @@ double tolerance(Input& input, std::uint8_t form) {
     const auto bits = input.take<std::uint64_t>();
     switch (form % 4) {
         case 0: return 0;
-        case 1: return std::ldexp(1 + static_cast<double>(bits & 0xFFFF) / 65536, static_cast<int>(bits >> 16 & 63) - 48);
+        case 1:
+            return std::ldexp(1 + static_cast<double>(bits & 0xFFFF) / 65536,
+                              static_cast<int>(bits >> 16 & 63) - 48);
         case 2: return std::ldexp(1.0, static_cast<int>(bits % 2000) - 1000);
         default: {
             const double x = std::fabs(std::bit_cast<double>(bits));
@@ -92,10 +94,12 @@ void perturb(Input& input, DType dtype, double step, std::vector<std::byte>& byt
         const auto how = input.take<std::uint8_t>();
         if ((how & 0xE0) == 0) continue;
         if (how >= 0xF8) {
-            for (std::size_t i = 0; i < size; ++i) bytes[at + i] ^= input.take<std::byte>();
+            for (std::size_t i = 0; i < size; ++i)
+                bytes[at + i] ^= input.take<std::byte>();
             continue;
         }
-        const double factor = (static_cast<double>(how & 0x7F) - 63) / 48;  // of the tolerance, and a little more
+        const double factor =
+            (static_cast<double>(how & 0x7F) - 63) / 48;  // of the tolerance, and a little more
         const auto add = [&]<class T>(T) {
             T value{};
             std::memcpy(&value, &bytes[at], size);
@@ -145,7 +149,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((forms & 0x80) != 0) {
         second = input.take_bytes(scalars * item);
     } else {
-        perturb(input, dtype, settings.tolerance.atol != 0 ? settings.tolerance.atol : settings.tolerance.rtol, second);
+        perturb(input, dtype,
+                settings.tolerance.atol != 0 ? settings.tolerance.atol : settings.tolerance.rtol, second);
     }
     const ElementView view_a = dense_view(dtype, first.data());
     const ElementView view_b = dense_view(dtype, second.data());
@@ -176,8 +181,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (settings.rule.residue_bits != 0 && reach.usable) {
         const ChunkShape shape = chunk_shape(dtype, settings.chunk_bytes, settings.rule.residue_bits);
         const SketchVerdict verdict =
-            check_sketch(digest_kernels(), shape, scalars, settings.rule.residue_bits, reach.widest, a.digest.fine,
-                         b.digest.fine, a.residues.data(), b.residues.data());
+            check_sketch(digest_kernels(), shape, scalars, settings.rule.residue_bits, reach.widest,
+                         a.digest.fine, b.digest.fine, a.residues.data(), b.residues.data());
         if (verdict.proven) require(!any_differs);
         require(verdict.proven == cells_close);
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters a periodic n x n x n field in Fourier space, with FFTW's single-precision transforms.
 //
-// The threads share out planes and pencils, each transformed by a single-threaded plan made with FFTW_ESTIMATE.
-// So the result does not depend on the number of threads, as FFTW's own threaded plans would make it.
+// The threads share out planes and pencils, each transformed by a single-threaded plan made with
+// FFTW_ESTIMATE. So the result does not depend on the number of threads, as FFTW's own threaded plans would
+// make it.
 #pragma once
 
 #include <complex>
@@ -37,11 +38,13 @@ class FourierFilter {
     FourierFilter& operator=(const FourierFilter&) = delete;
 
     std::size_t size() const { return n_; }
-    // Floats from one row of n values to the next; room for n / 2 + 1 complex values, padded to whole cache lines.
+    // Floats from one row of n values to the next; room for n / 2 + 1 complex values, padded to whole cache
+    // lines.
     std::size_t row_stride() const { return row_; }
     std::size_t floats() const { return n_ * n_ * row_; }
 
-    // Replaces field by the inverse transform of filter * transform of field, both unnormalised (a factor n^3).
+    // Replaces field by the inverse transform of filter * transform of field, both unnormalised (a factor
+    // n^3).
     void apply(float* field, const Filter& filter) const;
 
     // Signed frequency of index i: 0, 1, ..., n/2, ..., -1.

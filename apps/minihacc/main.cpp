@@ -68,7 +68,8 @@ struct Arguments {
     bool help = false;
 };
 
-std::uint64_t parse_whole(std::string_view option, std::string_view text, std::uint64_t least, std::uint64_t most) {
+std::uint64_t parse_whole(std::string_view option, std::string_view text, std::uint64_t least,
+                          std::uint64_t most) {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
@@ -173,7 +174,8 @@ Arguments parse(int argc, char** argv) {
                 arguments.captures->push_back(step);
     }
     if (arguments.threads == 0)
-        // Two threads share even a single core, so that the default never hides what threads do to the result.
+        // Two threads share even a single core, so that the default never hides what threads do to the
+        // result.
         arguments.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 1024u));
     return arguments;
 }
@@ -196,7 +198,8 @@ void run(const Arguments& arguments) {
     const auto capture = [&](std::uint64_t step) {
         if (std::binary_search(arguments.captures->begin(), arguments.captures->end(), step)) {
             const auto fields = simulation.fields();
-            for (const auto& sink : sinks) sink->capture(step, fields);
+            for (const auto& sink : sinks)
+                sink->capture(step, fields);
         }
     };
     const minihacc::Energy first = arguments.quiet ? minihacc::Energy{} : simulation.energy();
@@ -204,16 +207,18 @@ void run(const Arguments& arguments) {
         if (arguments.quiet) return;
         const minihacc::Energy e = simulation.energy();
         const double drift = (e.total() - first.total()) / (e.kinetic + std::abs(e.potential));
-        std::printf("%6llu  %13.6e  %13.6e  %13.6e  %+9.2e  %8.3f\n", static_cast<unsigned long long>(step), e.kinetic,
-                    e.potential, e.total(), drift, seconds);
+        std::printf("%6llu  %13.6e  %13.6e  %13.6e  %+9.2e  %8.3f\n", static_cast<unsigned long long>(step),
+                    e.kinetic, e.potential, e.total(), drift, seconds);
         std::fflush(stdout);
     };
 
     if (!arguments.quiet) {
-        std::printf("minihacc: %zu particles, mesh %zu^3, %d threads, seed %llu, %s\n", count, simulation.mesh_size(),
-                    arguments.threads, static_cast<unsigned long long>(arguments.simulation.seed),
+        std::printf("minihacc: %zu particles, mesh %zu^3, %d threads, seed %llu, %s\n", count,
+                    simulation.mesh_size(), arguments.threads,
+                    static_cast<unsigned long long>(arguments.simulation.seed),
                     arguments.simulation.deterministic ? "deterministic" : "not deterministic");
-        std::printf("%6s  %13s  %13s  %13s  %9s  %8s\n", "step", "kinetic", "potential", "total", "drift", "seconds");
+        std::printf("%6s  %13s  %13s  %13s  %9s  %8s\n", "step", "kinetic", "potential", "total", "drift",
+                    "seconds");
     }
     report(0, seconds_since(start));
     capture(0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The long-range half of the force: deposit with triangular clouds, Poisson's equation by FFT, gradient, interpolation.
-// Box side, total mass of the particles and the gravitational constant are all 1 here and everywhere in minihacc.
+// The long-range half of the force: deposit with triangular clouds, Poisson's equation by FFT, gradient,
+// interpolation. Box side, total mass of the particles and the gravitational constant are all 1 here and
+// everywhere in minihacc.
 #pragma once
 
 #include <cmath>
@@ -24,15 +25,16 @@ struct MeshSample {
 
 class Mesh {
    public:
-    // split: length r_s of the force split; the mesh carries the potential erf(r / 2 r_s) / r of each particle.
+    // split: length r_s of the force split; the mesh carries the potential erf(r / 2 r_s) / r of each
+    // particle.
     Mesh(std::size_t n, double split, ThreadTeam& team);
 
     std::size_t size() const { return filter_.size(); }
 
     void clear();
 
-    // Adds each particle's unit weight to its 27 nearest mesh points. Many threads add to one point at once, so that
-    // the order of the floating-point additions, and with it the rounding, differs from run to run.
+    // Adds each particle's unit weight to its 27 nearest mesh points. Many threads add to one point at once,
+    // so that the order of the floating-point additions, and with it the rounding, differs from run to run.
     void deposit_atomic(const SortedPositions& particles);
 
     // The same sum in one fixed order for any number of threads. slab_begin[s] is the first particle with
@@ -47,8 +49,8 @@ class Mesh {
     MeshSample sample(float x, float y, float z) const;
 
    private:
-    // Triangular-shaped clouds. With cloud-in-cell's 2 points, a split 1.4 times as long (2.7 times the pairs) still
-    // left errors of 2% in single pairs' forces, where these leave less than 1%.
+    // Triangular-shaped clouds. With cloud-in-cell's 2 points, a split 1.4 times as long (2.7 times the
+    // pairs) still left errors of 2% in single pairs' forces, where these leave less than 1%.
     static constexpr int kPoints = 3;
     struct Stencil;
     Stencil stencil(float x, float y, float z) const;

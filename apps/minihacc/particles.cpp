@@ -15,7 +15,8 @@ namespace {
 // Root mean square displacement, in lattice spacings. Tied to the lattice, not to the box, so that structure
 // collapses within the first ten or twenty steps of a default run whatever the number of particles.
 constexpr double kDisplacement = 0.5;
-// The density spectrum is k^kSlope exp(-(k / k_cut)^2), with k_cut in units of the lattice's Nyquist frequency.
+// The density spectrum is k^kSlope exp(-(k / k_cut)^2), with k_cut in units of the lattice's Nyquist
+// frequency.
 constexpr double kSlope = 0.0;
 constexpr double kCut = 0.5;
 

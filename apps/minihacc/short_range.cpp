@@ -187,8 +187,8 @@ void CellSummer::gather(std::size_t cx, std::size_t cy, std::size_t cz) {
         float* x = all.x.data() + all.count;
         float* y = all.y.data() + all.count;
         float* z = all.z.data() + all.count;
-        // A row holds a dozen particles or so: whole blocks, whose excess the next row overwrites, spare the loops'
-        // remainders.
+        // A row holds a dozen particles or so: whole blocks, whose excess the next row overwrites, spare the
+        // loops' remainders.
         for (std::size_t block = 0; block < n; block += kBlock) {
             move_block(x + block, sorted.x.data() + begin + block, x0);
             move_block(y + block, sorted.y.data() + begin + block, y0);
@@ -221,7 +221,8 @@ void CellSummer::gather(std::size_t cx, std::size_t cy, std::size_t cz) {
     all.pad();
 }
 
-// Takes the cell's particles in one octant as targets, and all within the cutoff of the box around them as close_.
+// Takes the cell's particles in one octant as targets, and all within the cutoff of the box around them as
+// close_.
 bool CellSummer::select(unsigned octant, std::size_t count) {
     targets_.clear();
     std::array<float, 3> low{}, high{};
@@ -297,7 +298,8 @@ PairSum sum_pairs_portable(const float* x, const float* y, const float* z, std::
 }
 
 #if defined(__x86_64__)
-// Compiled without contraction (-ffp-contract=off), like everything: only the order of the lanes' sums differs.
+// Compiled without contraction (-ffp-contract=off), like everything: only the order of the lanes' sums
+// differs.
 __attribute__((target("avx2"))) PairSum sum_pairs_avx2(const float* x, const float* y, const float* z,
                                                        std::size_t count, float tx, float ty, float tz,
                                                        const PairLaw& law) {

@@ -14,9 +14,11 @@
 namespace minihacc {
 
 // Per unit mass, at squared distance s < cutoff^2 (Plummer softening e):
-//   acceleration = displacement * ((s + e^2)^-3/2 - force(t)),   potential = -((s + e^2)^-1/2 - potential(t)),
-// where t = 2 s / cutoff^2 - 1. The polynomials stand for the mesh's erf(r / 2 r_s) / r and its gradient, as in HACC
-// (Habib et al., New Astronomy 42, 2016): even in r and smooth, so few terms do, and no erfc is needed per pair.
+//   acceleration = displacement * ((s + e^2)^-3/2 - force(t))
+//   potential = -((s + e^2)^-1/2 - potential(t))
+// where t = 2 s / cutoff^2 - 1. The polynomials stand for the mesh's erf(r / 2 r_s) / r and its gradient, as
+// in HACC (Habib et al., New Astronomy 42, 2016): even in r and smooth, so few terms do, and no erfc is
+// needed per pair.
 struct PairLaw {
     static constexpr int kDegree = 6;  // within 0.15% of Newton's force everywhere
 
@@ -35,7 +37,8 @@ class CellList {
 
     CellList(double cutoff, ThreadTeam& team);
 
-    // Sorts by cell. Within a cell the order is that of the threads' arrival, or by particle number if ordered.
+    // Sorts by cell. Within a cell the order is that of the threads' arrival, or by particle number if
+    // ordered.
     void build(std::span<const float> x, std::span<const float> y, std::span<const float> z, bool ordered);
 
     std::size_t cells_per_side() const { return side_; }
@@ -87,8 +90,8 @@ class CellSummer {
     }
 
    private:
-    // From this number of particles on, a cell's octants each get a shorter list of candidates. Fewer particles do
-    // not repay the pass over all candidates that makes it (an estimate; not tuned).
+    // From this number of particles on, a cell's octants each get a shorter list of candidates. Fewer
+    // particles do not repay the pass over all candidates that makes it (an estimate; not tuned).
     static constexpr std::size_t kCrowd = 48;
 
     // Relative to the cell's centre, which keeps all bits of close distances. Padded with far-away points.

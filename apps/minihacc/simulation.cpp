@@ -104,7 +104,8 @@ void Simulation::step(bool negative_time) {
     team_.for_pieces(p.size(), kPiece, kick);
 }
 
-// Adds up body(i). The pieces' sums are merged in the order in which they are done, or by number if deterministic.
+// Adds up body(i). The pieces' sums are merged in the order in which they are done, or by number if
+// deterministic.
 template <class Value, class Body>
 Value Simulation::sum_over_particles(Body&& body) const {
     const std::size_t count = particles_.size();

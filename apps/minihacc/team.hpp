@@ -16,7 +16,8 @@ namespace minihacc {
 
 class ThreadTeam {
    public:
-    // The calling thread is rank 0; size - 1 threads are started. Throws std::system_error when they cannot be.
+    // The calling thread is rank 0; size - 1 threads are started. Throws std::system_error when they cannot
+    // be.
     explicit ThreadTeam(int size);
     ~ThreadTeam();
     ThreadTeam(const ThreadTeam&) = delete;

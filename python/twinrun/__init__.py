@@ -1,10 +1,10 @@
 """twinrun: run it twice, and know where, when and why it differs.
 
-    with twinrun.Run("runs/a", atol=1e-6) as run:      # in the simulation
-        run.capture(step, {"x": x, "v": v})
+with twinrun.Run("runs/a", atol=1e-6) as run:      # in the simulation
+    run.capture(step, {"x": x, "v": v})
 
-    result = twinrun.compare("runs/a", "runs/b")        # afterwards; also files, folders and arrays
-    print(result.verdict, result.first_divergence)
+result = twinrun.compare("runs/a", "runs/b")        # afterwards; also files, folders and arrays
+print(result.verdict, result.first_divergence)
 """
 
 from __future__ import annotations

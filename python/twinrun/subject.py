@@ -16,7 +16,7 @@ import numpy as np
 from . import _core
 from .arrays import view
 from .errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
-from .formats import Field, FileContent, open_file
+from .formats import Field, FileContent, formats, open_file
 from .formats.files import reading
 from .formats.folder import DataFile, is_history, list_folder
 from .formats.model import ITEMSIZE, storage_dtype
@@ -323,7 +323,7 @@ class _Files(Subject):
         if not isinstance(file, str):
             single = len(refs) == 1
             for ref in refs:  # the name in the folder: see formats.folder
-                if single and _is_one_array(file):
+                if single and _one_array_format(file.format):
                     ref.name = file.prefix
                 elif file.use_prefix:
                     ref.name = f"{file.prefix}/{ref.name}"
@@ -360,10 +360,9 @@ class _Files(Subject):
         check_current(metadata, attached, self.notes, content.files())
 
 
-def _is_one_array(file: DataFile) -> bool:
-    from .formats import formats
-
-    return formats()[file.format].one_array
+def _one_array_format(name: str) -> bool:
+    known = formats().get(name)
+    return known is not None and known.one_array
 
 
 def open_subject(what: object, options: Mapping[str, object] | None = None) -> Subject:
@@ -413,6 +412,7 @@ class _Metadata(Subject):
         metadata = _core.Metadata(self.label)
         data = metadata.data_files[0][0] if metadata.data_files else None
         refs = refs_of_metadata(metadata, (lambda: open_file(data)) if data else None)
+        self.one_array = len(refs) == 1 and _one_array_format(refs[0].facts["format"])
         try:
             check_current(metadata, refs, self.notes)
         except MissingFile:

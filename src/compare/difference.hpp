@@ -30,8 +30,8 @@ using Histogram = std::array<std::uint64_t, kHistogramBins>;
 // The decades' edges 1e-40 … 1e40, correctly rounded, and tables from d's exponent to its bin.
 struct HistogramTables {
     std::array<double, kDecades + 1> edges;
-    std::array<std::uint8_t, 2048> bin;   // bin of the smallest d with this biased exponent
-    std::array<double, 2048> next;        // d at or above it is one bin further (a binade meets at most one edge)
+    std::array<std::uint8_t, 2048> bin;  // bin of the smallest d with this biased exponent
+    std::array<double, 2048> next;  // d at or above it is one bin further (a binade meets at most one edge)
 };
 const HistogramTables& histogram_tables();
 [[nodiscard]] std::size_t histogram_bin(double d);  // d >= 0, not NaN
@@ -42,19 +42,19 @@ inline constexpr std::uint64_t kNowhere = std::numeric_limits<std::uint64_t>::ma
 struct DifferenceStats {
     std::uint64_t scalars = 0;
     std::uint64_t different = 0;
-    std::uint64_t infinite = 0;         // pairs with d infinite (all of them different)
-    std::uint64_t first = kNowhere;     // first scalar that differs
-    double max_abs = 0;                 // largest d, of all scalars
+    std::uint64_t infinite = 0;           // pairs with d infinite (all of them different)
+    std::uint64_t first = kNowhere;       // first scalar that differs
+    double max_abs = 0;                   // largest d, of all scalars
     std::uint64_t max_abs_at = kNowhere;  // first scalar that has it; kNowhere while max_abs is 0
-    double max_rel = 0;                 // largest d / |a| rounded to float64; infinite for a = 0 or d infinite
+    double max_rel = 0;  // largest d / |a| rounded to float64; infinite for a = 0 or d infinite
     std::uint64_t max_rel_at = kNowhere;
-    double largest = 0;                 // largest finite |a|
-    double sum_squares = 0;             // of finite d, all scalars
-    double sum_squares_different = 0;   // of finite d, scalars that differ
-    double max_rel_different = 0;       // as max_rel, over scalars that differ
+    double largest = 0;                // largest finite |a|
+    double sum_squares = 0;            // of finite d, all scalars
+    double sum_squares_different = 0;  // of finite d, scalars that differ
+    double max_rel_different = 0;      // as max_rel, over scalars that differ
     std::uint64_t max_rel_different_at = kNowhere;
-    Histogram all{};                    // all scalars
-    Histogram over{};                   // scalars that differ
+    Histogram all{};   // all scalars
+    Histogram over{};  // scalars that differ
 
     void merge(const DifferenceStats& later);  // exact but for the two sums; ties go to the smaller index
 };
@@ -63,10 +63,10 @@ struct DifferenceStats {
 // FloatEnvironment(to_nearest). Every backend gives the same counts, places, maxima and histograms; the sums may differ in
 // their last bits.
 struct DifferenceKernels {
-    void (*f32)(const float* a, const float* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
-                DifferenceStats* stats);
-    void (*f64)(const double* a, const double* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
-                DifferenceStats* stats);
+    void (*f32)(const float* a, const float* b, std::size_t n, std::uint64_t index,
+                const DifferenceRule& rule, DifferenceStats* stats);
+    void (*f64)(const double* a, const double* b, std::size_t n, std::uint64_t index,
+                const DifferenceRule& rule, DifferenceStats* stats);
 };
 extern const DifferenceKernels kPortableDifference;
 #if defined(TWINRUN_X86)
@@ -76,15 +76,16 @@ extern const DifferenceKernels kAvx512Difference;
 // 64-bit integers: d is the exact difference, rounded once.
 void portable_difference_i64(const std::int64_t* a, const std::int64_t* b, std::size_t n, std::uint64_t index,
                              const DifferenceRule& rule, DifferenceStats* stats);
-void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n, std::uint64_t index,
-                             const DifferenceRule& rule, DifferenceStats* stats);
+void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n,
+                             std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats);
 
 // difference_dispatch.cpp
 [[nodiscard]] const DifferenceKernels& difference_kernels(Backend backend = active_backend());
 
 // Compares count scalars, from scalar `first` of each view (their dtypes are the same, strides and byte orders need not be);
 // the first has the given index in the field. Sets the floating-point environment.
-void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b, std::uint64_t first,
-                      std::uint64_t count, std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats);
+void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b,
+                      std::uint64_t first, std::uint64_t count, std::uint64_t index,
+                      const DifferenceRule& rule, DifferenceStats* stats);
 
 }  // namespace twinrun

@@ -51,7 +51,9 @@ struct Avx2 {
     static Lanes keep(Mask lanes, Lanes x) { return _mm256_and_pd(lanes, x); }
     static Lanes replace(Mask lanes, Lanes x, double by) { return _mm256_blendv_pd(x, fill(by), lanes); }
     static Lanes negate(Mask lanes, Lanes x) { return _mm256_xor_pd(x, _mm256_and_pd(lanes, fill(-0.0))); }
-    static Lanes add_square(Mask lanes, Lanes x, Lanes sum) { return _mm256_fmadd_pd(_mm256_and_pd(lanes, x), x, sum); }
+    static Lanes add_square(Mask lanes, Lanes x, Lanes sum) {
+        return _mm256_fmadd_pd(_mm256_and_pd(lanes, x), x, sum);
+    }
     static double total(Lanes x) {
         const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
         return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
@@ -62,8 +64,12 @@ struct Avx2 {
     static Mask not_less(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_NLT_UQ); }
     static Mask greater(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_GT_OQ); }
     static Mask greater(Mask lanes, Lanes x, Lanes y) { return _mm256_and_pd(lanes, greater(x, y)); }
-    static Mask at_least(Mask lanes, Lanes x, Lanes y) { return _mm256_and_pd(lanes, _mm256_cmp_pd(x, y, _CMP_GE_OQ)); }
-    static Mask equal(Mask lanes, Lanes x, Lanes y) { return _mm256_and_pd(lanes, _mm256_cmp_pd(x, y, _CMP_EQ_OQ)); }
+    static Mask at_least(Mask lanes, Lanes x, Lanes y) {
+        return _mm256_and_pd(lanes, _mm256_cmp_pd(x, y, _CMP_GE_OQ));
+    }
+    static Mask equal(Mask lanes, Lanes x, Lanes y) {
+        return _mm256_and_pd(lanes, _mm256_cmp_pd(x, y, _CMP_EQ_OQ));
+    }
     static Mask both_nan(Lanes x, Lanes y) {
         return _mm256_and_pd(_mm256_cmp_pd(x, x, _CMP_UNORD_Q), _mm256_cmp_pd(y, y, _CMP_UNORD_Q));
     }
@@ -106,23 +112,22 @@ struct Avx2 {
     static __m256d accumulate_difference(__m256d so_far, __m256d x, __m256d y) {
         return _mm256_or_pd(so_far, _mm256_xor_pd(x, y));
     }
-    static bool all_zero(__m256 x) { return _mm256_testz_si256(_mm256_castps_si256(x), _mm256_castps_si256(x)) != 0; }
-    static bool all_zero(__m256d x) { return _mm256_testz_si256(_mm256_castpd_si256(x), _mm256_castpd_si256(x)) != 0; }
+    static bool all_zero(__m256 x) {
+        return _mm256_testz_si256(_mm256_castps_si256(x), _mm256_castps_si256(x)) != 0;
+    }
+    static bool all_zero(__m256d x) {
+        return _mm256_testz_si256(_mm256_castpd_si256(x), _mm256_castpd_si256(x)) != 0;
+    }
     // The larger of |x| and so_far; so_far where x is NaN (the instruction's second operand).
     static __m256 larger_magnitude(__m256 x, __m256 so_far) {
         return _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0F), x), so_far);
     }
     static __m256d larger_magnitude(__m256d x, __m256d so_far) { return _mm256_max_pd(absolute(x), so_far); }
-
-    template <class T>
-    static void prefetch(const T* group) {
-        const char* from = reinterpret_cast<const char*>(group) + kPrefetchAhead;
-        for (std::size_t at = 0; at < 64 * sizeof(T); at += 64) _mm_prefetch(from + at, _MM_HINT_T0);
-    }
 };
 
 }  // namespace
 
-const DifferenceKernels kAvx2Difference = {LaneDifference<Avx2>::kernel<float>, LaneDifference<Avx2>::kernel<double>};
+const DifferenceKernels kAvx2Difference = {LaneDifference<Avx2>::kernel<float>,
+                                           LaneDifference<Avx2>::kernel<double>};
 
 }  // namespace twinrun

@@ -49,16 +49,24 @@ struct Avx512 {
     static Lanes keep(Mask lanes, Lanes x) { return _mm512_maskz_mov_pd(lanes, x); }
     static Lanes replace(Mask lanes, Lanes x, double by) { return _mm512_mask_mov_pd(x, lanes, fill(by)); }
     static Lanes negate(Mask lanes, Lanes x) { return _mm512_mask_xor_pd(x, lanes, x, fill(-0.0)); }
-    static Lanes add_square(Mask lanes, Lanes x, Lanes sum) { return _mm512_mask3_fmadd_pd(x, x, sum, lanes); }
+    static Lanes add_square(Mask lanes, Lanes x, Lanes sum) {
+        return _mm512_mask3_fmadd_pd(x, x, sum, lanes);
+    }
     static double total(Lanes x) { return _mm512_reduce_add_pd(x); }
 
     // Comparisons of NaN are false, but for unequal and not_less.
     static Mask unequal(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ); }
     static Mask not_less(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_NLT_UQ); }
     static Mask greater(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_GT_OQ); }
-    static Mask greater(Mask lanes, Lanes x, Lanes y) { return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_GT_OQ); }
-    static Mask at_least(Mask lanes, Lanes x, Lanes y) { return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_GE_OQ); }
-    static Mask equal(Mask lanes, Lanes x, Lanes y) { return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_EQ_OQ); }
+    static Mask greater(Mask lanes, Lanes x, Lanes y) {
+        return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_GT_OQ);
+    }
+    static Mask at_least(Mask lanes, Lanes x, Lanes y) {
+        return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_GE_OQ);
+    }
+    static Mask equal(Mask lanes, Lanes x, Lanes y) {
+        return _mm512_mask_cmp_pd_mask(lanes, x, y, _CMP_EQ_OQ);
+    }
     static Mask both_nan(Lanes x, Lanes y) {
         return _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(x, x, _CMP_UNORD_Q), y, y, _CMP_UNORD_Q);
     }
@@ -90,12 +98,12 @@ struct Avx512 {
     static __m512d words(const double* x) { return _mm512_loadu_pd(x); }
     // so_far | (x ^ y)
     static __m512 accumulate_difference(__m512 so_far, __m512 x, __m512 y) {
-        return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(so_far), _mm512_castps_si512(x),
-                                                             _mm512_castps_si512(y), 0xF6));
+        return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+            _mm512_castps_si512(so_far), _mm512_castps_si512(x), _mm512_castps_si512(y), 0xF6));
     }
     static __m512d accumulate_difference(__m512d so_far, __m512d x, __m512d y) {
-        return _mm512_castsi512_pd(_mm512_ternarylogic_epi64(_mm512_castpd_si512(so_far), _mm512_castpd_si512(x),
-                                                             _mm512_castpd_si512(y), 0xF6));
+        return _mm512_castsi512_pd(_mm512_ternarylogic_epi64(
+            _mm512_castpd_si512(so_far), _mm512_castpd_si512(x), _mm512_castpd_si512(y), 0xF6));
     }
     static bool all_zero(__m512 x) {
         return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_castps_si512(x)) == 0;
@@ -104,18 +112,17 @@ struct Avx512 {
         return _mm512_test_epi64_mask(_mm512_castpd_si512(x), _mm512_castpd_si512(x)) == 0;
     }
     // The larger of |x| and so_far; so_far where x is NaN (the instruction's second operand).
-    static __m512 larger_magnitude(__m512 x, __m512 so_far) { return _mm512_max_ps(_mm512_abs_ps(x), so_far); }
-    static __m512d larger_magnitude(__m512d x, __m512d so_far) { return _mm512_max_pd(_mm512_abs_pd(x), so_far); }
-
-    template <class T>
-    static void prefetch(const T* group) {
-        const char* from = reinterpret_cast<const char*>(group) + kPrefetchAhead;
-        for (std::size_t at = 0; at < 64 * sizeof(T); at += 64) _mm_prefetch(from + at, _MM_HINT_T0);
+    static __m512 larger_magnitude(__m512 x, __m512 so_far) {
+        return _mm512_max_ps(_mm512_abs_ps(x), so_far);
+    }
+    static __m512d larger_magnitude(__m512d x, __m512d so_far) {
+        return _mm512_max_pd(_mm512_abs_pd(x), so_far);
     }
 };
 
 }  // namespace
 
-const DifferenceKernels kAvx512Difference = {LaneDifference<Avx512>::kernel<float>, LaneDifference<Avx512>::kernel<double>};
+const DifferenceKernels kAvx512Difference = {LaneDifference<Avx512>::kernel<float>,
+                                             LaneDifference<Avx512>::kernel<double>};
 
 }  // namespace twinrun

@@ -22,9 +22,9 @@ const DifferenceKernels& difference_kernels(Backend backend) {
 
 namespace {
 
-// To float64 if every value lies in [-2^51, 2^51) (unsigned: below 2^51): added to the significand of 1.5 * 2^52 the
-// integer stands in the low bits of a float64. Integers only, so that compilers make vectors of it everywhere. `to` may be
-// `from`. Unsigned: false, with `to` unspecified, for others.
+// To float64 if every value lies in [-2^51, 2^51) (unsigned: below 2^51); else false, with `to` unspecified. Added to the
+// bits of 1.5 * 2^52, an integer stands in the low bits of a float64: this way every compiler forms vectors of it. Values
+// between 2^51 and 2^53 are exact too, but go the slow way to the same result.
 template <class Integer>
 bool to_float64(const std::byte* from, std::size_t n, std::byte* to) {
     constexpr double origin = 0x1.8p52;
@@ -45,19 +45,21 @@ bool to_float64(const std::byte* from, std::size_t n, std::byte* to) {
     return beyond == 0;
 }
 
-constexpr std::uint64_t kPiece = 4096;  // scalars: of 64-bit types half of the L1 cache a side
+constexpr std::uint64_t kPiece =
+    2048;  // scalars: 16 KiB of 64-bit types, of which there may be four copies on the stack
 
 using Staging = std::array<std::byte, kPiece * 8>;
 
 template <class Integer, class Portable>
-void compare_integers(const DifferenceKernels& kernels, const void* a, const void* b, std::size_t n, std::uint64_t place,
-                      const DifferenceRule& rule, DifferenceStats* stats, Portable portable) {
+void compare_integers(const DifferenceKernels& kernels, const void* a, const void* b, std::size_t n,
+                      std::uint64_t place, const DifferenceRule& rule, DifferenceStats* stats,
+                      Portable portable) {
     alignas(64) Staging numbers_a;
     alignas(64) Staging numbers_b;
     if (to_float64<Integer>(static_cast<const std::byte*>(a), n, numbers_a.data()) &&
         to_float64<Integer>(static_cast<const std::byte*>(b), n, numbers_b.data())) {
-        kernels.f64(reinterpret_cast<const double*>(numbers_a.data()), reinterpret_cast<const double*>(numbers_b.data()),
-                    n, place, rule, stats);
+        kernels.f64(reinterpret_cast<const double*>(numbers_a.data()),
+                    reinterpret_cast<const double*>(numbers_b.data()), n, place, rule, stats);
     } else {
         portable(static_cast<const Integer*>(a), static_cast<const Integer*>(b), n, place, rule, stats);
     }
@@ -65,8 +67,9 @@ void compare_integers(const DifferenceKernels& kernels, const void* a, const voi
 
 }  // namespace
 
-void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b, std::uint64_t first,
-                      std::uint64_t count, std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats) {
+void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b,
+                      std::uint64_t first, std::uint64_t count, std::uint64_t index,
+                      const DifferenceRule& rule, DifferenceStats* stats) {
     const FloatEnvironment guard(Rounding::to_nearest);
     alignas(64) Staging staging_a;
     alignas(64) Staging staging_b;
@@ -77,16 +80,20 @@ void compare_elements(const DifferenceKernels& kernels, const ElementView& a, co
         const std::uint64_t place = index + done;
         switch (compute_type(a.scalar)) {
             case ComputeType::f32:
-                kernels.f32(static_cast<const float*>(at_a), static_cast<const float*>(at_b), n, place, rule, stats);
+                kernels.f32(static_cast<const float*>(at_a), static_cast<const float*>(at_b), n, place, rule,
+                            stats);
                 break;
             case ComputeType::f64:
-                kernels.f64(static_cast<const double*>(at_a), static_cast<const double*>(at_b), n, place, rule, stats);
+                kernels.f64(static_cast<const double*>(at_a), static_cast<const double*>(at_b), n, place,
+                            rule, stats);
                 break;
             case ComputeType::i64:
-                compare_integers<std::int64_t>(kernels, at_a, at_b, n, place, rule, stats, portable_difference_i64);
+                compare_integers<std::int64_t>(kernels, at_a, at_b, n, place, rule, stats,
+                                               portable_difference_i64);
                 break;
             case ComputeType::u64:
-                compare_integers<std::uint64_t>(kernels, at_a, at_b, n, place, rule, stats, portable_difference_u64);
+                compare_integers<std::uint64_t>(kernels, at_a, at_b, n, place, rule, stats,
+                                                portable_difference_u64);
                 break;
         }
     }

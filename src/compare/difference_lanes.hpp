@@ -114,7 +114,8 @@ struct LaneDifference {
             exact = Isa::equal(exact, sum_lost, zero);
             // Below 2^-900 what the product lost could itself be rounded.
             const Mask whole = Isa::equal(exact, Isa::multiply_subtract(rtol, v.magnitude, product), zero);
-            exact = Isa::either(Isa::equal(exact, v.magnitude, zero), Isa::greater(whole, product, Isa::fill(0x1p-900)));
+            exact = Isa::either(Isa::equal(exact, v.magnitude, zero),
+                                Isa::greater(whole, product, Isa::fill(0x1p-900)));
             v.differs = Isa::either(v.differs, Isa::greater(exact, v.distance, allowed));
             undecided = Isa::without(undecided, exact);
         }
@@ -142,11 +143,12 @@ struct LaneDifference {
     }
 
     // Some lane reaches a bound.
-    [[gnu::noinline]] static void offer(Lanes distance, Lanes magnitude, Mask unequal, Mask differs, std::uint64_t index,
-                                        Maxima& maxima) {
+    [[gnu::noinline]] static void offer(Lanes distance, Lanes magnitude, Mask unequal, Mask differs,
+                                        std::uint64_t index, Maxima& maxima) {
         const Lanes quotient = Isa::divide(distance, magnitude);
         Mask raises = Isa::greater(unequal, quotient, Isa::fill(maxima.relative.value));
-        raises = Isa::either(raises, Isa::greater(differs, quotient, Isa::fill(maxima.relative_different.value)));
+        raises =
+            Isa::either(raises, Isa::greater(differs, quotient, Isa::fill(maxima.relative_different.value)));
         raises = Isa::either(raises, Isa::greater(unequal, distance, Isa::fill(maxima.distance.value)));
         if (!Isa::any(raises)) return;
         alignas(64) double distances[kWidth];
@@ -200,7 +202,8 @@ struct LaneDifference {
         std::uint64_t counted = 0;
         alignas(64) std::uint64_t distances[kMostDistances + kWidth];
 
-        Call(const DifferenceRule& r, std::uint64_t index, DifferenceStats* s) : rule(r), stats(s), maxima(*s, index) {}
+        Call(const DifferenceRule& r, std::uint64_t index, DifferenceStats* s)
+            : rule(r), stats(s), maxima(*s, index) {}
 
         void flush() {
             count_distances(distances, pending, stats);
@@ -231,13 +234,13 @@ struct LaneDifference {
                                                           Isa::fill(atol * (1 + kMargin)));
                     const Lanes lower = Isa::multiply_add(magnitude, Isa::fill(rtol * (1 - kMargin)),
                                                           Isa::fill(atol * (1 - kMargin)));
-                    differs = Isa::greater(unequal, distance, Isa::larger(upper, Isa::fill(kTiny)));
-                    const Mask within = Isa::greater(unequal, Isa::smaller(lower, Isa::fill(kHuge)),
+                    differs = Isa::greater(distance, Isa::larger(upper, Isa::fill(kTiny)));
+                    const Mask within = Isa::greater(Isa::smaller(lower, Isa::fill(kHuge)),
                                                      Isa::larger(distance, Isa::fill(kTiny)));
                     undecided = Isa::without(unequal, Isa::either(differs, within));
                 } else {
                     // Rounding keeps order: only a rounded distance equal to atol leaves a doubt.
-                    differs = Isa::greater(unequal, distance, Isa::fill(atol));
+                    differs = Isa::greater(distance, Isa::fill(atol));
                     undecided = Isa::equal(unequal, distance, Isa::fill(atol));
                 }
                 if (Isa::any(special, undecided)) [[unlikely]] {
@@ -249,7 +252,8 @@ struct LaneDifference {
                     }
                     undecided = Isa::without(Isa::both(undecided, unequal), special);
                     if constexpr (!relative) {  // d is atol itself where the subtraction was exact
-                        undecided = Isa::without(undecided, Isa::equal(undecided, lost_by_subtraction(x, y), Isa::fill(0)));
+                        undecided = Isa::without(
+                            undecided, Isa::equal(undecided, lost_by_subtraction(x, y), Isa::fill(0)));
                     }
                     if (Isa::any(special, undecided)) {
                         const Verdict v =
@@ -260,11 +264,11 @@ struct LaneDifference {
                         differs = v.differs;
                     }
                 }
-                const Mask farther = Isa::greater(unequal, distance, Isa::fill(maxima.distance.value));
-                const Mask steeper =
-                    Isa::at_least(unequal, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_bound)));
-                const Mask steeper_different =
-                    Isa::at_least(differs, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_different_bound)));
+                const Mask farther = Isa::greater(distance, Isa::fill(maxima.distance.value));
+                const Mask steeper = Isa::at_least(
+                    unequal, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_bound)));
+                const Mask steeper_different = Isa::at_least(
+                    differs, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_different_bound)));
                 if (Isa::any(Isa::either(farther, steeper), steeper_different)) [[unlikely]] {
                     offer(distance, magnitude, unequal, differs, index + i, maxima);
                 }
@@ -303,22 +307,22 @@ struct LaneDifference {
             T values[sizeof(largest) / sizeof(T)];
             std::memcpy(values, &largest, sizeof largest);
             T top = 0;
-            for (const T value : values) top = value > top ? value : top;
+            for (const T value : values)
+                top = value > top ? value : top;
             return static_cast<double>(top);
         }
     };
 
     template <class T, bool relative>
-    static void compare(const T* a, const T* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
-                        DifferenceStats* stats) {
+    static void compare(const T* a, const T* b, std::size_t n, std::uint64_t index,
+                        const DifferenceRule& rule, DifferenceStats* stats) {
         Call<T, relative> call(rule, index, stats);
         Sweep<T> sweep;
         const bool nan_equal = rule.nan_equal;
         std::size_t i = 0;
         for (; i + kGroup <= n; i += kGroup) {
-            Isa::prefetch(a + i);
-            Isa::prefetch(b + i);
-            if (sweep.same(a + i, b + i) && (nan_equal || !group_has_nan(a + i))) [[likely]] continue;
+            if (sweep.same(a + i, b + i) && (nan_equal || !group_has_nan(a + i))) [[likely]]
+                continue;
             call.group(a + i, b + i, index + i);
         }
         if (i < n) {  // padded by equal zeros, which leave no trace

@@ -29,7 +29,8 @@ static inline Pair compare_pair(double a, double b, const DifferenceRule& rule) 
     // Three roundings part `distance` and `allowed` from their exact values: outside this margin they cannot decide.
     constexpr double margin = 0x1p-50;
     if (distance > allowed * (1 + margin) && distance > 0x1p-1000) return {distance, true};
-    if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= largest) return {distance, false};
+    if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= largest)
+        return {distance, false};
     return {distance, exceeds_exactly(a, b, rule.tolerance)};
 }
 

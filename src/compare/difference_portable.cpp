@@ -28,16 +28,17 @@ static Pair compare_pair(T a, T b, const DifferenceRule& rule) {
     if (a == b) return {0, false};
     const Integer pa = parts(a);
     const Integer pb = parts(b);
-    const double distance = static_cast<double>(a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
-                                                      : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a));
+    const double distance =
+        static_cast<double>(a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
+                                  : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a));
     return {distance, exceeds_exactly(pa.magnitude, pa.negative, pb.magnitude, pb.negative, rule.tolerance)};
 }
 
 namespace {
 
 template <class Stored, class Value>
-void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
-                 DifferenceStats* stats) {
+void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index,
+                 const DifferenceRule& rule, DifferenceStats* stats) {
     DifferenceStats& s = *stats;
     s.scalars += n;
     for (std::size_t i = 0; i < n; ++i) {
@@ -54,8 +55,8 @@ void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t 
         if (pair.distance == 0 && !pair.differs) continue;
         const std::uint64_t at = index + i;
         const bool infinite = std::isinf(pair.distance);
-        const double relative = infinite || magnitude == 0 ? std::numeric_limits<double>::infinity()
-                                                           : pair.distance / magnitude;
+        const double relative =
+            infinite || magnitude == 0 ? std::numeric_limits<double>::infinity() : pair.distance / magnitude;
         raise(pair.distance, at, s.max_abs, s.max_abs_at);
         raise(relative, at, s.max_rel, s.max_rel_at);
         if (!infinite) s.sum_squares += pair.distance * pair.distance;
@@ -97,8 +98,8 @@ void portable_difference_i64(const std::int64_t* a, const std::int64_t* b, std::
                              const DifferenceRule& rule, DifferenceStats* stats) {
     compare_all<std::int64_t, std::int64_t>(a, b, n, index, rule, stats);
 }
-void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n, std::uint64_t index,
-                             const DifferenceRule& rule, DifferenceStats* stats) {
+void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n,
+                             std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats) {
     compare_all<std::uint64_t, std::uint64_t>(a, b, n, index, rule, stats);
 }
 

@@ -189,8 +189,8 @@ TEST(CellList, SortsEveryParticleIntoItsCell) {
     }
 }
 
-// Two bodies at separations from a tenth of a mesh cell to half the box, in directions all over the sphere and at all
-// positions relative to the mesh, also across the box's edges.
+// Two bodies at separations from a tenth of a mesh cell to half the box, in directions all over the
+// sphere and at all positions relative to the mesh, also across the box's edges.
 TEST(Gravity, PairForceIsEwalds) {
     ThreadTeam team(2);
     const std::size_t n = 48;
@@ -219,7 +219,7 @@ TEST(Gravity, PairForceIsEwalds) {
             worst = std::max(worst, error);
             square += error * error;
             const double potential = exact.potential + ewald_self();
-            // The mesh's image of a particle's own cloud, n / sqrt(pi) deep, varies with its place in the mesh cell.
+            // The mesh's image of a particle's own cloud, n / sqrt(pi) deep, varies within a mesh cell.
             EXPECT_NEAR(f.phi[1], potential, 0.005 / r + 0.01 * n) << "separation " << r * n << " mesh cells";
         }
     RecordProperty("worst_relative_force_error", std::to_string(worst));

@@ -13,7 +13,8 @@ namespace {
 std::vector<std::byte> random_bytes(std::size_t count) {
     std::mt19937 random(static_cast<unsigned>(count));
     std::vector<std::byte> bytes(count);
-    for (auto& b : bytes) b = static_cast<std::byte>(random());
+    for (auto& b : bytes)
+        b = static_cast<std::byte>(random());
     return bytes;
 }
 
@@ -25,7 +26,8 @@ TEST(Checksum, IsXxh3) {
 }
 
 TEST(Checksum, OfPiecesIsThatOfTheWhole) {
-    for (const std::size_t size : {0U, 1U, 16U, 17U, 128U, 129U, 240U, 241U, 1023U, 1024U, 1025U, 5000U, 20000U}) {
+    for (const std::size_t size :
+         {0U, 1U, 16U, 17U, 128U, 129U, 240U, 241U, 1023U, 1024U, 1025U, 5000U, 20000U}) {
         const auto bytes = random_bytes(size);
         for (const std::size_t piece : {1U, 7U, 64U, 256U, 1024U, 4096U}) {
             StreamingChecksum sum;

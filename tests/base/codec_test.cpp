@@ -53,7 +53,8 @@ TEST(Codec, NeverReadsPastTheEnd) {
     out.put(std::uint64_t{9});
     for (std::size_t size = 0; size < out.size(); ++size) {
         // A copy of exactly this size, so that a sanitizer sees a read past it.
-        const std::vector<std::byte> cut(out.bytes().begin(), out.bytes().begin() + static_cast<std::ptrdiff_t>(size));
+        const std::vector<std::byte> cut(out.bytes().begin(),
+                                         out.bytes().begin() + static_cast<std::ptrdiff_t>(size));
         Decoder in(cut);
         static_cast<void>(in.get<std::uint32_t>());
         static_cast<void>(in.get_text(100));

@@ -31,7 +31,8 @@ class ExactSum {
         }
     }
     bool operator>(const ExactSum& other) const {
-        return std::lexicographical_compare(other.limbs_.rbegin(), other.limbs_.rend(), limbs_.rbegin(), limbs_.rend());
+        return std::lexicographical_compare(other.limbs_.rbegin(), other.limbs_.rend(), limbs_.rbegin(),
+                                            limbs_.rend());
     }
 
    private:
@@ -100,7 +101,8 @@ std::size_t model_bin(double d) {
     if (d == 0) return 0;
     if (d == kInfinity) return kHistogramBins - 1;
     std::size_t bin = 1;
-    for (const double edge : histogram_tables().edges) bin += d >= edge ? 1 : 0;
+    for (const double edge : histogram_tables().edges)
+        bin += d >= edge ? 1 : 0;
     return bin;
 }
 
@@ -199,28 +201,44 @@ void expect_same(const DifferenceStats& x, const DifferenceStats& y) {
 template <class T>
 std::vector<T> special_values() {
     using Limits = std::numeric_limits<T>;
-    std::vector<T> values = {0, Limits::denorm_min(), 3 * Limits::denorm_min(), Limits::min(), Limits::epsilon(), 1, 2,
-                             3, T(0.1), 1 - Limits::epsilon() / 2, 1 + Limits::epsilon(), 1000, Limits::max() / 2,
-                             Limits::max(), Limits::infinity(), Limits::quiet_NaN(), Limits::signaling_NaN()};
+    std::vector<T> values = {0,
+                             Limits::denorm_min(),
+                             3 * Limits::denorm_min(),
+                             Limits::min(),
+                             Limits::epsilon(),
+                             1,
+                             2,
+                             3,
+                             T(0.1),
+                             1 - Limits::epsilon() / 2,
+                             1 + Limits::epsilon(),
+                             1000,
+                             Limits::max() / 2,
+                             Limits::max(),
+                             Limits::infinity(),
+                             Limits::quiet_NaN(),
+                             Limits::signaling_NaN()};
     values.push_back(std::nextafter(Limits::min(), T(0)));
     values.push_back(std::nextafter(Limits::max(), T(0)));
     const std::size_t positive = values.size();
-    for (std::size_t i = 0; i < positive; ++i) values.push_back(-values[i]);
+    for (std::size_t i = 0; i < positive; ++i)
+        values.push_back(-values[i]);
     return values;
 }
 
 const std::vector<Tolerance>& tolerances() {
     static const std::vector<Tolerance> all = {
-        {0, 0},      {1e-6, 0},   {0, 1e-6},     {1e-8, 1e-5}, {0.5, 0},    {1, 0},       {0, 0.5},     {1, 0.5},
-        {0.25, 2},   {0, 1},      {5e-324, 0},   {1e-310, 0},  {1e-300, 0}, {0, 1e-310},  {1, 1e-310},  {0, 0x1p-900},
-        {1e300, 0},  {0, 1e300},  {1e308, 1e5},  {0, 3},       {1e-40, 0},  {0x1p-149, 0}, {1.7e308, 1}, {0, 0x1p-52},
+        {0, 0},       {1e-6, 0},   {0, 1e-6},   {1e-8, 1e-5},  {0.5, 0},     {1, 0},
+        {0, 0.5},     {1, 0.5},    {0.25, 2},   {0, 1},        {5e-324, 0},  {1e-310, 0},
+        {1e-300, 0},  {0, 1e-310}, {1, 1e-310}, {0, 0x1p-900}, {1e300, 0},   {0, 1e300},
+        {1e308, 1e5}, {0, 3},      {1e-40, 0},  {0x1p-149, 0}, {1.7e308, 1}, {0, 0x1p-52},
     };
     return all;
 }
 
 enum class Kind { identical, sparse, dense, grid, special, threshold, bits, growing };
-constexpr std::array kKinds = {Kind::identical, Kind::sparse, Kind::dense, Kind::grid,
-                               Kind::special, Kind::threshold, Kind::bits, Kind::growing};
+constexpr std::array kKinds = {Kind::identical, Kind::sparse,    Kind::dense, Kind::grid,
+                               Kind::special,   Kind::threshold, Kind::bits,  Kind::growing};
 
 template <class T>
 struct Data {
@@ -250,7 +268,9 @@ Data<T> make(Kind kind, std::size_t n, const Tolerance& tolerance, std::mt19937_
                 if (random() % 50 == 0) b = static_cast<T>(a + normal(random) * 1e-5);
                 if (random() % 200 == 0) a = b = specials[random() % specials.size()];
                 break;
-            case Kind::dense: b = static_cast<T>(a + normal(random) * std::pow(10.0, double(random() % 12) - 10)); break;
+            case Kind::dense:
+                b = static_cast<T>(a + normal(random) * std::pow(10.0, double(random() % 12) - 10));
+                break;
             case Kind::grid:  // many ties, and thresholds that are met exactly
                 a = static_cast<T>(double(random() % 9) / 4 - 1);
                 b = static_cast<T>(double(random() % 9) / 4 - 1);
@@ -273,7 +293,9 @@ Data<T> make(Kind kind, std::size_t n, const Tolerance& tolerance, std::mt19937_
             }
             case Kind::bits:
                 a = random_bits<T>(random);
-                b = random() % 3 == 0 ? std::nextafter(a, T(0)) : random() % 2 == 0 ? a : random_bits<T>(random);
+                b = random() % 3 == 0   ? std::nextafter(a, T(0))
+                    : random() % 2 == 0 ? a
+                                        : random_bits<T>(random);
                 break;
             case Kind::growing: b = static_cast<T>(a + 1e-3 * double(i)); break;
         }
@@ -286,8 +308,10 @@ Data<T> make(Kind kind, std::size_t n, const Tolerance& tolerance, std::mt19937_
 const std::vector<std::size_t>& lengths() {
     static const std::vector<std::size_t> all = [] {
         std::vector<std::size_t> n;
-        for (std::size_t i = 0; i <= 130; ++i) n.push_back(i);
-        for (const std::size_t i : {191, 192, 193, 511, 512, 513, 1023, 1024, 1025, 1087, 1088, 1089, 4096, 5000}) {
+        for (std::size_t i = 0; i <= 130; ++i)
+            n.push_back(i);
+        for (const std::size_t i : std::initializer_list<std::size_t>{
+                 191, 192, 193, 511, 512, 513, 1023, 1024, 1025, 1087, 1088, 1089, 4096, 5000}) {
             n.push_back(i);
         }
         return n;
@@ -299,8 +323,8 @@ void run(const DifferenceKernels& kernels, const float* a, const float* b, std::
          const DifferenceRule& rule, DifferenceStats* stats) {
     kernels.f32(a, b, n, index, rule, stats);
 }
-void run(const DifferenceKernels& kernels, const double* a, const double* b, std::size_t n, std::uint64_t index,
-         const DifferenceRule& rule, DifferenceStats* stats) {
+void run(const DifferenceKernels& kernels, const double* a, const double* b, std::size_t n,
+         std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats) {
     kernels.f64(a, b, n, index, rule, stats);
 }
 
@@ -329,7 +353,8 @@ TEST(Histogram, BinsFollowTheEdges) {
         check(std::nextafter(power, 0.0));
         check(std::nextafter(power, kInfinity));
     }
-    for (const double d : {0.0, 5e-324, 1e-41, 1e41, std::numeric_limits<double>::max(), kInfinity}) check(d);
+    for (const double d : {0.0, 5e-324, 1e-41, 1e41, std::numeric_limits<double>::max(), kInfinity})
+        check(d);
     EXPECT_EQ(histogram_bin(0), 0U);
     EXPECT_EQ(histogram_bin(1e-41), 1U);
     EXPECT_EQ(histogram_bin(1e-40), 2U);
@@ -346,7 +371,8 @@ class DifferenceBackend : public testing::TestWithParam<Backend> {
     [[nodiscard]] const DifferenceKernels& kernels() const { return difference_kernels(GetParam()); }
     FloatEnvironment environment_{Rounding::to_nearest};
 };
-INSTANTIATE_TEST_SUITE_P(All, DifferenceBackend, testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
+INSTANTIATE_TEST_SUITE_P(All, DifferenceBackend,
+                         testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
                          [](const auto& chosen) { return std::string(backend_name(chosen.param)); });
 
 template <class T>
@@ -361,8 +387,9 @@ void equals_model(const DifferenceKernels& kernels) {
                 const std::uint64_t index = random() % 1000;
                 DifferenceStats stats;
                 run(kernels, data.a.data(), data.b.data(), n, index, rule, &stats);
-                SCOPED_TRACE(testing::Message() << "atol " << tolerance.atol << " rtol " << tolerance.rtol << " kind "
-                                                << static_cast<int>(kind) << " nan_equal " << nan_equal);
+                SCOPED_TRACE(testing::Message()
+                             << "atol " << tolerance.atol << " rtol " << tolerance.rtol << " kind "
+                             << static_cast<int>(kind) << " nan_equal " << nan_equal);
                 expect_same(stats, model(scalars(data.a), scalars(data.b), index, rule));
                 if (testing::Test::HasFailure()) return;
             }
@@ -392,9 +419,11 @@ void equals_portable(const DifferenceKernels& kernels) {
                 std::memcpy(at_b, data.b.data(), n * sizeof(T));
             }
             DifferenceStats stats;
-            run(kernels, reinterpret_cast<const T*>(at_a), reinterpret_cast<const T*>(at_b), n, 7, rule, &stats);
-            SCOPED_TRACE(testing::Message() << "n " << n << " atol " << tolerance.atol << " rtol " << tolerance.rtol
-                                            << " kind " << static_cast<int>(kind) << " nan_equal " << rule.nan_equal);
+            run(kernels, reinterpret_cast<const T*>(at_a), reinterpret_cast<const T*>(at_b), n, 7, rule,
+                &stats);
+            SCOPED_TRACE(testing::Message()
+                         << "n " << n << " atol " << tolerance.atol << " rtol " << tolerance.rtol << " kind "
+                         << static_cast<int>(kind) << " nan_equal " << rule.nan_equal);
             expect_same(stats, expected);
             if (testing::Test::HasFailure()) return;
         }
@@ -464,18 +493,19 @@ TEST_P(DifferenceBackend, DecidesWhereRoundingCannot) {
         {8, std::nextafter(12.0, 13.0), {0, 0.5}, true},
         {8, 13, {1, 0.5}, false},
         {8, std::nextafter(13.0, 14.0), {1, 0.5}, true},
-        {3, 3 + 0.3, {0, 0.1}, false},   // 3 + 0.3 lies below 3.3 exactly: 0.1 is rounded up
+        {3, 3 + 0.3, {0, 0.1}, false},  // 3 + 0.3 lies below 3.3 exactly: 0.1 is rounded up
         {1, 1 + next, {0, 0.1}, true},
         {0x1p-1000, 0x1.8p-1000, {0, 0.5}, false},
         {0x1p-1070, 0x1.8p-1070, {0, 0.5}, false},
         {0x1p-1070, 0x1.9p-1070, {0, 0.5}, true},
-        {1.7e308, -1.7e308, {0, 1}, true},   // a - b is beyond float64
+        {1.7e308, -1.7e308, {0, 1}, true},  // a - b is beyond float64
         {1.7e308, -1.7e308, {0, 2}, false},
         {1.7e308, -1.7e308, {1.7e308, 1}, false},
         {1.7e308, -1.7e308, {std::nextafter(1.7e308, 0.0), 1}, true},
     };
     for (const Case& c : cases) {
-        SCOPED_TRACE(testing::Message() << c.a << ' ' << c.b << ' ' << c.tolerance.atol << ' ' << c.tolerance.rtol);
+        SCOPED_TRACE(testing::Message()
+                     << c.a << ' ' << c.b << ' ' << c.tolerance.atol << ' ' << c.tolerance.rtol);
         ASSERT_EQ(model_exceeds(Scalar::of(c.a), Scalar::of(c.b), c.tolerance), c.differs);
         for (std::size_t at = 0; at < 70; ++at) {
             std::vector<double> a(70, 4);
@@ -540,9 +570,19 @@ struct Stored {
 std::uint64_t random_scalar(DType scalar, std::uint64_t other, std::mt19937_64& random) {
     const auto bits = static_cast<unsigned>(8 * item_bytes(scalar));
     const std::uint64_t mask = bits == 64 ? ~0ULL : (1ULL << bits) - 1;
-    static const std::vector<std::uint64_t> extremes = {0, 1, ~0ULL, 1ULL << 63, (1ULL << 63) - 1, 1ULL << 53,
-                                                        (1ULL << 53) + 1, ~(1ULL << 53), 1ULL << 51, (1ULL << 51) - 1,
-                                                        ~(1ULL << 51), 0ULL - (1ULL << 51), 1000};
+    static const std::vector<std::uint64_t> extremes = {0,
+                                                        1,
+                                                        ~0ULL,
+                                                        1ULL << 63,
+                                                        (1ULL << 63) - 1,
+                                                        1ULL << 53,
+                                                        (1ULL << 53) + 1,
+                                                        ~(1ULL << 53),
+                                                        1ULL << 51,
+                                                        (1ULL << 51) - 1,
+                                                        ~(1ULL << 51),
+                                                        0ULL - (1ULL << 51),
+                                                        1000};
     switch (random() % 4) {
         case 0: return other & mask;
         case 1: return (other + random() % 5 - 2) & mask;
@@ -561,9 +601,12 @@ Scalar decode(DType scalar, std::uint64_t bits) {
             if (exponent == 0) return Scalar::of(sign * std::ldexp(fraction, -24));
             return Scalar::of(sign * std::ldexp(fraction + 1024, exponent - 25));
         }
-        case DType::bf16: return Scalar::of(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits << 16))));
+        case DType::bf16:
+            return Scalar::of(
+                static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits << 16))));
         case DType::f32:
-        case DType::c64: return Scalar::of(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
+        case DType::c64:
+            return Scalar::of(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
         case DType::f64:
         case DType::c128: return Scalar::of(std::bit_cast<double>(bits));
         case DType::i8: return Scalar::of_integer(static_cast<std::int8_t>(bits));
@@ -610,8 +653,10 @@ TEST_P(DifferenceBackend, EveryTypeOrderAndStride) {
                 if (small && item_bytes(scalar) == 8 && !is_floating(scalar)) bits_b[i] %= 1ULL << 40;
             }
             const std::size_t item = item_bytes(dtype);
-            const Stored a = lay_out(dtype, bits_a, item + (random() % 2 != 0 ? random() % 20 : 0), random() % 2 != 0);
-            const Stored b = lay_out(dtype, bits_b, item + (random() % 2 != 0 ? random() % 20 : 0), random() % 2 != 0);
+            const Stored a =
+                lay_out(dtype, bits_a, item + (random() % 2 != 0 ? random() % 20 : 0), random() % 2 != 0);
+            const Stored b =
+                lay_out(dtype, bits_b, item + (random() % 2 != 0 ? random() % 20 : 0), random() % 2 != 0);
             const DifferenceRule rule{tolerances()[random() % tolerances().size()], random() % 2 != 0};
             const std::uint64_t first = random() % n;
             const std::uint64_t count = n - first - random() % (n - first);
@@ -623,8 +668,9 @@ TEST_P(DifferenceBackend, EveryTypeOrderAndStride) {
             }
             DifferenceStats stats;
             compare_elements(kernels(), a.view, b.view, first, count, 5 + first, rule, &stats);
-            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " round " << round << " n " << n << " atol "
-                                            << rule.tolerance.atol << " rtol " << rule.tolerance.rtol);
+            SCOPED_TRACE(testing::Message()
+                         << dtype_name(dtype) << " round " << round << " n " << n << " atol "
+                         << rule.tolerance.atol << " rtol " << rule.tolerance.rtol);
             expect_same(stats, model(values_a, values_b, 5 + first, rule));
             if (HasFailure()) return;
         }
@@ -639,8 +685,8 @@ TEST_P(DifferenceBackend, IntegerExtremes) {
     for (const Tolerance& tolerance : {Tolerance{0, 0}, {1, 0}, {0x1p64, 0}, {0, 1}, {0, 2}, {0x1p63, 1}}) {
         const DifferenceRule rule{tolerance, true};
         DifferenceStats stats;
-        compare_elements(kernels(), dense_view(DType::i64, a.data()), dense_view(DType::i64, b.data()), 0, a.size(), 0,
-                         rule, &stats);
+        compare_elements(kernels(), dense_view(DType::i64, a.data()), dense_view(DType::i64, b.data()), 0,
+                         a.size(), 0, rule, &stats);
         expect_same(stats, model(scalars(a), scalars(b), 0, rule));
     }
     const std::vector<std::uint64_t> c = {0, ~0ULL, 1ULL << 63, ~0ULL, 1ULL << 53, 0ULL - (1ULL << 51)};
@@ -648,8 +694,8 @@ TEST_P(DifferenceBackend, IntegerExtremes) {
     for (const Tolerance& tolerance : {Tolerance{0, 0}, {1, 0}, {0x1p64, 0}, {0, 1}}) {
         const DifferenceRule rule{tolerance, true};
         DifferenceStats stats;
-        compare_elements(kernels(), dense_view(DType::u64, c.data()), dense_view(DType::u64, d.data()), 0, c.size(), 0,
-                         rule, &stats);
+        compare_elements(kernels(), dense_view(DType::u64, c.data()), dense_view(DType::u64, d.data()), 0,
+                         c.size(), 0, rule, &stats);
         expect_same(stats, model(scalars(c), scalars(d), 0, rule));
     }
 }

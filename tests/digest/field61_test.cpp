@@ -12,18 +12,9 @@ namespace {
 // The definition: division with remainder.
 std::uint64_t remainder(unsigned __int128 x) { return static_cast<std::uint64_t>(x % kPrime); }
 
-constexpr std::array<std::uint64_t, 12> kEdges = {0,
-                                                  1,
-                                                  2,
-                                                  kPrime - 2,
-                                                  kPrime - 1,
-                                                  kPrime,
-                                                  kPrime + 1,
-                                                  1ULL << 60,
-                                                  2 * kPrime,
-                                                  1ULL << 62,
-                                                  1ULL << 63,
-                                                  std::numeric_limits<std::uint64_t>::max()};
+constexpr std::array<std::uint64_t, 12> kEdges = {
+    0,          1,          2,          kPrime - 2, kPrime - 1, kPrime,
+    kPrime + 1, 1ULL << 60, 2 * kPrime, 1ULL << 62, 1ULL << 63, std::numeric_limits<std::uint64_t>::max()};
 
 TEST(Field61, EqualsDivisionAtTheEdges) {
     for (const std::uint64_t x : kEdges) {
@@ -33,7 +24,8 @@ TEST(Field61, EqualsDivisionAtTheEdges) {
                       remainder(static_cast<unsigned __int128>(x) << 64 | y));
             if (x >= kPrime || y >= kPrime) continue;
             EXPECT_EQ(add61(x, y), remainder(static_cast<unsigned __int128>(x) + y)) << x << ' ' << y;
-            EXPECT_EQ(subtract61(x, y), remainder(static_cast<unsigned __int128>(x) + kPrime - y)) << x << ' ' << y;
+            EXPECT_EQ(subtract61(x, y), remainder(static_cast<unsigned __int128>(x) + kPrime - y))
+                << x << ' ' << y;
             EXPECT_EQ(multiply61(x, y), remainder(static_cast<unsigned __int128>(x) * y)) << x << ' ' << y;
         }
     }

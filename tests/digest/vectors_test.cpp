@@ -60,7 +60,8 @@ Bytes lay_out(const Bytes& items, DType dtype, const Layout& layout) {
     Bytes out(layout.before + items.size() / item * (item + layout.gap));
     for (std::size_t at = 0; at < items.size(); at += scalar) {
         std::byte* to = out.data() + layout.before + at / item * (item + layout.gap) + at % item;
-        for (std::size_t b = 0; b < scalar; ++b) to[layout.swap ? scalar - 1 - b : b] = items[at + b];
+        for (std::size_t b = 0; b < scalar; ++b)
+            to[layout.swap ? scalar - 1 - b : b] = items[at + b];
     }
     return out;
 }
@@ -89,9 +90,10 @@ TEST_P(Vectors, AreWhatEveryBackendGives) {
             if (!backend_available(backend)) continue;
             Digester digester(settings, scalar_type(dtype), backend);
             for (const Layout& layout : kLayouts) {
-                SCOPED_TRACE(std::string(backend_name(backend)) + ", " + layout.name + ", " + c["input"].dump() + ", " +
-                             std::to_string(count) + " scalars, " + c["kind"].dump() + ", atol " + c["atol"].dump() +
-                             ", rtol " + c["rtol"].dump() + ", bits " + c["bits"].dump());
+                SCOPED_TRACE(std::string(backend_name(backend)) + ", " + layout.name + ", " +
+                             c["input"].dump() + ", " + std::to_string(count) + " scalars, " +
+                             c["kind"].dump() + ", atol " + c["atol"].dump() + ", rtol " + c["rtol"].dump() +
+                             ", bits " + c["bits"].dump());
                 const Bytes memory = lay_out(items, dtype, layout);
                 ElementView view = dense_view(dtype, memory.data() + layout.before);
                 view.stride += layout.gap;
@@ -119,8 +121,8 @@ TEST_P(Vectors, AreWhatEveryBackendGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Vectors,
-                         testing::Values("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32",
-                                         "u64", "bool", "c64", "c128"),
+                         testing::Values("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16",
+                                         "u32", "u64", "bool", "c64", "c128"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(Rules, FollowFromTheTolerance) {
@@ -176,7 +178,8 @@ TEST(Published, SeesDifferencesBelowTheNormalNumbers) {
     std::array<ChunkDigest, 2> digests;
     for (int i = 0; i < 2; ++i) {
         const double x = i * 1e-309;
-        digester.chunks(dense_view(DType::f64, &x), 0, 1, &digests[static_cast<std::size_t>(i)], nullptr, nullptr);
+        digester.chunks(dense_view(DType::f64, &x), 0, 1, &digests[static_cast<std::size_t>(i)], nullptr,
+                        nullptr);
     }
     EXPECT_NE(digests[0], digests[1]);
 }

@@ -25,7 +25,8 @@ double half_value(unsigned bits, int exponent_bits, int fraction_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     double size = 0;
     if (exponent == (1 << exponent_bits) - 1) {
-        size = fraction == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+        size = fraction == 0 ? std::numeric_limits<double>::infinity()
+                             : std::numeric_limits<double>::quiet_NaN();
     } else if (exponent == 0) {
         size = std::ldexp(fraction, 1 - bias - fraction_bits);
     } else {
@@ -43,7 +44,8 @@ T at(const void* data, std::size_t i) {
 
 TEST(Convert, EveryHalf) {
     std::vector<std::uint16_t> all(65536);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+    for (std::size_t i = 0; i < all.size(); ++i)
+        all[i] = static_cast<std::uint16_t>(i);
     std::vector<std::byte> staging(all.size() * 4);
     for (const DType dtype : {DType::f16, DType::bf16}) {
         ASSERT_EQ(compute_type(dtype), ComputeType::f32);
@@ -67,7 +69,8 @@ void check_integers(DType dtype, ComputeType type) {
     std::mt19937_64 random(5);
     std::vector<T> values = {0, 1, std::numeric_limits<T>::min(), std::numeric_limits<T>::max(),
                              static_cast<T>(std::numeric_limits<T>::max() - 1)};
-    while (values.size() < 1000) values.push_back(static_cast<T>(random()));
+    while (values.size() < 1000)
+        values.push_back(static_cast<T>(random()));
     std::vector<std::byte> staging(values.size() * compute_bytes(type));
     const void* loaded = load(dense_view(dtype, values.data()), 0, values.size(), staging.data());
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -95,10 +98,12 @@ TEST(Convert, IntegersAreExact) {
 
 TEST(Convert, AnyByteButZeroIsTrue) {
     std::array<std::uint8_t, 256> bytes;
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = static_cast<std::uint8_t>(i);
     std::vector<std::byte> staging(bytes.size() * 4);
     const void* loaded = load(dense_view(DType::boolean, bytes.data()), 0, bytes.size(), staging.data());
-    for (std::size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(at<float>(loaded, i), i == 0 ? 0.0F : 1.0F);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        EXPECT_EQ(at<float>(loaded, i), i == 0 ? 0.0F : 1.0F);
 }
 
 TEST(Convert, DenseNativeDataStaysInPlace) {
@@ -121,7 +126,8 @@ TEST(Convert, StrideAndByteOrderDoNotMatter) {
         for (int round = 0; round < 60; ++round) {
             const std::size_t items = 1 + random() % 300;
             std::vector<std::byte> dense(items * item);
-            for (auto& byte : dense) byte = static_cast<std::byte>(random());
+            for (auto& byte : dense)
+                byte = static_cast<std::byte>(random());
             const std::size_t gap = random() % 3 == 0 ? 0 : random() % 20;
             const std::size_t before = random() % 9;
             const bool swap = (random() & 1) != 0;
@@ -144,7 +150,8 @@ TEST(Convert, StrideAndByteOrderDoNotMatter) {
             const void* loaded = load(view, first, count, staging.data());
             const void* expected = load(dense_view(dtype, dense.data()), first, count, staging_dense.data());
             ASSERT_EQ(std::memcmp(loaded, expected, bytes), 0)
-                << dtype_name(dtype) << " gap " << gap << " swap " << swap << " first " << first << " count " << count;
+                << dtype_name(dtype) << " gap " << gap << " swap " << swap << " first " << first << " count "
+                << count;
             std::uint64_t bits = 0;
             static_assert(std::endian::native == std::endian::little);
             std::memcpy(&bits, dense.data() + first * scalar, scalar);

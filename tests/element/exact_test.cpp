@@ -48,8 +48,9 @@ TEST(Exact, EqualsQuadruplePrecisionWhereThatIsExact) {
         };
         const int bits = 1 + static_cast<int>(random() % 53);
         const int scale = static_cast<int>(random() % 1600) - 800;
-        const Tolerance t{std::fabs(draw(1 + static_cast<int>(random() % 40), scale - static_cast<int>(random() % 40))),
-                          random() % 3 == 0 ? 0 : std::fabs(draw(1 + static_cast<int>(random() % 30), -60))};
+        const Tolerance t{
+            std::fabs(draw(1 + static_cast<int>(random() % 40), scale - static_cast<int>(random() % 40))),
+            random() % 3 == 0 ? 0 : std::fabs(draw(1 + static_cast<int>(random() % 30), -60))};
         const double a = draw(bits, scale);
         double b = draw(bits, scale);
         if (random() % 2 == 0) {  // near the threshold
@@ -125,10 +126,12 @@ TEST(Exact, IsOfTheReference) {
 
 TEST(Exact, Integers) {
     std::mt19937_64 random(4);
-    constexpr std::array<std::uint64_t, 8> edges = {0,         1,         (1ULL << 53) - 1, 1ULL << 53, (1ULL << 53) + 1,
-                                                    1ULL << 63, ~0ULL - 1, ~0ULL};
+    constexpr std::array<std::uint64_t, 8> edges = {
+        0, 1, (1ULL << 53) - 1, 1ULL << 53, (1ULL << 53) + 1, 1ULL << 63, ~0ULL - 1, ~0ULL};
     for (int round = 0; round < 100000; ++round) {
-        const auto draw = [&] { return random() % 4 == 0 ? edges[random() % edges.size()] : random() >> random() % 64; };
+        const auto draw = [&] {
+            return random() % 4 == 0 ? edges[random() % edges.size()] : random() >> random() % 64;
+        };
         const std::uint64_t a = draw();
         std::uint64_t b = draw();
         const bool negative_a = (random() & 1) != 0;

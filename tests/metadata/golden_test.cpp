@@ -69,9 +69,8 @@ TEST_P(Good, HoldsWhatItsDataGives) {
             ASSERT_EQ(stored.size(), wanted.size());
             EXPECT_TRUE(std::equal(stored.begin(), stored.end(), wanted.begin()));
         };
-        expect(Section::tree,
-               std::as_bytes(std::span<const std::uint64_t>(
-                   build_tree(field.settings.kind, field.chunking().blocks_per_chunk, leaves))));
+        expect(Section::tree, std::as_bytes(std::span<const std::uint64_t>(build_tree(
+                                  field.settings.kind, field.chunking().blocks_per_chunk, leaves))));
         expect(Section::fine, std::as_bytes(std::span<const std::uint64_t>(fine)));
         expect(Section::residues, residues);
         expect(Section::data_sums, std::as_bytes(std::span<const std::uint64_t>(sums)));
@@ -87,7 +86,8 @@ TEST_P(Good, IsWrittenAgainByteForByte) {
     std::string name = (fs::temp_directory_path() / "twinrun-golden-XXXXXX").string();
     const fs::path folder = ::mkdtemp(name.data());
     {
-        auto writer = MetadataWriter::create(posix_file_system(), (folder / "x.twm").string(), (*opened)->directory());
+        auto writer =
+            MetadataWriter::create(posix_file_system(), (folder / "x.twm").string(), (*opened)->directory());
         ASSERT_TRUE(writer.ok()) << writer.error().message;
         for (std::size_t f = 0; f < (*opened)->directory().fields.size(); ++f) {
             for (std::size_t s = 0; s < kSections; ++s) {
@@ -135,7 +135,8 @@ TEST(Bad, FilesAreRefusedWithTheirOwnMessage) {
         if (expected["twinrun"].is_null()) {
             EXPECT_EQ(message, "") << name;
         } else {
-            EXPECT_NE(message.find(expected["twinrun"].get<std::string>()), std::string::npos) << name << ": " << message;
+            EXPECT_NE(message.find(expected["twinrun"].get<std::string>()), std::string::npos)
+                << name << ": " << message;
             EXPECT_TRUE(message.starts_with(path)) << message;
         }
     }

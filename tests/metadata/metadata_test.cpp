@@ -36,7 +36,8 @@ class Folder {
     ~Folder() { fs::remove_all(path_); }
     [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
     [[nodiscard]] std::size_t files() const {
-        return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+        return static_cast<std::size_t>(
+            std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
     }
 
    private:
@@ -58,8 +59,9 @@ void spill(const std::string& path, std::span<const std::byte> bytes) {
     ASSERT_TRUE(file.good()) << path;
 }
 
-FieldMetadata make_field(const std::string& name, DType dtype, std::vector<std::uint64_t> shape, Tolerance tolerance,
-                         unsigned bits, DigestKind kind = DigestKind::linear, std::uint32_t chunk = kSmallestChunk) {
+FieldMetadata make_field(const std::string& name, DType dtype, std::vector<std::uint64_t> shape,
+                         Tolerance tolerance, unsigned bits, DigestKind kind = DigestKind::linear,
+                         std::uint32_t chunk = kSmallestChunk) {
     FieldMetadata field;
     field.name = name;
     field.dtype = dtype;
@@ -103,7 +105,8 @@ std::array<Bytes, kSections> sections_of(FieldMetadata& field, std::span<const s
 Bytes random_items(const FieldMetadata& field, std::uint64_t seed) {
     std::mt19937_64 random(seed);
     Bytes items(field.data_bytes());
-    for (auto& b : items) b = static_cast<std::byte>(random());
+    for (auto& b : items)
+        b = static_cast<std::byte>(random());
     return items;
 }
 
@@ -206,7 +209,8 @@ constexpr std::uint64_t kNoLimit = 1ULL << 62;
 void place_sections(Directory& directory, std::mt19937_64& random) {
     for (FieldMetadata& field : directory.fields) {
         for (std::size_t s = 0; s < kSections; ++s) {
-            field.sections[s] = {(1ULL << 20) + random() % (1ULL << 50) * 8, field.section_bytes(static_cast<Section>(s)),
+            field.sections[s] = {(1ULL << 20) + random() % (1ULL << 50) * 8,
+                                 field.section_bytes(static_cast<Section>(s)),
                                  (1ULL << 20) + random() % (1ULL << 50) * 8, random()};
         }
     }
@@ -215,7 +219,8 @@ void place_sections(Directory& directory, std::mt19937_64& random) {
 Directory random_directory(std::mt19937_64& random) {
     const auto text = [&] {
         std::string t(random() % 20, ' ');
-        for (char& c : t) c = static_cast<char>(random());
+        for (char& c : t)
+            c = static_cast<char>(random());
         return t;
     };
     Directory d;
@@ -226,15 +231,19 @@ Directory random_directory(std::mt19937_64& random) {
     }
     for (std::uint64_t i = random() % 6; i-- > 0;) {
         std::vector<std::uint64_t> shape(random() % 5);
-        for (auto& n : shape) n = random() % (1ULL << (random() % 13));
+        for (auto& n : shape)
+            n = random() % (1ULL << (random() % 13));
         Tolerance tolerance;
-        if (random() % 3 != 0) tolerance.atol = std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 600) - 400);
+        if (random() % 3 != 0)
+            tolerance.atol =
+                std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 600) - 400);
         const bool published = random() % 5 == 0;
-        if (!published && random() % 3 == 0) tolerance.rtol = std::ldexp(1.5, -static_cast<int>(random() % 60));
-        FieldMetadata field =
-            make_field(text(), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)), shape, tolerance,
-                       static_cast<unsigned>(random() % 3 * 2), published ? DigestKind::published : DigestKind::linear,
-                       static_cast<std::uint32_t>(4096U << random() % 9));
+        if (!published && random() % 3 == 0)
+            tolerance.rtol = std::ldexp(1.5, -static_cast<int>(random() % 60));
+        FieldMetadata field = make_field(
+            text(), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)), shape, tolerance,
+            static_cast<unsigned>(random() % 3 * 2), published ? DigestKind::published : DigestKind::linear,
+            static_cast<std::uint32_t>(4096U << random() % 9));
         field.format = text();
         field.byte_order = static_cast<ByteOrder>(random() % 2);
         field.order = static_cast<ArrayOrder>(random() % 2);
@@ -249,8 +258,8 @@ Directory random_directory(std::mt19937_64& random) {
         std::uint64_t left = d.data_files.empty() ? 0 : field.items();
         while (left != 0 || (!d.data_files.empty() && random() % 3 == 0)) {
             const std::uint64_t count = random() % 3 == 0 ? left : left / 2;
-            field.extents.push_back({static_cast<std::uint32_t>(random() % d.data_files.size()), random() >> 8,
-                                     item_bytes(field.dtype) + random() % 100, count});
+            field.extents.push_back({static_cast<std::uint32_t>(random() % d.data_files.size()),
+                                     random() >> 8, item_bytes(field.dtype) + random() % 100, count});
             left -= count;
         }
         d.fields.push_back(std::move(field));
@@ -286,7 +295,8 @@ TEST(Directory, CutAnywhereIsDamaged) {
     for (int round = 0; round < 20; ++round) {
         const Bytes bytes = encode_directory(random_directory(random), kNoLimit);
         for (std::size_t size = 0; size < bytes.size(); ++size) {
-            const Bytes cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));  // exactly: for sanitizers
+            const Bytes cut(bytes.begin(),
+                            bytes.begin() + static_cast<std::ptrdiff_t>(size));  // exactly: for sanitizers
             ASSERT_FALSE(decode_header(cut, size).ok()) << size;
             if (size < kHeaderBytes) continue;
             const Bytes body(cut.begin() + kHeaderBytes, cut.end());
@@ -305,7 +315,8 @@ TEST(Directory, ChangedBytesAreRefusedOrRoundTrip) {
         Bytes bytes = encode_directory(random_directory(random), kNoLimit);
         Bytes body(bytes.begin() + kHeaderBytes, bytes.end());
         for (int changes = 0; changes < 3 && !body.empty(); ++changes) {
-            body[random() % body.size()] = random() % 2 == 0 ? std::byte{0xFF} : static_cast<std::byte>(random());
+            body[random() % body.size()] =
+                random() % 2 == 0 ? std::byte{0xFF} : static_cast<std::byte>(random());
         }
         std::fill_n(body.begin() + 20, 4, std::byte{0});  // reserved: not kept
         const auto decoded = decode_directory(body, kNoLimit);
@@ -317,9 +328,11 @@ TEST(Directory, ChangedBytesAreRefusedOrRoundTrip) {
 
 // Puts another number into the header, with a checksum that is right.
 Bytes with_header(Bytes bytes, std::size_t at, std::uint64_t value, std::size_t size) {
-    for (std::size_t i = 0; i < size; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i));
+    for (std::size_t i = 0; i < size; ++i)
+        bytes[at + i] = static_cast<std::byte>(value >> (8 * i));
     const std::uint64_t sum = xxh3(std::span(bytes).first(kHeaderBytes - 8));
-    for (std::size_t i = 0; i < 8; ++i) bytes[kHeaderBytes - 8 + i] = static_cast<std::byte>(sum >> (8 * i));
+    for (std::size_t i = 0; i < 8; ++i)
+        bytes[kHeaderBytes - 8 + i] = static_cast<std::byte>(sum >> (8 * i));
     return bytes;
 }
 
@@ -336,31 +349,39 @@ TEST(Header, NewerVersionIsUnsupportedAndSaysWhatToDo) {
 
 TEST(Header, HostileSizesAreRefused) {
     const Bytes good = encode_directory({}, 4096);
-    EXPECT_FALSE(decode_header(with_header(good, 24, std::numeric_limits<std::uint64_t>::max(), 8), 4096).ok());
+    EXPECT_FALSE(
+        decode_header(with_header(good, 24, std::numeric_limits<std::uint64_t>::max(), 8), 4096).ok());
     EXPECT_FALSE(decode_header(with_header(good, 24, 4096 - 63, 8), 4096).ok());
-    EXPECT_FALSE(decode_header(with_header(with_header(good, 16, 1ULL << 62, 8), 24, kLargestDirectory + 1, 8), 1ULL << 62).ok());
+    EXPECT_FALSE(
+        decode_header(with_header(with_header(good, 16, 1ULL << 62, 8), 24, kLargestDirectory + 1, 8),
+                      1ULL << 62)
+            .ok());
     EXPECT_FALSE(decode_header(with_header(good, 16, 4095, 8), 4096).ok());
     EXPECT_TRUE(decode_header(with_header(good, 24, 4096 - 64, 8), 4096).ok());
 }
 
 TEST(Header, ReservedBytesMayHoldWhatALaterWriterPutsThere) {
     const Bytes good = encode_directory({}, 4096);
-    for (const std::size_t at : {12U, 40U, 48U}) EXPECT_TRUE(decode_header(with_header(good, at, 1, 4), 4096).ok());
+    for (const std::size_t at : {12U, 40U, 48U})
+        EXPECT_TRUE(decode_header(with_header(good, at, 1, 4), 4096).ok());
 }
 
 TEST(Directory, HostileCountsAllocateNothing) {
     Encoder out;
     out.put(std::numeric_limits<std::uint32_t>::max());
     out.put(std::numeric_limits<std::uint32_t>::max());
-    for (int i = 0; i < 40; ++i) out.put(std::uint64_t{0});
+    for (int i = 0; i < 40; ++i)
+        out.put(std::uint64_t{0});
     EXPECT_FALSE(decode_directory(out.bytes(), kNoLimit).ok());
 }
 
 // The directory's arithmetic beyond 2^32 elements, where no test can have the data.
 TEST(Directory, HoldsForFieldsBeyondFourGigaElements) {
     std::mt19937_64 random(4);
-    for (const auto& [dtype, n] : std::vector<std::pair<DType, std::uint64_t>>{
-             {DType::u8, (1ULL << 58)}, {DType::f32, (1ULL << 33) + 1}, {DType::f64, 1ULL << 55}, {DType::c128, 1ULL << 54}}) {
+    for (const auto& [dtype, n] : std::vector<std::pair<DType, std::uint64_t>>{{DType::u8, (1ULL << 58)},
+                                                                               {DType::f32, (1ULL << 33) + 1},
+                                                                               {DType::f64, 1ULL << 55},
+                                                                               {DType::c128, 1ULL << 54}}) {
         for (const std::uint32_t chunk : {4096U, 1U << 20}) {
             Directory d;
             d.data_files.push_back({"x", {n * item_bytes(dtype), 0}});
@@ -444,7 +465,8 @@ TEST(MetadataFile, RoundTrip) {
             for (std::size_t at = 0; at < expected.size(); at += 1 + expected.size() / 7) {
                 Bytes part(std::min<std::size_t>(expected.size() - at, 1 + expected.size() / 3));
                 ASSERT_TRUE(file.read(f, section, at, part).ok());
-                EXPECT_TRUE(std::equal(part.begin(), part.end(), expected.begin() + static_cast<std::ptrdiff_t>(at)));
+                EXPECT_TRUE(
+                    std::equal(part.begin(), part.end(), expected.begin() + static_cast<std::ptrdiff_t>(at)));
             }
             Bytes beyond(expected.size() + 1);
             EXPECT_FALSE(file.read(f, section, 0, beyond).ok());
@@ -459,7 +481,8 @@ TEST(MetadataFile, RoundTrip) {
         const std::size_t node = node_words(file.directory().fields[f].settings.kind) * 8;
         EXPECT_EQ(std::memcmp(words.data(), content.sections[f][0].data(), node), 0);
         EXPECT_EQ(std::memcmp(words.data() + words.size() - node / 8,
-                              content.sections[f][0].data() + content.sections[f][0].size() - node, node), 0);
+                              content.sections[f][0].data() + content.sections[f][0].size() - node, node),
+                  0);
     }
     EXPECT_GT(file.bytes_read(), 0U);
 }
@@ -471,7 +494,8 @@ TEST(MetadataFile, OfNoFieldsAndOfEmptyFieldsIsReadable) {
     EXPECT_TRUE(read_everything(folder / "none.twm").ok());
     content.directory.fields.push_back(make_field("empty", DType::f32, {0}, {1e-3, 0}, 4));
     content.directory.fields.push_back(make_field("scalar", DType::f16, {}, {1e-3, 0}, 4));
-    for (auto& field : content.directory.fields) content.sections.push_back(sections_of(field, random_items(field, 1)));
+    for (auto& field : content.directory.fields)
+        content.sections.push_back(sections_of(field, random_items(field, 1)));
     ASSERT_TRUE(write_file(posix_file_system(), folder / "some.twm", content).ok());
     auto opened = MetadataFile::open(folder / "some.twm");
     ASSERT_TRUE(opened.ok());
@@ -484,7 +508,8 @@ TEST(MetadataFile, TruncatedAtEveryLengthIsRefused) {
     const Folder folder;
     Written content;
     content.directory.fields.push_back(make_field("time", DType::f64, {3}, {1e-9, 0}, 4));
-    content.sections.push_back(sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
+    content.sections.push_back(
+        sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
     const std::string path = folder / "x.twm";
     ASSERT_TRUE(write_file(posix_file_system(), path, content).ok());
     ASSERT_TRUE(read_everything(path).ok());
@@ -503,7 +528,8 @@ TEST(MetadataFile, EveryFlippedBitIsSeenOrIsInPadding) {
     const Folder folder;
     Written content;
     content.directory.fields.push_back(make_field("x", DType::f32, {1100}, {1e-3, 0}, 4));
-    content.sections.push_back(sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
+    content.sections.push_back(
+        sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
     const std::string path = folder / "x.twm";
     ASSERT_TRUE(write_file(posix_file_system(), path, content).ok());
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;
@@ -520,14 +546,16 @@ TEST(MetadataFile, EveryFlippedBitIsSeenOrIsInPadding) {
     std::size_t covered = 0;
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     for (std::size_t at = 0; at < good.size(); ++at) {
-        const bool is_used = std::any_of(used.begin(), used.end(), [&](auto r) { return r.first <= at && at < r.second; });
+        const bool is_used =
+            std::any_of(used.begin(), used.end(), [&](auto r) { return r.first <= at && at < r.second; });
         if (!is_used) {
             ASSERT_EQ(good[at], std::byte{0}) << "padding is zero";
             if (at % 97 != 0) continue;
         }
         covered += is_used;
         for (unsigned bit = 0; bit < 8; ++bit) {
-            if (is_used && at > 2000 && bit != at % 8) continue;  // inside sections one bit a byte says enough
+            if (is_used && at > 2000 && bit != at % 8)
+                continue;  // inside sections one bit a byte says enough
             const char flipped = static_cast<char>(good[at] ^ static_cast<std::byte>(1U << bit));
             file.seekp(static_cast<std::streamoff>(at));
             file.write(&flipped, 1).flush();
@@ -674,9 +702,9 @@ TEST(MetadataWriter, RefusesPartsThatDoNotFit) {
     ASSERT_TRUE(writer.ok());
     const Bytes& residues = content.sections[0][2];
     const std::span all(residues);
-    EXPECT_FALSE((*writer)->write(0, Section::residues, 8, all.subspan(8)).ok());             // not at a page
-    EXPECT_FALSE((*writer)->write(0, Section::residues, 0, all.first(100)).ok());             // half a page
-    EXPECT_FALSE((*writer)->write(0, Section::residues, 4096, all).ok());                     // past the end
+    EXPECT_FALSE((*writer)->write(0, Section::residues, 8, all.subspan(8)).ok());  // not at a page
+    EXPECT_FALSE((*writer)->write(0, Section::residues, 0, all.first(100)).ok());  // half a page
+    EXPECT_FALSE((*writer)->write(0, Section::residues, 4096, all).ok());          // past the end
     EXPECT_FALSE((*writer)->write(0, Section::residues, 0ULL - 4096, all.first(4096 % all.size())).ok());
     EXPECT_TRUE((*writer)->write(0, Section::residues, 0, all).ok());
 }

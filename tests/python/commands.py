@@ -48,7 +48,13 @@ def command(*arguments: object) -> Outcome:
 
 def process(*arguments: object, python: tuple = ("-m", "twinrun"), **options: object) -> Outcome:
     """Runs a verb as a process."""
-    p = subprocess.run([sys.executable, *map(str, (*python, *arguments))], capture_output=True, text=True, timeout=120, **options)
+    p = subprocess.run(
+        [sys.executable, *map(str, (*python, *arguments))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
     return Outcome(p.returncode, p.stdout, p.stderr)
 
 

@@ -59,7 +59,9 @@ def test_missing_step(pair: tuple[Path, Path], tmp_path: Path) -> None:
     longer = capture(tmp_path / "longer", {10: {"x": x}, 20: {"x": x}, 30: {"x": x}})
     shorter = capture(tmp_path / "shorter", {10: {"x": x}, 20: {"x": x}})
     for one, other in ((longer, shorter), (shorter, longer)):
-        line = cannot_compare(one, other, tmp_path, "step 30, rank 0 of", "not there; compare the common ones with --steps")
+        line = cannot_compare(
+            one, other, tmp_path, "step 30, rank 0 of", "not there; compare the common ones with --steps"
+        )
         assert f"twinrun: {shorter}: " in line
     assert command("compare", longer, shorter, "--steps", ":20").status == 0
     none = capture(tmp_path / "no-steps", {})
@@ -116,7 +118,9 @@ def test_row_against_column_major(tmp_path: Path) -> None:
     x = np.arange(12.0).reshape(3, 4)
     np.save(tmp_path / "c.npy", x)
     np.save(tmp_path / "f.npy", np.asfortranarray(x))
-    cannot_compare(tmp_path / "c.npy", tmp_path / "f.npy", tmp_path, "row-major in one run, column-major in the other")
+    cannot_compare(
+        tmp_path / "c.npy", tmp_path / "f.npy", tmp_path, "row-major in one run, column-major in the other"
+    )
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 4095, 4096, 32000 + 4095])
@@ -125,7 +129,9 @@ def test_truncated_history_data(keep: int, pair: tuple[Path, Path], tmp_path: Pa
     assert data.stat().st_size == 32768 + 4096
     os.truncate(data, keep)
     for method in ("auto", "direct"):
-        cannot_compare(*pair, tmp_path, str(data), "truncated: 36864 bytes", "restore it", options=("--method", method))
+        cannot_compare(
+            *pair, tmp_path, str(data), "truncated: 36864 bytes", "restore it", options=("--method", method)
+        )
     verified = command("verify", pair[1])
     assert verified.status == 1 and f"{data}: damaged: {keep} bytes, the manifest says 36864" in verified.out
 
@@ -182,7 +188,9 @@ def test_any_flipped_bit_of_metadata(pair: tuple[Path, Path], tmp_path: Path) ->
     bits = list(range(64 * 8))
     for page in range(0, len(whole), 4096):
         used = [i for i in range(page, min(page + 4096, len(whole))) if whole[i]]
-        bits += [int(i) * 8 + int(rng.integers(8)) for i in rng.choice(used, min(24, len(used)), replace=False)]
+        bits += [
+            int(i) * 8 + int(rng.integers(8)) for i in rng.choice(used, min(24, len(used)), replace=False)
+        ]
         bits += [int(i) for i in rng.integers(page * 8, (page + 4096) * 8, 8)]
     errors = 0
     for bit in bits:
@@ -266,7 +274,13 @@ def test_metadata_older_than_its_data(suffix: str, tmp_path: Path) -> None:
     if b.stat().st_size == size:
         for later in (3_600_000_000_000, -3_600_000_000_000, 1):
             os.utime(b, ns=(now, now + later))
-            cannot_compare(a, b, tmp_path, f"{b}.twm: older than its data file {b}", "index it again with 'twinrun index'")
+            cannot_compare(
+                a,
+                b,
+                tmp_path,
+                f"{b}.twm: older than its data file {b}",
+                "index it again with 'twinrun index'",
+            )
     else:
         cannot_compare(a, b, tmp_path, str(b), "index it again")
     twinrun.index(b, atol=1e-6)
@@ -281,7 +295,9 @@ def test_metadata_that_describes_other_fields(tmp_path: Path) -> None:
     twinrun.index(path)
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(600, dtype="i8")
-    cannot_compare(path, other, tmp_path, "describes field 'x' otherwise than its data file does", "twinrun index")
+    cannot_compare(
+        path, other, tmp_path, "describes field 'x' otherwise than its data file does", "twinrun index"
+    )
 
 
 def test_metadata_of_another_file(tmp_path: Path) -> None:
@@ -354,7 +370,7 @@ def test_manifest_damaged_or_hostile(pair: tuple[Path, Path], tmp_path: Path) ->
         '{"step":10,"folder":7,"ranks":[]}',
         '{"step":10,"folder":"x","ranks":[{}]}',
         '{"step":10,"folder":"x","ranks":3}',
-        '[[[[[[[[[]]]]]]]]]',
+        "[[[[[[[[[]]]]]]]]]",
         '"text"',
         "{}",
     ):
@@ -407,8 +423,12 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 def test_unwritable_json(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "r.json", tmp_path, "/proc/r.json", "/dev/full"):
-        check_error(command("compare", pair[0], pair[0], "--json", path), str(path), "cannot write the JSON report")
-    check_error(command("compare", pair[0], tmp_path / "x", "--json", tmp_path / "none" / "r.json"), "no such file")
+        check_error(
+            command("compare", pair[0], pair[0], "--json", path), str(path), "cannot write the JSON report"
+        )
+    check_error(
+        command("compare", pair[0], tmp_path / "x", "--json", tmp_path / "none" / "r.json"), "no such file"
+    )
 
 
 def test_unwritable_picture(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -495,7 +515,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
     where = tmp_path / "disk"
     where.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", where], capture_output=True, text=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", where], capture_output=True, text=True
+    )
     if made.returncode != 0:
         pytest.skip(f"may not mount a small file system here: {made.stderr.strip()}")
     try:
@@ -565,11 +587,17 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
-    script = "import sys, numpy, twinrun\nrun = twinrun.Run(sys.argv[1])\nrun.capture(1, {'x': numpy.zeros(9)})\n"
+    script = (
+        "import sys, numpy, twinrun\nrun = twinrun.Run(sys.argv[1])\nrun.capture(1, {'x': numpy.zeros(9)})\n"
+    )
     script += "try: run.capture(2, {'x': numpy.zeros(9999)})\nexcept twinrun.TwinrunError as e: print(e)\n"
     script += "run.capture(3, {'x': numpy.zeros(9)})"
     done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "run"], preexec_fn=limit, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script, tmp_path / "run"],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done
     assert done.stdout.count("\n") == 1 and "file too large" in done.stdout

@@ -42,7 +42,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     document = folder / "report.md"
     document.write_text(f"# Before\n\n{table.BEGIN}\nearlier numbers\n{table.END}\n\nAfter\n")
     output = folder / "results.json"
-    command = [sys.executable, BENCH / "compare_bench.py", "--tiny", "--data", folder / "data", "--json", output]
+    command = [
+        sys.executable,
+        BENCH / "compare_bench.py",
+        "--tiny",
+        "--data",
+        folder / "data",
+        "--json",
+        output,
+    ]
     done = subprocess.run([*command, "--write", document], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not (folder / "data").exists(), "it leaves nothing behind"
@@ -82,7 +90,11 @@ def test_sparse_differences_are_read_alone(results: dict) -> None:
             assert o["different"] == o["read_chunks"] == o["left"]["tree"] == 2
             assert o["element_bytes"] == 2 * 2 * 4096
     for o in outcomes(results, "sparse", "published-4096"):
-        assert (o["different"], o["left"], o["element_bytes"]) == (2, {"tree": 2, "elements": 2}, 2 * 2 * 4096)
+        assert (o["different"], o["left"], o["element_bytes"]) == (
+            2,
+            {"tree": 2, "elements": 2},
+            2 * 2 * 4096,
+        )
 
 
 @pytest.mark.parametrize("case", ["noise-1", "noise-40", "noise-1e-4"])
@@ -153,7 +165,13 @@ def test_numbers_do_not_round_into_lies() -> None:
     assert [table.percent(x) for x in (0, 1e-6, 0.0012, 0.5, 0.99996, 1, 1.02)] == [
         "0", "1.0e-04%", "0.12%", "50.0%", ">99.9%", "100%", "102.0%",
     ]  # fmt: skip
-    assert [table.number(x) for x in (0.0123, 1.5, 48.26, 480.4, 1700.2)] == ["0.0123", "1.50", "48.3", "480", "1 700"]
+    assert [table.number(x) for x in (0.0123, 1.5, 48.26, 480.4, 1700.2)] == [
+        "0.0123",
+        "1.50",
+        "48.3",
+        "480",
+        "1 700",
+    ]
     assert table.spread(Spread([2.0, 1.0, 4.0])) == "2.00 (1.00 to 4.00)"
 
 

@@ -12,6 +12,7 @@ import pytest
 from commands import COMMAND, check_error, command, load_json, process
 
 import twinrun
+from twinrun.cli.common import SIZE
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +110,18 @@ def test_fields_and_steps(runs: Path) -> None:
     assert chosen("--field", "i*", "--field", "x") == {p for p in everything if p[1] != "v"}
     assert chosen("--steps", "10,30") == {p for p in everything if p[0] != 20}
     assert chosen("--steps", "15:") == {p for p in everything if p[0] >= 15}
-    assert chosen("--steps", ":20", "--field", "[vx]") == {p for p in everything if p[0] <= 20 and p[1] != "id"}
+    assert chosen("--steps", ":20", "--field", "[vx]") == {
+        p for p in everything if p[0] <= 20 and p[1] != "id"
+    }
     assert command("compare", runs / "a", runs / "different", "--steps", "10").status == 0
     assert command("compare", runs / "a", runs / "different", "--field", "x").status == 0
-    for options in (("--steps", "11"), ("--steps", "40:"), ("--field", "y"), ("--steps", "x"), ("--steps", "")):
+    for options in (
+        ("--steps", "11"),
+        ("--steps", "40:"),
+        ("--field", "y"),
+        ("--steps", "x"),
+        ("--steps", ""),
+    ):
         check_error(command("compare", runs / "a", runs / "same", *options))
 
 
@@ -189,6 +198,23 @@ def test_wrong_options_are_one_line(runs: Path, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["x.dat"]
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("4096", 4096),
+        ("4K", 4096),
+        ("1.5k", 1536),
+        ("2MiB", 2 << 20),
+        ("1g", 1 << 30),
+        ("3 GB", 3 << 30),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert SIZE.convert(text, None, None) == size
+
+
 @pytest.mark.parametrize("verb", ["compare", "index", "show", "log", "verify", "demo"])
 def test_help(verb: str) -> None:
     done = command(verb, "--help")
@@ -202,11 +228,20 @@ def test_version() -> None:
 
 def test_closed_and_full_output(runs: Path) -> None:
     """A report that could not be written is neither 0 nor 1, and Python adds nothing of its own."""
-    for arguments in (("compare", runs / "a", runs / "same"), ("compare", runs / "a", runs / "different", "--json", "-"), ("log", runs / "a", "--json")):
+    for arguments in (
+        ("compare", runs / "a", runs / "same"),
+        ("compare", runs / "a", runs / "different", "--json", "-"),
+        ("log", runs / "a", "--json"),
+    ):
         reading, writing = os.pipe()
         os.close(reading)
-        for to, said in ((writing, "standard output was closed"), (os.open("/dev/full", os.O_WRONLY), "No space left")):
-            done = subprocess.run([*COMMAND, *arguments], stdout=to, stderr=subprocess.PIPE, text=True, timeout=120)
+        for to, said in (
+            (writing, "standard output was closed"),
+            (os.open("/dev/full", os.O_WRONLY), "No space left"),
+        ):
+            done = subprocess.run(
+                [*COMMAND, *arguments], stdout=to, stderr=subprocess.PIPE, text=True, timeout=120
+            )
             os.close(to)
             assert done.returncode == 2
             assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
@@ -225,7 +260,9 @@ def test_names_cannot_forge_lines(tmp_path: Path) -> None:
         with twinrun.Run(tmp_path / run, atol=0.1) as history:
             history.capture(1, {name: np.full(5, value)})
     done = command("compare", tmp_path / "a", tmp_path / "b")
-    assert done.status == 1 and done.last.startswith("different: first at step 1, rank 0, x\\nsame: 1 field\\x1b[2J[0]")
+    assert done.status == 1 and done.last.startswith(
+        "different: first at step 1, rank 0, x\\nsame: 1 field\\x1b[2J[0]"
+    )
     assert "\x1b" not in done.out
     shown = command("show", tmp_path / "a")
     assert shown.status == 0 and "\x1b" not in shown.out and "\nsame" not in shown.out

@@ -29,7 +29,11 @@ class InterruptAt:
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         # Not in generators: Python drops what is raised while it throws one away.
-        if event in ("call", "c_call") and f"{os.sep}twinrun{os.sep}" in code.co_filename and code.co_name != "<genexpr>":
+        if (
+            event in ("call", "c_call")
+            and f"{os.sep}twinrun{os.sep}" in code.co_filename
+            and code.co_name != "<genexpr>"
+        ):
             self.calls += 1
             if self.calls == self.n:
                 sys.setprofile(None)
@@ -144,7 +148,10 @@ def test_in_the_middle_of_a_capture(tmp_path: Path) -> None:
     with twinrun.Run(path) as run:
         run.capture(1, {"x": x[:10]})
         for step in (2, 3):
-            part = {2: path / ".step-0000000002.tmp", 3: path / ".step-0000000003.tmp" / "rank-00000.twm.tmp"}[step]
+            part = {
+                2: path / ".step-0000000002.tmp",
+                3: path / ".step-0000000003.tmp" / "rank-00000.twm.tmp",
+            }[step]
             assert interrupt_when(part.exists, lambda step=step: run.capture(step, {"x": x}))
             assert twinrun.verify(path)[0] == []
             assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in run.steps)]

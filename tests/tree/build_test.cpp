@@ -13,13 +13,15 @@ namespace {
 std::vector<std::uint64_t> random_leaves(std::size_t count, std::uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<std::uint64_t> leaves(count);
-    for (auto& leaf : leaves) leaf = random() % kPrime;
+    for (auto& leaf : leaves)
+        leaf = random() % kPrime;
     return leaves;
 }
 
 std::uint64_t horner(std::span<const std::uint64_t> digests) {
     std::uint64_t h = 0;
-    for (const std::uint64_t d : digests) h = add61(multiply61(h, kRho), d);
+    for (const std::uint64_t d : digests)
+        h = add61(multiply61(h, kRho), d);
     return h;
 }
 
@@ -30,8 +32,10 @@ TEST(BuildTree, RootIsHornersRuleOverAllBlocksWhenTheirNumberIsAPowerOfTwo) {
         // The same data in larger chunks has the same root.
         for (std::size_t chunk = 2; chunk <= count; chunk *= 2) {
             std::vector<std::uint64_t> chunks;
-            for (std::size_t i = 0; i < count; i += chunk) chunks.push_back(horner(std::span(blocks).subspan(i, chunk)));
-            ASSERT_EQ(build_tree(DigestKind::linear, chunk, chunks).front(), horner(blocks)) << count << ", " << chunk;
+            for (std::size_t i = 0; i < count; i += chunk)
+                chunks.push_back(horner(std::span(blocks).subspan(i, chunk)));
+            ASSERT_EQ(build_tree(DigestKind::linear, chunk, chunks).front(), horner(blocks))
+                << count << ", " << chunk;
         }
     }
 }
@@ -58,11 +62,13 @@ TEST(BuildTree, SeesAnyTwoChunksExchanged) {
             auto leaves = random_leaves(count * words, count);
             const auto root = [&] {
                 const auto tree = build_tree(kind, 1, leaves);
-                return std::vector<std::uint64_t>(tree.begin(), tree.begin() + static_cast<std::ptrdiff_t>(words));
+                return std::vector<std::uint64_t>(tree.begin(),
+                                                  tree.begin() + static_cast<std::ptrdiff_t>(words));
             };
             const auto before = root();
             const auto exchange = [&](std::size_t i, std::size_t j) {
-                for (std::size_t w = 0; w < words; ++w) std::swap(leaves[i * words + w], leaves[j * words + w]);
+                for (std::size_t w = 0; w < words; ++w)
+                    std::swap(leaves[i * words + w], leaves[j * words + w]);
             };
             for (std::size_t i = 0; i < count; ++i) {
                 for (std::size_t j = i + 1; j < count; ++j) {
@@ -80,7 +86,8 @@ TEST(BuildTree, KeepsLeavesAndPassesALoneNodeUp) {
     const auto tree = build_tree(DigestKind::linear, 1, leaves);
     const TreeLayout layout{5};
     ASSERT_EQ(tree.size(), layout.nodes());
-    EXPECT_TRUE(std::equal(leaves.begin(), leaves.end(), tree.begin() + static_cast<std::ptrdiff_t>(layout.first(0))));
+    EXPECT_TRUE(std::equal(leaves.begin(), leaves.end(),
+                           tree.begin() + static_cast<std::ptrdiff_t>(layout.first(0))));
     EXPECT_EQ(tree[layout.first(1) + 2], leaves[4]);
     EXPECT_EQ(tree[layout.first(2) + 1], leaves[4]);
 }

@@ -11,7 +11,8 @@ TEST(TreeLayout, HoldsEveryNodeOnceRootFirstLeavesLast) {
     for (std::uint64_t leaves = 1; leaves <= 600; ++leaves) {
         const TreeLayout layout{leaves};
         std::vector<std::uint64_t> widths{leaves};
-        while (widths.back() > 1) widths.push_back((widths.back() + 1) / 2);
+        while (widths.back() > 1)
+            widths.push_back((widths.back() + 1) / 2);
         ASSERT_EQ(layout.levels(), widths.size()) << leaves;
         std::uint64_t position = 0;
         for (std::size_t level = widths.size(); level-- > 0;) {

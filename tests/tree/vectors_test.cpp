@@ -18,7 +18,8 @@ namespace {
 
 std::vector<std::uint64_t> words(const nlohmann::json& list) {
     std::vector<std::uint64_t> out;
-    for (const auto& w : list) out.push_back(std::strtoull(w.get<std::string>().c_str(), nullptr, 16));
+    for (const auto& w : list)
+        out.push_back(std::strtoull(w.get<std::string>().c_str(), nullptr, 16));
     return out;
 }
 
@@ -29,7 +30,8 @@ TEST(TreeVectors, AreWhatBuildTreeGives) {
     ASSERT_GT(content["cases"].size(), 20U);
     for (const auto& c : content["cases"]) {
         const DigestKind kind = c["kind"] == "published" ? DigestKind::published : DigestKind::linear;
-        EXPECT_EQ(build_tree(kind, c["blocks_per_chunk"].get<std::size_t>(), words(c["leaves"])), words(c["nodes"]))
+        EXPECT_EQ(build_tree(kind, c["blocks_per_chunk"].get<std::size_t>(), words(c["leaves"])),
+                  words(c["nodes"]))
             << c["kind"] << ", " << c["leaves"].size() << " words";
     }
 }

@@ -41,7 +41,8 @@ struct Trees {
     Trees(DigestKind digest_kind, std::size_t leaves, std::uint64_t seed) : kind(digest_kind) {
         std::mt19937_64 random(seed);
         a.resize(leaves * node_words(kind));
-        for (auto& w : a) w = random() % kPrime;
+        for (auto& w : a)
+            w = random() % kPrime;
         b = a;
     }
     void change(std::size_t leaf, std::size_t word = 0) {
@@ -54,7 +55,8 @@ struct Trees {
         const std::size_t words = node_words(kind);
         for (std::uint64_t i = 0; i < leaves(); ++i) {
             bool same = true;
-            for (std::size_t w = 0; w < words; ++w) same = same && a[i * words + w] == b[i * words + w];
+            for (std::size_t w = 0; w < words; ++w)
+                same = same && a[i * words + w] == b[i * words + w];
             if (same) continue;
             if (!out.empty() && out.back().end == i) {
                 ++out.back().end;
@@ -76,7 +78,8 @@ struct Trees {
         const auto expected = brute_force();
         EXPECT_EQ(result->chunks, expected) << leaves() << " leaves";
         std::uint64_t differing = 0;
-        for (const Range& r : expected) differing += r.size();
+        for (const Range& r : expected)
+            differing += r.size();
         EXPECT_EQ(result->differing, differing);
         EXPECT_EQ(result->nodes_visited, source_a.nodes_read());
         EXPECT_EQ(result->nodes_visited, source_b.nodes_read());
@@ -98,7 +101,8 @@ TEST(WalkTrees, EqualsBruteForceForEveryNumberOfLeaves) {
                 if (random() % 10 == 0) some.change(i, random() % node_words(kind));
                 all.change(i);
             }
-            for (const Trees* trees : {&first, &last, &some, &all}) static_cast<void>(trees->walk());
+            for (const Trees* trees : {&first, &last, &some, &all})
+                static_cast<void>(trees->walk());
             if (HasFailure()) return;
         }
     }
@@ -125,7 +129,8 @@ TEST(WalkTrees, EqualsBruteForceForRandomSizesAndDensities) {
         for (std::size_t i = 0; i < leaves; ++i) {
             if (random() % share != 0) continue;
             const std::size_t run = random() % 3 == 0 ? random() % 100 : 1;
-            for (std::size_t j = i; j < std::min(leaves, i + run); ++j) trees.change(j);
+            for (std::size_t j = i; j < std::min(leaves, i + run); ++j)
+                trees.change(j);
         }
         static_cast<void>(trees.walk());
         if (HasFailure()) return;
@@ -137,7 +142,8 @@ TEST(WalkTrees, VisitsFewNodesWhereLittleDiffers) {
     Trees trees(DigestKind::linear, kLeaves, 3);
     EXPECT_LE(trees.walk().nodes_visited, 512U);  // equal: one small level
     constexpr std::uint64_t kChanged = 10;
-    for (std::size_t i = 0; i < kChanged; ++i) trees.change(i * (kLeaves / kChanged) + 7);
+    for (std::size_t i = 0; i < kChanged; ++i)
+        trees.change(i * (kLeaves / kChanged) + 7);
     // Below the first level, eight nodes in each third level for every leaf that differs.
     EXPECT_LE(trees.walk().nodes_visited, 512 + kChanged * 8 * 4);
 }
@@ -145,7 +151,8 @@ TEST(WalkTrees, VisitsFewNodesWhereLittleDiffers) {
 TEST(WalkTrees, VisitsNoMoreThanTheLeavesAndOneLevelWhereAllDiffers) {
     constexpr std::size_t kLeaves = 50000;
     Trees trees(DigestKind::linear, kLeaves, 4);
-    for (std::size_t i = 0; i < kLeaves; ++i) trees.change(i);
+    for (std::size_t i = 0; i < kLeaves; ++i)
+        trees.change(i);
     EXPECT_LE(trees.walk().nodes_visited, kLeaves + 512);
 }
 

@@ -19,7 +19,7 @@ class Size(click.ParamType):
     """Bytes, as 512M, 2GiB, 65536."""
 
     name = "size"
-    _units = {"": 1, "k": 10, "m": 20, "g": 30, "t": 40}
+    _units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):

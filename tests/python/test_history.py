@@ -1,0 +1,234 @@
+"""Histories: what is captured comes back, and nothing half-done is ever seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import cannot_compare, check_error, command, load_json
+
+import twinrun
+
+CODES = ["f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
+SHAPES = [(), (0,), (1,), (3, 0, 2), (5, 7), (1025,), (2, 3, 700)]
+
+
+def arrays(seed: int) -> dict[str, np.ndarray]:
+    """One array for every type and shape, in C and Fortran order, strided and big-endian."""
+    rng = np.random.default_rng(seed)
+    fields = {}
+    for code in CODES:
+        for shape in SHAPES:
+            x = np.asarray(rng.integers(0, 2 if code == "?" else 100, shape)).astype(code)
+            fields[f"{code}{list(shape)}"] = x
+            fields[f"{code}{list(shape)}F"] = np.asfortranarray(x)
+            if x.ndim:
+                fields[f"{code}{list(shape)}S"] = np.repeat(x, 2, axis=-1)[..., ::2]
+                fields[f"{code}{list(shape)}R"] = x[::-1]
+            fields[f"{code}{list(shape)}B"] = x.astype(x.dtype.newbyteorder(">"))
+    records = np.zeros(99, [("a", "i2"), ("b", "f8")])
+    records["b"] = rng.normal(size=99)
+    return fields | {"records": records["b"]}
+
+
+def steps_of(path: Path) -> list[int]:
+    return [s["step"] for s in load_json(command("log", path, "--json").out)["steps"]]
+
+
+@pytest.mark.parametrize("digest", ["linear", "published"])
+def test_every_kind_of_array(digest: str, tmp_path: Path) -> None:
+    fields = arrays(1)
+    for name in ("a", "b"):
+        with twinrun.Run(tmp_path / name, atol=1e-3, digest=digest) as run:
+            run.capture(7, fields)
+    assert twinrun.verify(tmp_path / "a")[0] == []
+    for method in ("auto", "direct"):
+        result = twinrun.compare(tmp_path / "a", tmp_path / "b", method=method)
+        assert result.same and len(result.fields) == len(fields)
+        for f in result.fields:
+            assert f.shape == fields[f.field].shape
+            assert f.elements == fields[f.field].size * (2 if fields[f.field].dtype.kind == "c" else 1)
+    # A history holds what the arrays held: the one element that is changed is found where it is.
+    changed = {}
+    for name, x in fields.items():
+        y = x.copy(order="K")
+        if x.size:
+            y.reshape(-1, order="A")[x.size // 2] += 1 if x.dtype.kind != "b" else True
+        changed[name] = y
+    with twinrun.Run(tmp_path / "c", atol=1e-3, digest=digest) as run:
+        run.capture(7, changed)
+    result = twinrun.compare(tmp_path / "a", tmp_path / "c")
+    for f in result.fields:
+        truth = np.argwhere(fields[f.field] != changed[f.field])
+        assert f.different == len(truth), f.field
+        if len(truth):
+            index = tuple(int(i) for i in truth[0])
+            assert f.first_index == (index + (0,) if f.dtype.startswith("c") else index), f.field
+
+
+def test_appending_replacing_refusing(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    x = np.arange(100.0)
+    with twinrun.Run(path, atol=1e-3) as run:
+        run.capture(1, {"x": x})
+    with pytest.raises(
+        twinrun.TwinrunError, match="holds a history already: choose another folder, or append"
+    ):
+        twinrun.Run(path, atol=1e-3)
+    with pytest.raises(twinrun.Incomparable, match="other settings"):
+        twinrun.Run(path, atol=1e-4, existing="append")
+    with twinrun.Run(path, atol=1e-3, existing="append") as run:
+        assert run.steps == [1]
+        run.capture(3, {"x": x})
+        run.capture(2, {"x": x})
+        assert run.steps == [1, 2, 3]
+    assert steps_of(path) == [1, 2, 3]
+    (path / "notes.txt").write_text("mine")
+    with twinrun.Run(path, atol=1.0, existing="replace") as run:
+        assert run.steps == []
+        run.capture(9, {"y": x})
+    assert steps_of(path) == [9]
+    assert sorted(os.listdir(path)) == ["manifest.jsonl", "notes.txt", "step-0000000009"]
+    assert twinrun.verify(path)[0] == []
+
+
+def test_negative_and_large_steps(tmp_path: Path) -> None:
+    steps = [-(1 << 63), -5, 0, 12345678901, (1 << 63) - 1]
+    with twinrun.Run(tmp_path / "run") as run:
+        for step in reversed(steps):
+            run.capture(step, {"x": np.zeros(3)})
+    assert steps_of(tmp_path / "run") == steps
+    result = twinrun.compare(tmp_path / "run", tmp_path / "run")
+    assert [f.step for f in result.fields] == steps
+
+
+def test_a_torn_last_line(tmp_path: Path) -> None:
+    """What a crash leaves of a line, at any byte: the steps before it are whole, and capture goes on."""
+    path, intact = tmp_path / "run", tmp_path / "intact"
+    x = np.arange(100.0)
+    for p in (path, intact):
+        with twinrun.Run(p) as run:
+            run.capture(1, {"x": x})
+            run.capture(2, {"x": x})
+    manifest = path / "manifest.jsonl"
+    whole = manifest.read_bytes()
+    begin = whole.rindex(b"\n", 0, -1) + 1
+    for end in (begin + 1, begin + 50, len(whole) - 2, len(whole) - 1):
+        manifest.write_bytes(whole[:end])
+        assert steps_of(path) == [1]
+        done = command("compare", path, intact, "--steps", "1")
+        assert done.status == 0 and "its last step was being committed when the run ended" in done.out
+        cannot_compare(path, intact, tmp_path, "step 2")
+        assert "being committed" in command("log", path).out
+        with twinrun.Run(path, existing="append") as run:
+            assert run.steps == [1]
+            run.capture(2, {"x": x})
+        assert command("compare", path, intact).status == 0
+        assert manifest.read_bytes().count(b"\n") == 3
+
+
+def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
+    for left in (b"", b'{"atol":0.0'):
+        for existing in ("append", "replace"):
+            path = tmp_path / f"run{len(left)}{existing}"
+            path.mkdir()
+            (path / "manifest.jsonl").write_bytes(left)
+            check_error(command("log", path), "empty")
+            with pytest.raises(twinrun.TwinrunError):
+                twinrun.Run(path)
+            with twinrun.Run(path, existing=existing) as run:
+                run.capture(1, {"x": np.zeros(3)})
+            assert steps_of(path) == [1]
+
+
+def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:
+    """A temporary folder, or a step's folder without a line: not there, and no obstacle."""
+    path, other = tmp_path / "run", tmp_path / "other"
+    x = np.arange(100.0)
+    for p in (path, other):
+        with twinrun.Run(p) as run:
+            run.capture(1, {"x": x})
+    shutil.copytree(path / "step-0000000001", path / "step-0000000002")
+    shutil.copytree(path / "step-0000000001", path / ".step-0000000003.tmp")
+    assert steps_of(path) == [1]
+    assert command("compare", path, other).status == 0
+    assert twinrun.verify(path) == ([], 3)
+    with twinrun.Run(path, existing="append") as run:
+        run.capture(2, {"x": x + 1})
+        run.capture(3, {"x": x + 2})
+    assert steps_of(path) == [1, 2, 3]
+    assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in (1, 2, 3))]
+    assert twinrun.verify(path) == ([], 7)
+
+
+def test_metadata_only(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).normal(size=5000)
+    noise = np.random.default_rng(3).uniform(-1, 1, x.size)
+    y = x.copy()
+    y[77] += 1
+    for name, v in (("a", x), ("same", x), ("near", x + 4e-4 * noise), ("far", y)):
+        with twinrun.Run(tmp_path / name, atol=1e-3, keep_data=False) as run:
+            run.capture(1, {"x": v, "n": np.arange(3)})
+        assert os.listdir(tmp_path / name / "step-0000000001") == ["rank-00000.twm"]
+        assert twinrun.verify(tmp_path / name) == ([], 2)
+    assert command("compare", tmp_path / "a", tmp_path / "same").status == 0
+    assert command("compare", tmp_path / "a", tmp_path / "near").status == 0
+    said = "field 'x': the metadata cannot decide and the data is not at hand"
+    cannot_compare(tmp_path / "a", tmp_path / "far", tmp_path, "step 1, rank 0", said)
+    for options in (("--method", "direct"), ("--method", "published"), ("--no-metadata",)):
+        cannot_compare(
+            tmp_path / "a", tmp_path / "same", tmp_path, "only its metadata is at hand", options=options
+        )
+    cannot_compare(tmp_path / "a", tmp_path / "near", tmp_path, options=("--atol", "1e-6"))
+    with twinrun.Run(tmp_path / "full", atol=1e-3) as run:
+        run.capture(1, {"x": x, "n": np.arange(3)})
+    assert command("compare", tmp_path / "full", tmp_path / "a").status == 0
+    cannot_compare(tmp_path / "full", tmp_path / "far", tmp_path, said)
+
+
+def test_tolerances_of_fields(tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    for name, shift in (("a", 0.0), ("b", 1e-4)):
+        with twinrun.Run(
+            tmp_path / name, atol=1e-3, tolerances={"tight": 1e-6, "relative": (0.0, 1e-2)}
+        ) as run:
+            run.capture(
+                1, {"x": x + shift, "tight": x + shift, "relative": x * (1 + shift), "n": np.arange(5)}
+            )
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert {f.field: f.same for f in result.fields} == {
+        "x": True,
+        "tight": False,
+        "relative": True,
+        "n": True,
+    }
+    assert result.first_divergence["field"] == "tight"
+
+
+def test_runs_captured_for_different_tolerances(tmp_path: Path) -> None:
+    for name, atol in (("a", 1e-3), ("b", 1e-4)):
+        with twinrun.Run(tmp_path / name, atol=atol) as run:
+            run.capture(1, {"x": np.zeros(5)})
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "captured for different tolerances", "--atol")
+    assert command("compare", tmp_path / "a", tmp_path / "b", "--atol", "1e-3").status == 0
+
+
+def test_a_copied_history(tmp_path: Path) -> None:
+    """Copies with new times compare; with a changed byte they do not pass for the original."""
+    x = np.random.default_rng(4).normal(size=5000)
+    with twinrun.Run(tmp_path / "a", atol=1e-6) as run:
+        run.capture(1, {"x": x})
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+    data = tmp_path / "b" / "step-0000000001" / "rank-00000.data"
+    later = data.stat().st_mtime_ns + 10**10
+    os.utime(data, ns=(later, later))
+    done = command("compare", tmp_path / "a", tmp_path / "b")
+    assert done.status == 0 and "the same content" in done.out
+    content = bytearray(data.read_bytes())
+    content[8 * 77 + 7] ^= 1
+    data.write_bytes(content)
+    os.utime(data, ns=(later, later))
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "older than its data file", str(data))

@@ -1,0 +1,200 @@
+"""twinrun index: metadata beside files of every format, kept while it is current, rebuilt when it is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from commands import cannot_compare, check_error, command, load_json
+
+import twinrun
+
+Fields = dict[str, np.ndarray]
+
+
+def save_h5(path: Path, fields: Fields, **layout: object) -> None:
+    with h5py.File(path, "w") as file:
+        for name, x in fields.items():
+            file.create_dataset(name, data=x, **layout)
+
+
+def save_safetensors(path: Path, fields: Fields) -> None:
+    pytest.importorskip("safetensors.numpy").save_file(fields, path)
+
+
+FORMATS: dict[str, tuple[str, Callable[[Path, Fields], object]]] = {
+    "raw": ("x.f64", lambda p, f: f["x"].tofile(p)),
+    "npy": ("x.npy", lambda p, f: np.save(p, f["x"])),
+    "npy, column-major": ("x.npy", lambda p, f: np.save(p, np.asfortranarray(f["x"].reshape(50, 40).T))),
+    "npz": ("d.npz", lambda p, f: np.savez(p, **f)),
+    "npz, deflated": ("d.npz", lambda p, f: np.savez_compressed(p, **f)),
+    "hdf5": ("d.h5", save_h5),
+    "hdf5, chunked": ("d.h5", lambda p, f: save_h5(p, f, chunks=True)),
+    "hdf5, compressed": ("d.h5", lambda p, f: save_h5(p, f, compression="gzip", shuffle=True)),
+    "safetensors": ("d.safetensors", save_safetensors),
+}
+
+
+def fields_of(step: int) -> Fields:
+    rng = np.random.default_rng(step)
+    return {"x": rng.normal(size=2000), "v": rng.normal(size=(20, 60)).astype("f4"), "id": np.arange(100)}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_folders_with_a_planted_difference(kind: str, tmp_path: Path) -> None:
+    name, save = FORMATS[kind]
+    for run in ("a", "b"):
+        for step in (10, 20, 30):
+            folder = tmp_path / run / f"step-{step:04}"
+            folder.mkdir(parents=True)
+            fields = fields_of(step)
+            if run == "b" and step >= 20:
+                fields["x"][1234] += 0.5
+            save(folder / name, fields)
+    a, b = tmp_path / "a", tmp_path / "b"
+    plain = command("compare", a, b, "--atol", "1e-6", "--json", "-")
+    indexed = command("index", a, b, "--atol", "1e-6")
+    assert indexed.status == 0 and len(indexed.out.splitlines()) == 6, indexed
+    assert sum(name.endswith(".twm") for _, _, names in os.walk(a) for name in names) == 3
+    staged = command("compare", a, b, "--json", "-")
+    for done in (plain, staged):
+        d = load_json(done.out)
+        first = d["first_divergence"]
+        at = [34, 30] if "column-major" in kind else [1234]
+        assert (done.status, d["different"]) == (1, 2)
+        assert (first["step"], first["field"], first["index"]) == (20, "x", at)
+    assert {f["method"] for f in load_json(staged.out)["fields"]} == {"staged"}
+    assert {f["method"] for f in load_json(plain.out)["fields"]} == {"direct"}
+    assert command("compare", a, b, "--steps", "10").status == 0
+    assert command("verify", a).status == 0
+    shown = command("show", a, "--step", "20")
+    assert shown.status == 0 and "1e-06, 4 bits" in shown.out
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_kept_while_current(kind: str, tmp_path: Path) -> None:
+    name, save = FORMATS[kind]
+    path = tmp_path / name
+    metadata = Path(f"{path}.twm")
+    save(path, fields_of(1))
+
+    def index(**options: object) -> bool:
+        before = metadata.stat().st_ino if metadata.exists() else None
+        (facts,) = twinrun.index(path, **({"atol": 1e-6} | options))
+        assert facts.fresh == (metadata.stat().st_ino != before)
+        assert command("verify", path).status == 0
+        return facts.fresh
+
+    assert index()
+    assert not index()
+    for options in (
+        {"atol": 1e-5},
+        {"rtol": 1e-3},
+        {"residue_bits": 2},
+        {"chunk_bytes": 8192},
+        {"digest": "published"},
+    ):
+        assert index(**options)
+        assert not index(**options)
+        assert index()
+    assert index(refresh=True)
+    time = path.stat().st_mtime_ns
+    for later in (10**9, -(10**9)):  # touched, or restored from a backup: its content may be another
+        os.utime(path, ns=(time, time + later))
+        assert index()
+        assert not index()
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[: len(whole) // 2])
+    assert index()
+    damaged = bytearray(whole)
+    damaged[4096] ^= 1
+    metadata.write_bytes(damaged)
+    assert index()
+    fields = fields_of(1)
+    fields["x"][5] += 1
+    save(path, fields)
+    assert index()
+
+
+def test_a_part_of_the_fields(tmp_path: Path) -> None:
+    path, other = tmp_path / "d.npz", tmp_path / "e.npz"
+    fields = fields_of(1)
+    np.savez(path, **fields)
+    np.savez(other, **fields)
+    done = command("index", path, other, "--field", "[xv]", "--atol", "1e-6")
+    assert done.status == 0 and "2 fields" in done.out
+    result = twinrun.compare(path, other)
+    assert {f.field: f.method for f in result.fields} == {"x": "staged", "v": "staged", "id": "direct"}
+    (facts,) = twinrun.index(path, atol=1e-6)  # all of them: what is there is not enough
+    assert facts.fresh and facts.fields == 3
+    check_error(command("index", path, "--field", "none"), "no field to index")
+
+
+def test_two_arrays_with_different_names(tmp_path: Path) -> None:
+    x = np.arange(100.0)
+    for name in ("left", "right"):
+        np.save(tmp_path / f"{name}.npy", x)
+        (x * 1).tofile(tmp_path / f"{name}.f64")
+    assert command("compare", tmp_path / "left.npy", tmp_path / "right.npy").status == 0
+    assert command("compare", tmp_path / "left.npy", tmp_path / "right.f64").status == 0
+    twinrun.index(tmp_path / "left.npy", tmp_path / "right.npy")
+    result = twinrun.compare(tmp_path / "left.npy", tmp_path / "right.npy")
+    assert result.same and result.fields[0].method == "staged"
+    # Named arrays are another matter.
+    np.savez(tmp_path / "one.npz", x=x)
+    np.savez(tmp_path / "two.npz", y=x)
+    cannot_compare(tmp_path / "one.npz", tmp_path / "two.npz", tmp_path, "field 'x'")
+    with pytest.raises(twinrun.Incomparable):
+        twinrun.compare({"x": x}, {"y": x})
+
+
+def test_raw_files_by_options(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.dat", tmp_path / "b.dat"
+    x = np.random.default_rng(1).normal(size=(30, 50)).astype(">f4")
+    y = x.copy()
+    y[7, 9] += 1
+    a.write_bytes(b"head" + x.tobytes())
+    b.write_bytes(b"head" + y.tobytes())
+    options = ("--dtype", ">f4", "--shape", "30x50", "--offset", "4")
+    assert command("index", a, b, "--atol", "1e-3", *options).status == 0
+    done = command("compare", a, b, "--atol", "1e-3", *options)
+    assert done.status == 1 and "[7, 9]" in done.last
+    # The metadata alone describes them too.
+    done = command("compare", f"{a}.twm", f"{b}.twm")
+    assert done.status == 1 and "[7, 9]" in done.last
+    cannot_compare(a, b, tmp_path, "element type is not known")
+
+
+def test_a_file_that_changes_while_it_is_indexed(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(1 << 22))
+
+    def progress(*_: object) -> None:
+        os.utime(path)
+
+    try:
+        twinrun.index(path, progress=progress, threads=1)
+    except twinrun.Stale as e:
+        assert "was changed while it was indexed" in str(e)
+        assert os.listdir(tmp_path) == ["x.npy"]
+
+
+def test_many_paths_and_a_bad_one(tmp_path: Path) -> None:
+    """What was done before a bad file stays; the error names the bad one."""
+    np.save(tmp_path / "a.npy", np.zeros(5))
+    (tmp_path / "b.npy").write_bytes(b"\x93NUMPY but not really")
+    np.save(tmp_path / "c.npy", np.zeros(5))
+    check_error(command("index", *(tmp_path / f"{n}.npy" for n in "abc")), "b.npy")
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "a.npy.twm", "b.npy", "c.npy"]
+
+
+def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(5))
+    (tmp_path / "x.npy.twm").mkdir()
+    check_error(command("index", path), "x.npy.twm")
+    assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.twm"]

@@ -1,0 +1,124 @@
+"""Reports: the verdict's line, the table, the JSON, the growth picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command, load_json
+
+import twinrun
+from twinrun.report import byte_size, document, verdict_line, write_json
+from twinrun.report.picture import growth, save_growth
+from twinrun.report.text import number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (1234567, "1.23 MB"),
+        (10**13, "10 TB"),
+        (10**19, "1e+07 TB"),
+    ],
+)
+def test_byte_size(value: int, text: str) -> None:
+    assert byte_size(value) == text
+
+
+def test_number() -> None:
+    assert [number(v) for v in (None, 12345678, 0.123456, math.inf, math.nan)] == [
+        "?",
+        "12345678",
+        "0.123",
+        "inf",
+        "nan",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "line"),
+    [
+        ([0.0, 1.0], [0.0, 1.5], {}, "different: first at rank 0, array[1]: |a-b| = 0.5 > 0"),
+        ([0.0], [1.0], {"atol": 0.25, "rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.25 + 0.5 |a|"),
+        ([0.0], [1.0], {"rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.5 |a|"),
+        ([math.nan], [1.0], {"atol": 9.0}, "different: first at rank 0, array[0]: nan against 1"),
+        ([math.inf], [-math.inf], {}, "different: first at rank 0, array[0]: inf against -inf"),
+        ([[1, 2], [3, 4]], [[1, 2], [7, 4]], {}, "different: first at rank 0, array[1, 0]: |a-b| = 4 > 0"),
+        (1.0, 2.0, {}, "different: first at rank 0, array: |a-b| = 1 > 0"),
+        ([1 + 2j], [1 + 3j], {}, "different: first at rank 0, array[0, 1]: |a-b| = 1 > 0"),
+        ([1.0], [1.0], {}, "same: 1 field, 1 step, 1 element (8 B a run) agree; read 0% of them"),
+        ([1.0, 2.0], [1.0, 2.0], {"atol": 0.5}, "same: 1 field, 1 step, 2 elements (16 B a run) agree within 0.5; read 0% of them"),
+    ],
+)  # fmt: skip
+def test_verdict_line(a: object, b: object, options: dict, line: str) -> None:
+    assert verdict_line(twinrun.compare(np.array(a), np.array(b), **options)) == line
+
+
+def test_the_document_follows_the_result(tmp_path: Path) -> None:
+    a = np.array([0.0, 1.0, np.nan, np.inf])
+    b = np.array([0.0, 1.5, 1.0, np.inf])
+    result = twinrun.compare(a, b)
+    write_json(str(tmp_path / "r.json"), document(result))
+    d = load_json((tmp_path / "r.json").read_text())
+    (f,) = d["fields"]
+    assert (d["verdict"], d["different"], f["verdict"], f["different"]) == ("different", 2, "different", 2)
+    assert d["first_divergence"] == {
+        "step": None, "rank": 0, "field": "array", "index": [1], "a": 1.0, "b": 1.5, "abs_diff": 0.5
+    }  # fmt: skip
+    assert (f["max_abs_diff"], f["max_abs_index"], f["max_abs_a"]) == ("inf", [2], "nan")
+    assert len(f["histogram"]) == len(d["histogram_edges"]) + 3
+    assert sum(f["histogram"]) == 4 and sum(f["histogram_different"]) == 2
+
+
+def test_json_replaces_a_link_or_writes_into_a_pipe(tmp_path: Path) -> None:
+    """A regular file is replaced whole; what cannot be renamed over is written to."""
+    write_json("/dev/null", {"x": 1})
+    target = tmp_path / "r.json"
+    target.write_text("old")
+    write_json(str(target), {"x": 1})
+    assert load_json(target.read_text()) == {"x": 1}
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
+def test_growth_and_its_picture(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=2000)
+    for run in ("a", "b"):
+        with twinrun.Run(tmp_path / run, atol=1e-3) as history:
+            for step in (1, 2, 3):
+                shift = 0.0 if run == "a" else (1e-5, 2e-3, 0.5)[step - 1]
+                history.capture(step, {"x": x + shift, "constant": x})
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    lines = growth(result)
+    assert [p[0] for p in lines["x"]] == [1, 2, 3]
+    for (_, low, high, exact), truth in zip(lines["x"], (1e-5, 2e-3, 0.5), strict=True):
+        assert low <= truth * (1 + 1e-9) and high >= truth * (1 - 1e-9)
+        assert exact == (truth > 1e-3)
+    pytest.importorskip("matplotlib")
+    for suffix in ("png", "svg"):
+        save_growth(result, str(tmp_path / f"p.{suffix}"))
+        assert (tmp_path / f"p.{suffix}").stat().st_size > 1000
+    same = twinrun.compare(tmp_path / "a", tmp_path / "a")
+    save_growth(same, str(tmp_path / "none.png"))
+    done = command("compare", tmp_path / "a", tmp_path / "b", "--picture", tmp_path / "q.png")
+    assert done.status == 1 and (tmp_path / "q.png").exists()
+
+
+def test_a_bound_is_marked_as_one(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).normal(size=20_000)
+    for run, shift in (("a", 0.0), ("b", 2e-4)):
+        with twinrun.Run(tmp_path / run, atol=1e-3) as history:
+            history.capture(1, {"x": x + shift})
+    done = command("compare", tmp_path / "a", tmp_path / "b", "--json", tmp_path / "r.json")
+    (f,) = load_json((tmp_path / "r.json").read_text())["fields"]
+    assert done.status == 0 and "≤ " in done.out
+    assert (
+        f["max_abs_diff_is_bound"]
+        and f["max_abs_diff_at_least"] <= 2.1e-4
+        and 1.9e-4 <= f["max_abs_diff"] <= 1e-3
+    )
+    assert f["elements_read"] == 0
