@@ -14,7 +14,6 @@ FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
-BENCH_ARGS ?=
 
 # Caches and temporary files of all tools. A PIP_CACHE_DIR of the user's own is respected.
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "digest/digest.hpp"
@@ -87,39 +88,65 @@ Side side(const DigestSettings& settings, const ElementView& view, std::uint64_t
     return made;
 }
 
-// The second array: the first with its numbers moved by about the tolerance, or other bits.
-void perturb(Input& input, DType dtype, double step, std::vector<std::byte>& bytes) {
-    const std::size_t size = item_bytes(dtype);
-    for (std::size_t at = 0; at + size <= bytes.size() && input.left() != 0; at += size) {
+// Makes one scalar the number, as far as its type can.
+void put(DType dtype, double moved, std::byte* at) {
+    const auto as = [&]<class T>(T value) {
+        if constexpr (std::is_floating_point_v<T>) {
+            value = static_cast<T>(moved);
+        } else {
+            constexpr auto kLargest = static_cast<double>(std::numeric_limits<T>::max() / 2);
+            if (!(moved > -kLargest && moved < kLargest)) return;
+            value = static_cast<T>(static_cast<std::int64_t>(moved));
+        }
+        std::memcpy(at, &value, sizeof value);
+    };
+    switch (dtype) {
+        case DType::f32: as(float{}); break;
+        case DType::f64: as(double{}); break;
+        case DType::i8: as(std::int8_t{}); break;
+        case DType::i16: as(std::int16_t{}); break;
+        case DType::i32: as(std::int32_t{}); break;
+        case DType::i64: as(std::int64_t{}); break;
+        case DType::u64: as(std::uint64_t{}); break;
+        default:
+            *at =
+                static_cast<std::byte>(static_cast<int>(*at) + (moved > 0 ? 1 : -1));  // a neighbour by bits
+    }
+}
+
+double value_of(const Scalar& s) {
+    if (!s.is_integer) return s.x;
+    return s.negative ? -static_cast<double>(s.magnitude) : static_cast<double>(s.magnitude);
+}
+
+// Numbers that lie on and beside the edges of cells, from 16 bits each.
+void near_edges(const std::vector<std::byte>& numbers, DType dtype, const Tolerance& t,
+                std::vector<std::byte>& bytes) {
+    Input input(reinterpret_cast<const std::uint8_t*>(numbers.data()), numbers.size());
+    const double unit = t.atol != 0 ? t.atol : 1;
+    for (std::size_t at = 0; at < bytes.size(); at += item_bytes(dtype)) {
+        put(dtype, static_cast<double>(input.take<std::int16_t>()) / 64 * unit, &bytes[at]);
+    }
+}
+
+// The second array from the first: a few numbers moved by about the tolerance, so that all others agree.
+void perturb(Input& input, const Tolerance& t, const ElementView& view, std::vector<std::byte>& bytes) {
+    const std::size_t size = item_bytes(view.scalar);
+    const std::size_t scalars = bytes.size() / size;
+    for (unsigned changes = 1 + input.take<std::uint8_t>() % 4; changes-- > 0;) {
+        const std::size_t i = input.take<std::uint8_t>() % scalars;
         const auto how = input.take<std::uint8_t>();
-        if ((how & 0xE0) == 0) continue;
-        if (how >= 0xF8) {
-            for (std::size_t i = 0; i < size; ++i)
-                bytes[at + i] ^= input.take<std::byte>();
+        const auto amount = input.take<std::int16_t>();
+        if (how >= 0xF0) {
+            bytes[i * size + static_cast<std::size_t>(how) % size] ^= static_cast<std::byte>(amount);
             continue;
         }
+        const double x = value_of(scalar(view, i));
+        const double reach = t.atol + t.rtol * std::fabs(x);
+        // Mostly a little more than the tolerance: differences that must not pass for agreement.
         const double factor =
-            (static_cast<double>(how & 0x7F) - 63) / 48;  // of the tolerance, and a little more
-        const auto add = [&]<class T>(T) {
-            T value{};
-            std::memcpy(&value, &bytes[at], size);
-            const double moved = static_cast<double>(value) + factor * step;
-            if constexpr (std::is_floating_point_v<T>) {
-                value = static_cast<T>(moved);
-            } else if (moved > -9e18 && moved < 9e18) {
-                value = static_cast<T>(static_cast<std::int64_t>(moved));
-            }
-            std::memcpy(&bytes[at], &value, size);
-        };
-        switch (dtype) {
-            case DType::f32: add(float{}); break;
-            case DType::f64: add(double{}); break;
-            case DType::i32: add(std::int32_t{}); break;
-            case DType::i64: add(std::int64_t{}); break;
-            case DType::u64: add(std::uint64_t{}); break;
-            default:  // a neighbour or so, by bits
-                bytes[at] = static_cast<std::byte>(static_cast<unsigned>(bytes[at]) + how % 5);
-        }
+            how < 0xA0 ? 1 + static_cast<double>(amount) / (1 << 15) : static_cast<double>(amount) / 4096;
+        put(view.scalar, (how & 1) != 0 ? x + factor * reach : x - factor * reach, &bytes[i * size]);
     }
 }
 
@@ -145,14 +172,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t scalars = std::min<std::size_t>(input.left() / item / 2, kBlockBytes / item);
     if (scalars == 0) return 0;
     auto first = input.take_bytes(scalars * item);
+    if (choice / 39 % 2 != 0) {
+        const auto numbers = first;
+        near_edges(numbers, dtype, settings.tolerance, first);
+    }
+    const ElementView view_a = dense_view(dtype, first.data());
     auto second = first;
     if ((forms & 0x80) != 0) {
         second = input.take_bytes(scalars * item);
     } else {
-        perturb(input, dtype,
-                settings.tolerance.atol != 0 ? settings.tolerance.atol : settings.tolerance.rtol, second);
+        perturb(input, settings.tolerance, view_a, second);
     }
-    const ElementView view_a = dense_view(dtype, first.data());
     const ElementView view_b = dense_view(dtype, second.data());
 
     bool any_differs = false;

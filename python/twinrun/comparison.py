@@ -519,13 +519,16 @@ def compare(
     chosen_steps = None if steps is None else parse_steps(steps)
     subject_a, subject_b = open_subject(a, options), open_subject(b, options)
     results: list[FieldComparison] = []
+    opening = 0
     for place in _matched_places(subject_a, subject_b, chosen_steps):
         with subject_a.open(place, use_metadata) as in_a, subject_b.open(place, use_metadata) as in_b:
             pairs = _matched_fields(subject_a, subject_b, in_a, in_b, globs, place)
+            opened = {id(m): m for pair in pairs for m in (ref.metadata for ref in pair) if m is not None}
+            opening += sum(m.bytes_read for m in opened.values())  # headers and directories
             for x, y in pairs:
                 results.append(_compare_field(x, y, place, settings))
     notes = list(dict.fromkeys(subject_a.notes + subject_b.notes))
-    bytes_read = sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+    bytes_read = opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
     return Comparison(
         a=subject_a.label,
         b=subject_b.label,

@@ -226,8 +226,7 @@ def index(
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:
-            form = {k: v for k, v in options.items() if k != "format"}
-            openers = [(path, lambda _=None, p=path: open_file(p, options.get("format"), **form))]
+            openers = [(path, lambda given, p=path: open_file(p, options.get("format"), **given))]
         for name, opener in openers:
             checked_path(name)
             with opener({k: v for k, v in options.items() if k != "format"}) as content:

@@ -93,8 +93,10 @@ using WriteResidues = std::function<Result<>(std::uint64_t offset, std::span<con
 
 class BuildJob final : public SliceJob {
    public:
-    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums, WriteResidues write)
-        : field_(field), source_(source), with_sums_(with_sums), write_(std::move(write)) {
+    // Residues go to memory at `residues`, or slice by slice to `write`.
+    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums, std::byte* residues,
+             WriteResidues write)
+        : field_(field), source_(source), with_sums_(with_sums), all_residues_(residues), write_(std::move(write)) {
         const ChunkShape shape = field.chunking();
         items_per_slice_ = kSliceBytes / item_bytes(field.dtype);
         slices_ = divide_up(field.items(), items_per_slice_);
@@ -103,7 +105,7 @@ class BuildJob final : public SliceJob {
         if (with_sums) sums.resize(slices_);
         for (int w = 0; w < workers; ++w) {
             workers_.push_back(std::make_unique<Worker>(field));
-            workers_.back()->residues.resize(residue_bytes_);
+            if (residues == nullptr) workers_.back()->residues.resize(residue_bytes_);
         }
     }
     [[nodiscard]] std::uint64_t slices() const override { return slices_; }
@@ -121,11 +123,11 @@ class BuildJob final : public SliceJob {
         const std::uint64_t scalars = items * view.pair;
         const std::uint64_t first_chunk = slice * (kSliceBytes / field_.settings.chunk_bytes);
         const unsigned bits = field_.settings.rule.residue_bits;
-        mine.digester.chunks(view, 0, scalars, &digests[first_chunk], bits != 0 ? mine.residues.data() : nullptr,
-                             &mine.counts);
+        std::byte* residues = all_residues_ != nullptr ? all_residues_ + slice * residue_bytes_ : mine.residues.data();
+        mine.digester.chunks(view, 0, scalars, &digests[first_chunk], bits != 0 ? residues : nullptr, &mine.counts);
         if (with_sums_) sums[slice] = data_sum(view, items);
         mine.largest = std::max(mine.largest, sample_largest(view, scalars));
-        if (bits == 0) return success();
+        if (bits == 0 || all_residues_ != nullptr) return success();
         const std::size_t whole = scalars / mine.digester.shape().chunk_scalars;
         const std::size_t rest = scalars % mine.digester.shape().chunk_scalars;
         const std::size_t bytes = whole * mine.digester.shape().residue_bytes_per_chunk +
@@ -163,6 +165,7 @@ class BuildJob final : public SliceJob {
     std::uint64_t slices_ = 0;
     std::size_t residue_bytes_ = 0;
     bool with_sums_;
+    std::byte* all_residues_;
     WriteResidues write_;
     std::vector<std::unique_ptr<Worker>> workers_;
 };
@@ -232,7 +235,7 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
                                 const StreamOptions& options) try {
     FieldMetadata& field = writer.directory().fields[number];
     TWR_CHECK(source.prepare());
-    BuildJob job(field, source, worker_count(options), true,
+    BuildJob job(field, source, worker_count(options), true, nullptr,
                  [&](std::uint64_t offset, std::span<const std::byte> bytes) {
                      return writer.write(number, Section::residues, offset, bytes);
                  });
@@ -260,22 +263,16 @@ Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementS
     return Error{ErrorCode::out_of_memory, "not enough memory for the checksums of field '" + field.name + "'"};
 }
 
-Result<BuiltField> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
-                                   StreamStats* stats) try {
-    BuiltField built;
+Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
+                                    BuiltField& into) try {
     TWR_CHECK(source.prepare());
-    built.residues.resize(field.section_bytes(Section::residues));
-    BuildJob job(field, source, worker_count(options), false,
-                 [&](std::uint64_t offset, std::span<const std::byte> bytes) {
-                     std::memcpy(built.residues.data() + offset, bytes.data(), bytes.size());
-                     return success();
-                 });
-    TWR_TRY(const StreamStats ran, run_slices(job, options));
-    if (stats != nullptr) *stats = ran;
-    built.tree = tree_of(field, job.digests);
-    built.fine = fine_of(field, job.digests);
-    built.counts = job.counts();
-    return built;
+    into.residues.resize(field.section_bytes(Section::residues));
+    BuildJob job(field, source, worker_count(options), false, into.residues.data(), nullptr);
+    TWR_TRY(const StreamStats stats, run_slices(job, options));
+    into.tree = tree_of(field, job.digests);
+    into.fine = fine_of(field, job.digests);
+    into.counts = job.counts();
+    return stats;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" + field.name + "'"};
 }

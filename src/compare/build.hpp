@@ -34,14 +34,15 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t field, Eleme
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
                                             const StreamOptions& options);
 
-// Digests and residues of a source in memory, for tests, benchmarks and small arrays.
+// Digests and residues of a source in memory, for tests, benchmarks and small arrays. `into` keeps its memory from call to
+// call.
 struct BuiltField {
     std::vector<std::uint64_t> tree;
     std::vector<std::uint64_t> fine;
     std::vector<std::byte> residues;
     ElementCounts counts;
 };
-Result<BuiltField> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
-                                   StreamStats* stats = nullptr);
+Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
+                                    BuiltField& into);
 
 }  // namespace twinrun

@@ -87,6 +87,7 @@ class ElementJob final : public SliceJob {
     [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
     [[nodiscard]] std::size_t buffer_bytes() const override { return room_a_ + room_b_; }
     [[nodiscard]] std::uint64_t total_bytes() const override { return plan_.chunks_read * chunk_bytes_ * 2; }
+    [[nodiscard]] bool on_storage() const override { return storage_; }
 
     Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
         std::byte* to_a = buffer;
@@ -161,12 +162,11 @@ class ElementJob final : public SliceJob {
 class SketchJob final : public SliceJob {
    public:
     SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
-              std::int32_t widest, CacheUse cache, int workers)
+              std::int32_t widest, bool elements_at_hand, CacheUse cache, int workers)
         : sides_{Side{&a, field_a}, Side{&b, field_b}},
           field_(a.directory().fields[field_a]),
           shape_(field_.chunking()),
           widest_(widest) {
-        bool storage = false;
         for (Side& side : sides_) {
             const FieldMetadata& f = side.file->directory().fields[side.field];
             const SectionPlace& residues = f.place(Section::residues);
@@ -176,10 +176,11 @@ class SketchJob final : public SliceJob {
                               (cache == CacheUse::automatic &&
                                side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
             side.direct = aligned && cold && side.file->file().direct_descriptor() >= 0;
-            storage = storage || side.direct;
+            storage_ = storage_ || side.direct;
         }
-        plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4,
-                           storage ? kGapOnStorage : kGapInCache, kMostWindows);
+        const std::uint64_t gap = storage_ ? kGapOnStorage : kGapInCache;
+        plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
+        if (elements_at_hand) plan_ = plan_reads(leave_cheap(), shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
         const std::uint64_t pages = plan_.most_windows * 2 * kPageBytes;
         room_ = round_up(plan_.largest_slice * shape_.residue_bytes_per_chunk + pages, kPageBytes) +
                 round_up(plan_.largest_slice * 8 + pages, kPageBytes);
@@ -191,6 +192,7 @@ class SketchJob final : public SliceJob {
     [[nodiscard]] std::uint64_t total_bytes() const override {
         return plan_.chunks_read * (shape_.residue_bytes_per_chunk + 8) * 2;
     }
+    [[nodiscard]] bool on_storage() const override { return storage_; }
 
     Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
         for (Side& side : sides_) {
@@ -256,19 +258,26 @@ class SketchJob final : public SliceJob {
         return success();
     }
 
-    // Chunks that the sketches could not prove equal, in order.
+    // Chunks that the sketches did not prove equal, in order.
     [[nodiscard]] std::vector<Range> open() const {
+        std::vector<Range> some = left_;
+        for (const auto& slice : open_) some.insert(some.end(), slice.begin(), slice.end());
+        std::sort(some.begin(), some.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
         std::vector<Range> all;
-        for (const auto& slice : open_) {
-            for (const Range& r : slice) {
-                if (!all.empty() && all.back().end == r.begin) {
-                    all.back().end = r.end;
-                } else {
-                    all.push_back(r);
-                }
+        for (const Range& r : some) {
+            if (!all.empty() && all.back().end == r.begin) {
+                all.back().end = r.end;
+            } else {
+                all.push_back(r);
             }
         }
         return all;
+    }
+    // Chunks whose sketches were read.
+    [[nodiscard]] std::uint64_t chunks_read() const {
+        std::uint64_t n = 0;
+        for (const Range& r : plan_.parts) n += r.size();
+        return n;
     }
     [[nodiscard]] std::array<std::uint64_t, 8> counts() const {
         std::array<std::uint64_t, 8> all{};
@@ -292,6 +301,22 @@ class SketchJob final : public SliceJob {
         std::uint64_t begin;
         std::uint64_t end;
     };
+    // A few chunks far from others: the pages that hold their sketches are no fewer than those of their elements, which
+    // say more. Keeps these in left_ and returns the other chunks.
+    std::vector<Range> leave_cheap() {
+        std::vector<Range> kept;
+        for (const Window& window : plan_.windows) {
+            std::uint64_t pages = 0;
+            for (const Section section : {Section::fine, Section::residues}) {
+                const Pages p = pages_of(section, window);
+                pages += round_up(p.end - p.begin, kPageBytes);
+            }
+            auto& to = pages >= (window.end - window.begin) * field_.settings.chunk_bytes ? left_ : kept;
+            to.insert(to.end(), plan_.parts.begin() + static_cast<std::ptrdiff_t>(window.first_part),
+                      plan_.parts.begin() + static_cast<std::ptrdiff_t>(window.last_part));
+        }
+        return kept;
+    }
     [[nodiscard]] std::uint64_t unit(Section section) const {
         return section == Section::fine ? 8 : shape_.residue_bytes_per_chunk;
     }
@@ -309,7 +334,9 @@ class SketchJob final : public SliceJob {
     const FieldMetadata& field_;
     ChunkShape shape_;
     std::int32_t widest_;
+    bool storage_ = false;
     ReadPlan plan_;
+    std::vector<Range> left_;  // to the elements, unread
     std::size_t room_ = 0;
     std::vector<std::vector<Range>> open_;  // of each slice
     std::vector<Drift> drift_;
@@ -428,14 +455,15 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
         const Stopwatch sketch_watch;
         before = a.metadata->bytes_read() + b.metadata->bytes_read();
-        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, options.cache,
+        const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
+        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, elements_at_hand, options.cache,
                       worker_count(options.stream));
         TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
         result.io = stats.io;
-        result.sketch.ran = true;
-        result.sketch.chunks_in = result.tree.chunks_out;
+        result.sketch.ran = job.chunks_read() != 0;
         open = job.open();
-        result.sketch.chunks_out = count_chunks(open);
+        result.sketch.chunks_in = job.chunks_read();
+        result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - job.chunks_read());
         result.sketch.bytes_read = stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
         result.proven.by_cells = job.counts();
         result.sketch.seconds = sketch_watch.seconds();

@@ -1,8 +1,8 @@
 // Element by element: which pairs differ, and the statistics of |a - b|.
 //
-// a is the reference. d = |a - b| rounded to float64; the verdict |a - b| > atol + rtol |a| is exact. A NaN equals a NaN
-// unless nan_equal is false, and differs from every number; infinities of one sign are equal, and differ from all else.
-// Such a pair counts with d = infinity, so that no maximum can lose it.
+// a is the reference. d = |a - b| rounded to float64; the verdict |a - b| > atol + rtol |a| is exact. A NaN
+// equals a NaN unless nan_equal is false, and differs from every number; infinities of one sign are equal,
+// and differ from all else. Such a pair counts with d = infinity, so that no maximum can lose it.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ struct DifferenceRule {
     bool nan_equal = true;
 };
 
-// Histogram of log10 d. Bin 0: d = 0. Bin 1: 0 < d < 1e-40. Bin 2 + k: 10^(k-40) <= d < 10^(k-39), k = 0 to 79.
-// Bin 82: 1e40 <= d < infinity. Bin 83: d infinite.
+// Histogram of log10 d. Bin 0: d = 0. Bin 1: 0 < d < 1e-40. Bin 2 + k: 10^(k-40) <= d < 10^(k-39), k = 0 to
+// 79. Bin 82: 1e40 <= d < infinity. Bin 83: d infinite.
 inline constexpr int kFirstDecade = -40;
 inline constexpr int kDecades = 80;
 inline constexpr std::size_t kHistogramBins = kDecades + 4;
@@ -59,9 +59,9 @@ struct DifferenceStats {
     void merge(const DifferenceStats& later);  // exact but for the two sums; ties go to the smaller index
 };
 
-// Adds n scalars, dense and native, the first of which has the given index, to the statistics. The caller holds a
-// FloatEnvironment(to_nearest). Every backend gives the same counts, places, maxima and histograms; the sums may differ in
-// their last bits.
+// Adds n scalars, dense and native, the first of which has the given index, to the statistics. The caller
+// holds a FloatEnvironment(to_nearest). Every backend gives the same counts, places, maxima and histograms;
+// the sums may differ in their last bits.
 struct DifferenceKernels {
     void (*f32)(const float* a, const float* b, std::size_t n, std::uint64_t index,
                 const DifferenceRule& rule, DifferenceStats* stats);
@@ -82,8 +82,8 @@ void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std
 // difference_dispatch.cpp
 [[nodiscard]] const DifferenceKernels& difference_kernels(Backend backend = active_backend());
 
-// Compares count scalars, from scalar `first` of each view (their dtypes are the same, strides and byte orders need not be);
-// the first has the given index in the field. Sets the floating-point environment.
+// Compares count scalars, from scalar `first` of each view (their dtypes are the same, strides and byte
+// orders need not be); the first has the given index in the field. Sets the floating-point environment.
 void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b,
                       std::uint64_t first, std::uint64_t count, std::uint64_t index,
                       const DifferenceRule& rule, DifferenceStats* stats);

@@ -2,14 +2,15 @@
 //
 // for each group of 64 scalars:
 //     bits of a and b the same       -> only the largest |a| is kept
-//     else for each vector of it     -> d = |a - b|, verdicts; what is rare (NaN, infinities, verdicts that rounding could
-//                                       decide, new maxima) leaves the loop for functions of its own
+//     else for each vector of it     -> d = |a - b|, verdicts; what is rare (NaN, infinities, verdicts that
+//                                       rounding could decide, new maxima) leaves the loop
 //     distances that are not 0 go, without gaps, to a buffer that count_distances empties
 //
-// A maximum is sought with a bound: only lanes that reach it are looked at, so no quotient is formed for others.
+// A rounded quotient d / |a| above the maximum m has d >= m |a|, rounded or not: only such lanes are divided.
 //
-// Isa gives the instruction set: Lanes (of float64), Mask (of lanes) and Words<T> (a vector of T as stored). It is local to
-// its source file, and so is everything that is made from it: no code of one set can stand in for another's.
+// Isa gives the instruction set: Lanes (of float64), Mask (of lanes) and Words<T> (a vector of T as stored).
+// It is local to its source file, and so is everything that is made from it: no code of one set can stand in
+// for another's.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +30,6 @@ struct LaneDifference {
     static constexpr std::size_t kWidth = Isa::kWidth;
     static constexpr std::size_t kGroup = 64;
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    static constexpr double kTiny = 0x1p-1000;  // at or below it, and at or above kHuge, bounds cannot decide
-    static constexpr double kHuge = 0x1p1000;
-    static constexpr double kMargin = 0x1p-50;
 
     // What one vector of pairs comes to.
     struct Verdict {
@@ -64,27 +62,17 @@ struct LaneDifference {
         void store(double& maximum, std::uint64_t& maximum_at) const {
             if (at != kNowhere) raise(value, at, maximum, maximum_at);
         }
-        // Whatever has a rounded quotient above `value` has d >= bound * |a|.
-        [[nodiscard]] double quotient_bound() const { return value > 0x1p-960 ? value * (1 - kMargin) : 0; }
     };
 
     struct Maxima {
         Maximum distance;
         Maximum relative;
         Maximum relative_different;
-        double relative_bound;
-        double relative_different_bound;
 
         Maxima(const DifferenceStats& s, std::uint64_t index)
             : distance(s.max_abs, s.max_abs_at, index),
               relative(s.max_rel, s.max_rel_at, index),
-              relative_different(s.max_rel_different, s.max_rel_different_at, index) {
-            set_bounds();
-        }
-        void set_bounds() {
-            relative_bound = relative.quotient_bound();
-            relative_different_bound = relative_different.quotient_bound();
-        }
+              relative_different(s.max_rel_different, s.max_rel_different_at, index) {}
     };
 
     // ---- rare cases, out of the loop ----
@@ -96,8 +84,8 @@ struct LaneDifference {
         return Isa::subtract(Isa::subtract(a, Isa::subtract(rounded, part)), Isa::add(b, part));
     }
 
-    // Lanes with a NaN or an infinity (special) and lanes whose verdict rounding could decide. The verdict on all others is
-    // in `v` already.
+    // Lanes with a NaN or an infinity (special) and lanes whose verdict rounding could decide. The verdict on
+    // all others is in `v` already.
     [[gnu::noinline]] static Verdict settle(Verdict v, Lanes a, Lanes b, Mask special, Mask undecided,
                                             const DifferenceRule& rule) {
         if (rule.tolerance.rtol != 0 && Isa::any(undecided)) {
@@ -162,7 +150,6 @@ struct LaneDifference {
             maxima.relative.offer(quotients[lane], index + lane);
             if ((different >> lane & 1U) != 0) maxima.relative_different.offer(quotients[lane], index + lane);
         }
-        maxima.set_bounds();
     }
 
     template <class T>
@@ -190,7 +177,7 @@ struct LaneDifference {
 
     // ---- the loop ----
 
-    template <class T, bool relative>
+    template <class T>
     struct Call {
         const DifferenceRule& rule;
         DifferenceStats* stats;
@@ -213,8 +200,8 @@ struct LaneDifference {
 
         [[gnu::noinline]] void group(const T* a, const T* b, std::uint64_t index) {
             if (pending > kMostDistances - kGroup) flush();
-            const double atol = rule.tolerance.atol;
-            const double rtol = rule.tolerance.rtol;
+            const Lanes atol = Isa::fill(rule.tolerance.atol);
+            const Lanes rtol = Isa::fill(rule.tolerance.rtol);
             const Lanes infinity = Isa::fill(kInfinity);
             Lanes group_sum = sum;
             Lanes group_sum_different = sum_different;
@@ -227,22 +214,10 @@ struct LaneDifference {
                 Lanes summed = distance;
                 Lanes magnitude = Isa::absolute(x);
                 Mask special = Isa::not_less(distance, infinity);
-                Mask differs;
-                Mask undecided;
-                if constexpr (relative) {
-                    const Lanes upper = Isa::multiply_add(magnitude, Isa::fill(rtol * (1 + kMargin)),
-                                                          Isa::fill(atol * (1 + kMargin)));
-                    const Lanes lower = Isa::multiply_add(magnitude, Isa::fill(rtol * (1 - kMargin)),
-                                                          Isa::fill(atol * (1 - kMargin)));
-                    differs = Isa::greater(distance, Isa::larger(upper, Isa::fill(kTiny)));
-                    const Mask within = Isa::greater(Isa::smaller(lower, Isa::fill(kHuge)),
-                                                     Isa::larger(distance, Isa::fill(kTiny)));
-                    undecided = Isa::without(unequal, Isa::either(differs, within));
-                } else {
-                    // Rounding keeps order: only a rounded distance equal to atol leaves a doubt.
-                    differs = Isa::greater(distance, Isa::fill(atol));
-                    undecided = Isa::equal(unequal, distance, Isa::fill(atol));
-                }
+                // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
+                const Lanes allowed = Isa::multiply_add(magnitude, rtol, atol);
+                Mask differs = Isa::greater(distance, allowed);
+                Mask undecided = Isa::equal(unequal, distance, allowed);
                 if (Isa::any(special, undecided)) [[unlikely]] {
                     if (rule.nan_equal) {
                         const Mask nans = Isa::both_nan(x, y);
@@ -251,7 +226,7 @@ struct LaneDifference {
                         summed = distance = Isa::keep(unequal, distance);
                     }
                     undecided = Isa::without(Isa::both(undecided, unequal), special);
-                    if constexpr (!relative) {  // d is atol itself where the subtraction was exact
+                    if (rule.tolerance.rtol == 0) {  // where the subtraction was exact, d is atol itself
                         undecided = Isa::without(
                             undecided, Isa::equal(undecided, lost_by_subtraction(x, y), Isa::fill(0)));
                     }
@@ -266,9 +241,9 @@ struct LaneDifference {
                 }
                 const Mask farther = Isa::greater(distance, Isa::fill(maxima.distance.value));
                 const Mask steeper = Isa::at_least(
-                    unequal, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_bound)));
+                    unequal, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative.value)));
                 const Mask steeper_different = Isa::at_least(
-                    differs, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_different_bound)));
+                    differs, distance, Isa::multiply(magnitude, Isa::fill(maxima.relative_different.value)));
                 if (Isa::any(Isa::either(farther, steeper), steeper_different)) [[unlikely]] {
                     offer(distance, magnitude, unequal, differs, index + i, maxima);
                 }
@@ -313,10 +288,10 @@ struct LaneDifference {
         }
     };
 
-    template <class T, bool relative>
-    static void compare(const T* a, const T* b, std::size_t n, std::uint64_t index,
-                        const DifferenceRule& rule, DifferenceStats* stats) {
-        Call<T, relative> call(rule, index, stats);
+    template <class T>
+    static void kernel(const T* a, const T* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
+                       DifferenceStats* stats) {
+        Call<T> call(rule, index, stats);
         Sweep<T> sweep;
         const bool nan_equal = rule.nan_equal;
         std::size_t i = 0;
@@ -348,23 +323,6 @@ struct LaneDifference {
         call.maxima.relative_different.store(stats->max_rel_different, stats->max_rel_different_at);
         stats->sum_squares += Isa::total(call.sum);
         stats->sum_squares_different += Isa::total(call.sum_different);
-    }
-
-    template <class T>
-    static void kernel(const T* a, const T* b, std::size_t n, std::uint64_t index, const DifferenceRule& rule,
-                       DifferenceStats* stats) {
-        const double rtol = rule.tolerance.rtol;
-        if (rtol == 0) {
-            compare<T, false>(a, b, n, index, rule, stats);
-        } else if (rtol > 0x1p-900) {
-            compare<T, true>(a, b, n, index, rule, stats);
-        } else {  // rtol with its margins would be rounded too coarsely
-            if constexpr (sizeof(T) == 4) {
-                kPortableDifference.f32(a, b, n, index, rule, stats);
-            } else {
-                kPortableDifference.f64(a, b, n, index, rule, stats);
-            }
-        }
     }
 };
 

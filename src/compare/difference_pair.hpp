@@ -26,7 +26,8 @@ static inline Pair compare_pair(double a, double b, const DifferenceRule& rule) 
     if (std::fabs(a) == infinity || std::fabs(b) == infinity) return {infinity, true};
     const double distance = std::fabs(a - b);
     const double allowed = rule.tolerance.atol + rule.tolerance.rtol * std::fabs(a);
-    // Three roundings part `distance` and `allowed` from their exact values: outside this margin they cannot decide.
+    // Three roundings part `distance` and `allowed` from their exact values: outside this margin they cannot
+    // decide.
     constexpr double margin = 0x1p-50;
     if (distance > allowed * (1 + margin) && distance > 0x1p-1000) return {distance, true};
     if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= largest)

@@ -209,7 +209,7 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     StreamStats stats;
     Run run(job, options);
     if (job.slices() == 0) return stats;
-    if (job.slices() == 1 || job.total_bytes() <= kInlineBytes) {
+    if (!job.on_storage() && (job.slices() == 1 || job.total_bytes() <= kInlineBytes)) {
         if (auto result = work_inline(run); !result) run.fail(std::move(result).error());
         if (auto error = run.error()) return std::move(*error);
         stats.bytes_read = run.bytes_read();

@@ -33,6 +33,8 @@ class SliceJob {
     [[nodiscard]] virtual std::size_t buffer_bytes() const = 0;
     // About how many bytes all slices read: decides whether threads pay.
     [[nodiscard]] virtual std::uint64_t total_bytes() const = 0;
+    // True if reads wait for storage: then even little work goes through a queue that has many under way.
+    [[nodiscard]] virtual bool on_storage() const { return false; }
     // Adds the reads of a slice into its buffer (aligned to kDirectAlignment). Called once a slice, by any worker.
     virtual Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) = 0;
     // The reads are done. Called by the worker that planned it; at most one call a worker at a time.

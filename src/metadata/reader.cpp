@@ -22,8 +22,8 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     std::shared_ptr<MetadataFile> metadata(new MetadataFile());
     metadata->file_ = file;
     metadata->sums_ = std::make_shared<Sums>();
-    // One read brings header and directory of all but very large files.
-    std::vector<std::byte> head(std::min<std::uint64_t>(file->size(), 16384));
+    // One page holds header and directory of a dozen fields: one read, as a rule.
+    std::vector<std::byte> head(std::min<std::uint64_t>(file->size(), kPageBytes));
     TWR_CHECK(file->read_at(0, head));
     auto facts = decode_header(head, file->size());
     if (!facts) return std::move(facts).error().at(path);

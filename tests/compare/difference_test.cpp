@@ -6,11 +6,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "base/codec.hpp"
 #include "platform/float_environment.hpp"
 
 namespace twinrun {
@@ -521,6 +521,47 @@ TEST_P(DifferenceBackend, DecidesWhereRoundingCannot) {
     }
 }
 
+void expect_verdict(const DifferenceKernels& kernels, double a, double b, const Tolerance& tolerance) {
+    DifferenceStats stats;
+    kernels.f64(&a, &b, 1, 0, {tolerance, true}, &stats);
+    ASSERT_EQ(stats.different == 1, model_exceeds(Scalar::of(a), Scalar::of(b), tolerance))
+        << std::hexfloat << a << ' ' << b << ' ' << tolerance.atol << ' ' << tolerance.rtol;
+}
+
+// Thresholds within a few units of the last place where sums leave float64.
+TEST_P(DifferenceBackend, DecidesNextToOverflow) {
+    std::mt19937_64 random(5);
+    std::uniform_real_distribution<double> uniform(0.75, 1);
+    constexpr double top = std::numeric_limits<double>::max();
+    const auto sign = [&] { return random() % 2 != 0 ? 1.0 : -1.0; };
+    for (int round = 0; round < 20000; ++round) {
+        const double a = top * uniform(random);
+        const double b =
+            -(top - a + std::ldexp(sign() * uniform(random), 970 - static_cast<int>(random() % 3)));
+        const double rtol = uniform(random);
+        const double atol =
+            top - rtol * a + sign() * std::ldexp(uniform(random), 971 - static_cast<int>(random() % 4));
+        if (!(atol >= 0)) continue;
+        expect_verdict(kernels(), a, b, {atol, rtol});
+        if (HasFatalFailure()) return;
+    }
+}
+
+// And where float64 has steps of one size only.
+TEST_P(DifferenceBackend, DecidesAmongDenormals) {
+    std::mt19937_64 random(6);
+    std::uniform_real_distribution<double> uniform(0, 2);
+    for (int round = 0; round < 20000; ++round) {
+        const int scale = -1074 + static_cast<int>(random() % 3) * 40;
+        const auto any = [&] { return std::ldexp(static_cast<double>(random() % 16), scale); };
+        const double a = any();
+        const double b = random() % 2 != 0 ? any() : -any();
+        const double rtol = random() % 2 != 0 ? static_cast<double>(random() % 5) / 4 : uniform(random);
+        expect_verdict(kernels(), a, b, {random() % 3 != 0 ? any() : 0, rtol});
+        if (HasFatalFailure()) return;
+    }
+}
+
 TEST_P(DifferenceBackend, NansAndInfinities) {
     const std::vector<double> a = {kNan, kNan, 1, kInfinity, kInfinity, -kInfinity, 0, 2};
     const std::vector<double> b = {-kNan, 1, kNan, kInfinity, -kInfinity, 3, -0.0, 2};
@@ -688,6 +729,26 @@ TEST_P(DifferenceBackend, IntegerExtremes) {
         compare_elements(kernels(), dense_view(DType::i64, a.data()), dense_view(DType::i64, b.data()), 0,
                          a.size(), 0, rule, &stats);
         expect_same(stats, model(scalars(a), scalars(b), 0, rule));
+    }
+    // Where the way to float64 ends.
+    for (const int power : {50, 51, 52, 53, 62}) {
+        for (const std::int64_t center : {std::int64_t{1} << power, -(std::int64_t{1} << power)}) {
+            for (std::int64_t off = -2; off <= 2; ++off) {
+                const std::vector<std::int64_t> x = {center + off};
+                const std::vector<std::int64_t> y = {center};
+                const std::vector<std::uint64_t> ux = {static_cast<std::uint64_t>(x[0])};
+                const std::vector<std::uint64_t> uy = {static_cast<std::uint64_t>(y[0])};
+                const DifferenceRule rule{{1, 0}, true};
+                DifferenceStats stats;
+                compare_elements(kernels(), dense_view(DType::i64, x.data()),
+                                 dense_view(DType::i64, y.data()), 0, 1, 3, rule, &stats);
+                expect_same(stats, model(scalars(x), scalars(y), 3, rule));
+                DifferenceStats stats_u;
+                compare_elements(kernels(), dense_view(DType::u64, ux.data()),
+                                 dense_view(DType::u64, uy.data()), 0, 1, 3, rule, &stats_u);
+                expect_same(stats_u, model(scalars(ux), scalars(uy), 3, rule));
+            }
+        }
     }
     const std::vector<std::uint64_t> c = {0, ~0ULL, 1ULL << 63, ~0ULL, 1ULL << 53, 0ULL - (1ULL << 51)};
     const std::vector<std::uint64_t> d = {~0ULL, 0, 1, ~0ULL - 1, (1ULL << 53) + 1, 0};

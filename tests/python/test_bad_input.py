@@ -545,7 +545,7 @@ def test_no_space_to_capture(small_disk: Path) -> None:
         disk = os.statvfs(path)
         fits = disk.f_bavail * disk.f_frsize - 3 * 4096
         for size in (1 << 21, fits):  # the data does not fit, or its metadata
-            with pytest.raises(twinrun.TwinrunError, match="(?i)no space left"):
+            with pytest.raises(twinrun.TwinrunError, match=r"(?i)no space left"):
                 run.capture(2, {"x": np.zeros(size // 8)})
             assert sorted(os.listdir(path)) == ["manifest.jsonl", "step-0000000001"]
             assert twinrun.verify(path) == ([], 3)
@@ -558,7 +558,7 @@ def test_no_space_to_capture(small_disk: Path) -> None:
 
 def test_no_space_to_start_a_history(small_disk: Path) -> None:
     fill_up(small_disk / "fill")
-    with pytest.raises(twinrun.TwinrunError, match="(?i)no space left"):
+    with pytest.raises(twinrun.TwinrunError, match=r"(?i)no space left"):
         twinrun.Run(small_disk / "run")
     (small_disk / "fill").unlink()
     with twinrun.Run(small_disk / "run", existing="append") as run:  # what was left is no obstacle

@@ -66,7 +66,7 @@ def test_every_kind_of_array(digest: str, tmp_path: Path) -> None:
         assert f.different == len(truth), f.field
         if len(truth):
             index = tuple(int(i) for i in truth[0])
-            assert f.first_index == (index + (0,) if f.dtype.startswith("c") else index), f.field
+            assert f.first_index == ((*index, 0) if f.dtype.startswith("c") else index), f.field
 
 
 def test_appending_replacing_refusing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import click
 from rich.console import Console
@@ -19,7 +20,7 @@ class Size(click.ParamType):
     """Bytes, as 512M, 2GiB, 65536."""
 
     name = "size"
-    _units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    _units: ClassVar = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
