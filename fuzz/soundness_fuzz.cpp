@@ -143,9 +143,9 @@ void perturb(Input& input, const Tolerance& t, const ElementView& view, std::vec
         }
         const double x = value_of(scalar(view, i));
         const double reach = t.atol + t.rtol * std::fabs(x);
-        // Mostly a little more than the tolerance: differences that must not pass for agreement.
-        const double factor =
-            how < 0xA0 ? 1 + static_cast<double>(amount) / (1 << 15) : static_cast<double>(amount) / 4096;
+        // In units of the tolerance: just about 1, up to 2, or up to 8.
+        const double part = static_cast<double>(amount) / (1 << 15);
+        const double factor = how < 0x60 ? 1 + part / 128 : how < 0xC0 ? 1 + part : 8 * part;
         put(view.scalar, (how & 1) != 0 ? x + factor * reach : x - factor * reach, &bytes[i * size]);
     }
 }

@@ -101,7 +101,8 @@ class FieldComparison:
 class Comparison:
     """The result of `compare`. verdict: 'same' or 'different' (what cannot be compared raises instead).
 
-    fields: by step, rank and field. seconds: of all work. notes: what the user should know (left-out datasets, …).
+    fields: by step, rank and field. seconds: of all work. not_compared: datasets of types that are not compared (text),
+    left out on both sides or one; the notes name them. notes: what the user should know (left-out datasets, …).
     """
 
     a: str
@@ -112,6 +113,7 @@ class Comparison:
     bytes_compared: int
     bytes_read: int
     notes: list[str]
+    not_compared: int = 0
 
     @property
     def same(self) -> bool:
@@ -538,4 +540,5 @@ def compare(
         bytes_compared=sum(f.bytes for f in results),
         bytes_read=bytes_read,
         notes=notes,
+        not_compared=subject_a.left_out + subject_b.left_out,
     )

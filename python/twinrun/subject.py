@@ -232,6 +232,7 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     settings: dict | None = None  # of a history
     one_array: bool = False
+    left_out: int = 0  # datasets of types that are not compared
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
@@ -316,6 +317,7 @@ class _Files(Subject):
         checked_path(path)
         content = stack.enter_context(self._open_file(file))
         self.notes.extend(f"{path}: {name} is left out: {why}" for name, why in content.skipped)
+        self.left_out += len(content.skipped)
         self.one_array = self.one_array or content.one_array
         refs = refs_of_fields(content.fields, path)
         beside = metadata_path(path)

@@ -227,7 +227,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::create(FileSystem& system,
             TWR_TRY(writer->history_, History::open(path));
             const HistorySettings& had = writer->history_.settings;
             if (had.tolerance != settings.tolerance || had.residue_bits != settings.residue_bits ||
-                had.chunk_bytes != settings.chunk_bytes || had.kind != settings.kind) {
+                had.chunk_bytes != settings.chunk_bytes || had.kind != settings.kind ||
+                had.keep_data != settings.keep_data) {
                 return Error{ErrorCode::mismatch, path + ": was captured with other settings: append with the same"};
             }
             TWR_CHECK(writer->drop_torn_line());

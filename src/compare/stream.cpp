@@ -138,7 +138,7 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
                 ++busy;
                 for (ReadRequest& r : requests) {
                     r.tag = i;
-                    run.count_read(r.bytes);
+                    run.count_read(r.at_least != 0 ? r.at_least : r.bytes);  // without what alignment adds
                 }
                 if (requests.empty()) {
                     ready.push_back(i);

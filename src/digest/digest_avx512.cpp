@@ -107,11 +107,12 @@ struct LowSums {
     [[nodiscard]] __m512i value() const { return fold(_mm512_add_epi64(fold(s0), times_power<48>(s48))); }
 };
 
-// The same for any 64-bit v; with Middle for v below 2^52.
+// The same for any 64-bit v; add_middle: for v below 2^52.
 struct WideSums {
     __m512i s0 = _mm512_setzero_si512();
     __m512i s48 = _mm512_setzero_si512();
     __m512i s52 = _mm512_setzero_si512();
+    __m512i top52 = _mm512_setzero_si512();  // apart from s52, so that no chain of additions is long
     __m512i s100 = _mm512_setzero_si512();
     __m512i s104 = _mm512_setzero_si512();
 
@@ -124,13 +125,14 @@ struct WideSums {
     void add(__m512i v, __m512i low48, __m512i high12) {
         add_middle(v, low48, high12);
         const __m512i top = _mm512_srli_epi64(v, 52);
-        s52 = _mm512_madd52lo_epu64(s52, top, low48);
+        top52 = _mm512_madd52lo_epu64(top52, top, low48);
         s104 = _mm512_madd52hi_epu64(s104, top, low48);
         s100 = _mm512_madd52lo_epu64(s100, top, high12);
     }
     [[nodiscard]] __m512i value() const {
+        const __m512i all52 = _mm512_add_epi64(s52, top52);
         const __m512i low =
-            _mm512_add_epi64(fold(s0), _mm512_add_epi64(times_power<48>(s48), times_power<52>(s52)));
+            _mm512_add_epi64(fold(s0), _mm512_add_epi64(times_power<48>(s48), times_power<52>(all52)));
         const __m512i high = _mm512_add_epi64(times_power<100 - 61>(s100), times_power<104 - 61>(s104));
         return fold(_mm512_add_epi64(fold(low), high));
     }
@@ -150,7 +152,7 @@ struct Tokens {
     __mmask8 nan;
 };
 
-Tokens tokens_of(__m512d x) {
+[[gnu::always_inline]] inline Tokens tokens_of(__m512d x) {
     // Rounded to nearest, -0.0 + 0.0 is 0.0, and every other number stays what it is.
     const __m512i bits = _mm512_castpd_si512(_mm512_add_round_pd(x, _mm512_setzero_pd(), kNearest));
     const __m512i magnitude = _mm512_and_si512(bits, all(kInfinityBits | (kInfinityBits - 1)));
@@ -323,8 +325,9 @@ struct OtherSums {
 
 // Adds one vector, and returns the cells or tokens for the residues. Lanes that are not set count as cells 0.
 template <bool Coarse, class Cells>
-__m512i wide_vector(__m512d x, __mmask8 lanes, const Cells& cells, unsigned coarse_shift, std::size_t first,
-                    OtherSums* sums) {
+[[gnu::always_inline]] inline __m512i wide_vector(__m512d x, __mmask8 lanes, const Cells& cells,
+                                                  unsigned coarse_shift, std::size_t first, WideSums& sums,
+                                                  WideSums& coarse_sums, ElementCounts& counts) {
     const Coefficients& table = coefficients();
     const __m512i low48 = table_at(&table.low48[first]);
     const __m512i high12 = table_at(&table.high12[first]);
@@ -334,19 +337,19 @@ __m512i wide_vector(__m512d x, __mmask8 lanes, const Cells& cells, unsigned coar
     Tokens tokens{_mm512_setzero_si512(), 0};
     if (fits != 0xFF) {
         tokens = tokens_of(x);
-        sums->counts.tokens += static_cast<unsigned>(__builtin_popcount(static_cast<__mmask8>(~fits)));
-        sums->counts.nans += static_cast<unsigned>(__builtin_popcount(tokens.nan & lanes));
+        counts.tokens += static_cast<unsigned>(__builtin_popcount(static_cast<__mmask8>(~fits)));
+        counts.nans += static_cast<unsigned>(__builtin_popcount(tokens.nan & lanes));
     }
     const __m512i folded = fold(tokens.token);
     const __m512i q = _mm512_maskz_mov_epi64(lanes, fine.q);
     // q + p is positive, and the same in the field.
     const __m512i v = _mm512_mask_add_epi64(folded, fits, q, all(kPrime));
-    sums->wide.add(_mm512_add_epi64(v, all(1ULL << kNarrow)), low48, high12);
+    sums.add(_mm512_add_epi64(v, all(1ULL << kNarrow)), low48, high12);
     if constexpr (Coarse) {
         const WideCells coarse = cells.coarse(x);
         const __m512i q0 = _mm512_maskz_mov_epi64(lanes, coarse.q);
         const __m512i v0 = _mm512_mask_add_epi64(folded, coarse.fits | unset, q0, all(kPrime));
-        sums->wide_coarse.add(_mm512_add_epi64(v0, all(1ULL << (kNarrow - coarse_shift))), low48, high12);
+        coarse_sums.add(_mm512_add_epi64(v0, all(1ULL << (kNarrow - coarse_shift))), low48, high12);
     }
     return _mm512_mask_mov_epi64(tokens.token, fits, q);
 }
@@ -364,11 +367,18 @@ template <bool Coarse, class T, class Cells>
         _mm512_store_si512(raw + i, v);
     }
     if (_mm512_test_epi64_mask(outside, all(~0ULL << (kMiddle + 1))) != 0) {
+        WideSums wide = sums->wide;
+        WideSums wide_coarse = sums->wide_coarse;
+        ElementCounts counts = sums->counts;
         for (std::size_t i = 0; i < kGroup; i += kLanes) {
+            const __m512d values = values_at(x + i);
             const __m512i v =
-                wide_vector<Coarse>(values_at(x + i), 0xFF, cells, coarse_shift, first + i, sums);
+                wide_vector<Coarse>(values, 0xFF, cells, coarse_shift, first + i, wide, wide_coarse, counts);
             _mm512_store_si512(raw + i, v);
         }
+        sums->wide = wide;
+        sums->wide_coarse = wide_coarse;
+        sums->counts = counts;
         return;
     }
     const __m512i low_mask = all((1ULL << coarse_shift) - 1);
@@ -429,7 +439,8 @@ void block_of(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out,
     for (; i < n; i += kLanes) {
         const auto lanes = static_cast<__mmask8>(n - i < kLanes ? (1U << (n - i)) - 1 : 0xFFU);
         other.used = true;
-        lines.add(wide_vector<Coarse>(values_at(x + i, lanes), lanes, cells, coarse_shift, i, &other));
+        lines.add(wide_vector<Coarse>(values_at(x + i, lanes), lanes, cells, coarse_shift, i, other.wide,
+                                      other.wide_coarse, other.counts));
         lines.flush(i / kLanes + 1);
     }
     const std::size_t vectors = (n + kLanes - 1) / kLanes;

@@ -75,6 +75,7 @@ def verdict_line(c: Comparison) -> str:
     return (
         f"same: {_count(len({f.field for f in c.fields}), 'field')}, {_count(steps, 'step')}, {_count(elements, 'element')} "
         f"({byte_size(c.bytes_compared)} a run) agree{within}; read {share:.3g}% of them"
+        + (f"; not compared: {_count(c.not_compared, 'dataset')} (see the notes)" if c.not_compared else "")
     )
 
 
