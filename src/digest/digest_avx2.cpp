@@ -2,7 +2,7 @@
 //
 // As digest_avx512.cpp, but for the multiplications, which have 32 bits here: of the coefficients' 30-bit halves with
 // narrow cells (|q| < 2^27) or with the 26-bit halves of middling ones (|q| < 2^51). Other cells and tokens are added one
-// by one. Rounding is the caller's environment.
+// by one, but for groups of one value (fill values, NaN). Rounding is the caller's environment.
 #include <immintrin.h>
 
 #include <array>
@@ -253,6 +253,20 @@ struct OtherSums {
     ElementCounts counts;
 };
 
+// Whether the group is one value over and over: regions without data hold a fill value, or NaN.
+template <class T>
+bool is_uniform(const T* x) {
+    const __m256d first = _mm256_broadcastsd_pd(_mm256_castpd256_pd128(values_at(x)));
+    __m256i same = all(~0ULL);
+    __m256d nan = _mm256_castsi256_pd(same);
+    for (std::size_t i = 0; i < kGroup; i += kLanes) {
+        const __m256d v = values_at(x + i);
+        same = _mm256_and_si256(same, _mm256_cmpeq_epi64(_mm256_castpd_si256(v), _mm256_castpd_si256(first)));
+        nan = _mm256_and_pd(nan, _mm256_cmp_pd(v, v, _CMP_UNORD_Q));
+    }
+    return _mm256_movemask_epi8(same) == -1 || _mm256_movemask_pd(nan) == 0xF;
+}
+
 std::uint64_t bits_for_sum(const Cell& cell) {
     // A negative cell plus p is positive, and the same in the field.
     return !cell.token && static_cast<std::int64_t>(cell.bits) < 0 ? cell.bits + kPrime : cell.bits;
@@ -285,10 +299,30 @@ std::uint64_t group_r(std::size_t first) {
     return subtract61(table.sums[(first + kGroup) / kWords], table.sums[first / kWords]);
 }
 
+void add_uniform(double value, const CellRule& rule, std::size_t first, OtherSums* sums, Raw* raw) {
+    const std::uint64_t r = group_r(first);
+    const Cell fine = cell_of(value, rule, 0);
+    sums->single = add61(sums->single, multiply61(r, reduce61(bits_for_sum(fine))));
+    if (rule.coarse_shift != 0) {
+        const Cell coarse = cell_of(value, rule, rule.coarse_shift);
+        sums->single_coarse = add61(sums->single_coarse, multiply61(r, reduce61(bits_for_sum(coarse))));
+    }
+    if (fine.token) {
+        sums->counts.tokens += kGroup;
+        if (value != value) sums->counts.nans += kGroup;
+    }
+    raw->fill(fine.bits);
+}
+
 template <class T, class Cells>
 [[gnu::noinline]] void other_group(const T* x, const Cells& cells, const CellRule& rule, std::size_t first,
                                    OtherSums* sums, Raw* raw) {
     const Coefficients& table = coefficients();
+    if (is_uniform(x)) {
+        add_uniform(value_at(x, 0), rule, first, sums, raw);
+        sums->single_r = add61(sums->single_r, group_r(first));
+        return;
+    }
     __m256i outside = _mm256_setzero_si256();
     for (std::size_t i = 0; i < kGroup; i += kLanes) {
         const __m256i v = cells.template biased<kMiddle>(values_at(x + i));
@@ -388,6 +422,8 @@ void token_block(const T* x, std::size_t n, const CellRule& rule, BlockDigest* o
         if (usual) [[likely]] {
             sums.single = add61(sums.single, add_products(raw.data(), i, kGroup));
             sums.counts.tokens += kGroup;
+        } else if (is_uniform(x + i)) {
+            add_uniform(value_at(x + i, 0), tokens, i, &sums, &raw);
         } else {
             add_single(x + i, kGroup, tokens, i, &sums, &raw);
         }

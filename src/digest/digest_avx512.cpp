@@ -3,7 +3,7 @@
 // A cell comes out of one fused multiply-add, rounded down: x * 2^-e + 2^52 + bias has the float64 spacing 1, so its
 // significand is floor(x * 2^-e) + bias, and IFMA reads just these 52 bits. Cells of one group of vectors are narrow
 // (|q| < 2^39, three multiplications), middling (|q| < 2^51, four), or wide (seven: any cell, and tokens); a test a
-// group tells which. Biases are taken off at the end, by sums of coefficients. The coarse digest follows from the fine
+// group tells which. Groups of one value that is not narrow (fill values, NaN) need one multiplication in all. Biases are taken off at the end, by sums of coefficients. The coarse digest follows from the fine
 // one: q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
 #include <immintrin.h>
 
@@ -320,8 +320,51 @@ struct OtherSums {
     std::uint64_t middle_r = 0;  // sum of the coefficients of middling groups
     WideSums wide;
     WideSums wide_coarse;
+    std::uint64_t uniform_r = 0;  // of groups of one value, and their sums
+    std::uint64_t uniform = 0;
+    std::uint64_t uniform_coarse = 0;
     ElementCounts counts;
 };
+
+// Whether the group is one value over and over: regions without data hold a fill value, or NaN.
+template <class T>
+bool is_uniform(const T* x) {
+    const __m512d first = _mm512_broadcastsd_pd(_mm512_castpd512_pd128(values_at(x)));
+    __mmask8 same = 0xFF;
+    __mmask8 nan = 0xFF;
+    for (std::size_t i = 0; i < kGroup; i += kLanes) {
+        const __m512d v = values_at(x + i);
+        same &= _mm512_cmpeq_epi64_mask(_mm512_castpd_si512(v), _mm512_castpd_si512(first));
+        nan &= _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
+    }
+    return same == 0xFF || nan == 0xFF;
+}
+
+std::uint64_t group_r(std::size_t first) {
+    const Coefficients& table = coefficients();
+    return subtract61(table.sums[(first + kGroup) / kLanes], table.sums[first / kLanes]);
+}
+std::uint64_t field_value(const Cell& cell) {
+    return cell.token ? reduce61(cell.bits) : signed61(static_cast<std::int64_t>(cell.bits));
+}
+
+void uniform_group(double value, const CellRule& rule, std::size_t first, OtherSums* sums,
+                   std::uint64_t* raw) {
+    const std::uint64_t r = group_r(first);
+    const Cell fine = cell_of(value, rule, 0);
+    sums->uniform_r = add61(sums->uniform_r, r);
+    sums->uniform = add61(sums->uniform, multiply61(r, field_value(fine)));
+    if (rule.coarse_shift != 0) {
+        const Cell coarse = cell_of(value, rule, rule.coarse_shift);
+        sums->uniform_coarse = add61(sums->uniform_coarse, multiply61(r, field_value(coarse)));
+    }
+    if (fine.token) {
+        sums->counts.tokens += kGroup;
+        if (value != value) sums->counts.nans += kGroup;
+    }
+    for (std::size_t i = 0; i < kGroup; i += kLanes)
+        _mm512_store_si512(raw + i, all(fine.bits));
+}
 
 // Adds one vector, and returns the cells or tokens for the residues. Lanes that are not set count as cells 0.
 template <bool Coarse, class Cells>
@@ -356,10 +399,15 @@ template <bool Coarse, class Cells>
 
 // A group that is not narrow. raw: what its residues are taken from.
 template <bool Coarse, class T, class Cells>
-[[gnu::noinline]] void other_group(const T* x, const Cells& cells, unsigned coarse_shift, std::size_t first,
+[[gnu::noinline]] void other_group(const T* x, const Cells& cells, const CellRule& rule, std::size_t first,
                                    OtherSums* sums, std::uint64_t* raw) {
     const Coefficients& table = coefficients();
     sums->used = true;
+    if (is_uniform(x)) {
+        uniform_group(_mm512_cvtsd_f64(values_at(x)), rule, first, sums, raw);
+        return;
+    }
+    const unsigned coarse_shift = rule.coarse_shift;
     __m512i outside = _mm512_setzero_si512();
     for (std::size_t i = 0; i < kGroup; i += kLanes) {
         const __m512i v = cells.template biased<kMiddle>(values_at(x + i));
@@ -430,7 +478,7 @@ void block_of(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                 lines.add(v[k]);
             }
         } else {
-            other_group<Coarse>(x + i, cells, coarse_shift, i, &other, raw.data());
+            other_group<Coarse>(x + i, cells, rule, i, &other, raw.data());
             for (std::size_t k = 0; k < kGroup; k += kLanes)
                 lines.add(_mm512_load_si512(&raw[k]));
         }
@@ -448,11 +496,13 @@ void block_of(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out,
 
     Pair sums = add_lanes(narrow.value(), low.value());
     Pair wide{0, 0};
-    std::uint64_t bias = multiply61(subtract61(table.sums[vectors], other.middle_r), 1ULL << kNarrow);
+    std::uint64_t bias =
+        multiply61(subtract61(table.sums[vectors], add61(other.middle_r, other.uniform_r)), 1ULL << kNarrow);
     if (other.used) {
         const Pair middle = add_lanes(other.middle.value(), other.middle_low.value());
         sums = {add61(sums.first, middle.first), add61(sums.second, middle.second)};
         wide = add_lanes(other.wide.value(), other.wide_coarse.value());
+        wide = {add61(wide.first, other.uniform), add61(wide.second, other.uniform_coarse)};
         bias = add61(bias, multiply61(other.middle_r, 1ULL << kMiddle));
     }
     const std::uint64_t cells_sum = subtract61(sums.first, bias);

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "platform/float_environment.hpp"
+
 namespace twinrun {
 
 namespace {
@@ -68,6 +70,7 @@ std::int64_t widest_key_distance(double rtol) {
 }
 
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
+    const FloatEnvironment guard(Rounding::to_nearest);  // atol / rtol must not depend on the host's mode
     const auto bad = [](double t) { return !(t >= 0) || !std::isfinite(t); };
     if (bad(tolerance.atol) || bad(tolerance.rtol)) {
         return Error{ErrorCode::invalid_argument, "tolerances must be finite and not negative"};

@@ -112,11 +112,12 @@ Values<T> make_values(std::size_t n, const CellRule& rule, Random& random) {
     const int e = std::clamp(rule.kind == CellKind::absolute ? rule.fine_exponent : -20, -1070, 1000);
     const int span = static_cast<int>(random() % 70);
     const unsigned kind = static_cast<unsigned>(random() % 5);
+    const T fill = kind == 2 ? std::numeric_limits<T>::quiet_NaN() : awkward<T>(rule, random);
+    const std::size_t region = random() % 2 == 0 ? 64 : 50 + random() % 200;
     for (std::size_t i = 0; i < n; ++i) {
         T value = static_cast<T>(std::ldexp(unit(random), e + span));
         if (kind == 0 || (kind == 1 && random() % 64 == 0)) value = awkward<T>(rule, random);
-        if (kind == 2 && (i / 64 & 1) != 0) value = std::numeric_limits<T>::quiet_NaN();  // masked regions
-        if (kind == 3 && (i / 64 & 1) != 0) value = static_cast<T>(1e36);
+        if ((kind == 2 || kind == 3) && i / region % 2 != 0) value = fill;  // regions without data
         values.set(i, value);
     }
     return values;
@@ -182,9 +183,9 @@ Made make(const DigestKernels& kernels, const T* x, std::size_t n, const CellRul
     made.residues.assign(bytes + kResidueLine, std::byte{0xA5});  // what lies behind must stay
     const FloatEnvironment guard(rounding_of(rule));
     if constexpr (sizeof(T) == 4) {
-        kernels.block_f32(x, n, rule, &made.digest, bytes == 0 ? nullptr : made.residues.data());
+        kernels.block_f32(x, n, rule, &made.digest, rule.residue_bits == 0 ? nullptr : made.residues.data());
     } else {
-        kernels.block_f64(x, n, rule, &made.digest, bytes == 0 ? nullptr : made.residues.data());
+        kernels.block_f64(x, n, rule, &made.digest, rule.residue_bits == 0 ? nullptr : made.residues.data());
     }
     return made;
 }

@@ -12,6 +12,8 @@
 #include "element/cell.hpp"
 #include "element/exact.hpp"
 
+#include "platform/float_environment.hpp"
+
 namespace twinrun {
 namespace {
 
@@ -208,6 +210,14 @@ TEST(ProofReach, OfOtherTolerances) {
     EXPECT_TRUE(proof_reach(keys, combined, {2e-6, 1e-3}).coarse_proves);
     EXPECT_FALSE(proof_reach(keys, combined, {1e-7, 2e-3}).usable);
     EXPECT_FALSE(proof_reach(keys, combined, {1e-5, 9e-4}).usable);
+}
+
+TEST(CellRule, DoesNotDependOnTheHostsRounding) {
+    for (const Tolerance& tolerance : {Tolerance{1e-6, 1e-6}, Tolerance{1e-3, 3e-9}, Tolerance{0.1, 0.7}}) {
+        const CellRule expected = *cell_rule(tolerance, 4);
+        const FloatEnvironment downward(Rounding::downward);
+        EXPECT_EQ(*cell_rule(tolerance, 4), expected);
+    }
 }
 
 TEST(Resolution, WarnsBelowTheSpacingOfNeighbours) {

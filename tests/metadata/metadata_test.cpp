@@ -241,7 +241,7 @@ Directory random_directory(std::mt19937_64& random) {
         if (!published && random() % 3 == 0)
             tolerance.rtol = std::ldexp(1.5, -static_cast<int>(random() % 60));
         FieldMetadata field = make_field(
-            text(), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)), shape, tolerance,
+            text() + std::to_string(i), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)), shape, tolerance,
             static_cast<unsigned>(random() % 3 * 2), published ? DigestKind::published : DigestKind::linear,
             static_cast<std::uint32_t>(4096U << random() % 9));
         field.format = text();
@@ -423,6 +423,17 @@ TEST(Directory, LocalArrayMustLieInTheGlobalOne) {
     EXPECT_FALSE(decodes({4, 5}, {8, 5}, {5, 0}));
     EXPECT_FALSE(decodes({4, 5}, {8, 5}, {std::numeric_limits<std::uint64_t>::max(), 0}));
     EXPECT_FALSE(decodes({4, 5}, {8}, {4}));
+}
+
+TEST(Directory, TwoFieldsOfOneNameAreRefused) {
+    std::mt19937_64 random(7);
+    Directory d;
+    d.fields.push_back(make_field("x", DType::f32, {9}, {1, 0}, 4));
+    d.fields.push_back(make_field("x", DType::f64, {9}, {1, 0}, 4));
+    place_sections(d, random);
+    const auto decoded = decode(encode_directory(d, kNoLimit), kNoLimit);
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_NE(decoded.error().message.find("two fields are called 'x'"), std::string::npos);
 }
 
 TEST(Directory, PublishedDigestsNeedAToleranceToo) {
