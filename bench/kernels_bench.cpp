@@ -1,6 +1,7 @@
-// What one and two threads get out of the kernels, beside what they can read and copy: arrays larger than any cache, one
-// process. On a machine with neighbours run it with --benchmark_enable_random_interleaving --benchmark_repetitions=9, and
-// compare medians with each other only. Rates are of stored data: of one side where two are compared.
+// What one and two threads get out of the kernels, beside what they can read and copy: arrays larger than any
+// cache, one process. On a machine with neighbours run it with --benchmark_enable_random_interleaving
+// --benchmark_repetitions=9, and compare medians with each other only. Rates are of stored data: of one side
+// where two are compared.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // AVX2: two steps of four scalars, as float64, for the eight words of a residue line.
 //
-// As digest_avx512.cpp, but for the multiplications, which have 32 bits here: of the coefficients' 30-bit halves with
-// narrow cells (|q| < 2^27) or with the 26-bit halves of middling ones (|q| < 2^51). Other cells and tokens are added one
-// by one, but for groups of one value (fill values, NaN). Rounding is the caller's environment.
+// As digest_avx512.cpp, but for the multiplications, which have 32 bits here: of the coefficients' 30-bit halves
+// with narrow cells (|q| < 2^27) or with the 26-bit halves of middling ones (|q| < 2^51). Other cells and tokens
+// are added one by one, but for groups of one value (fill values, NaN). Rounding is the caller's environment.
 #include <immintrin.h>
 
 #include <array>

@@ -1,10 +1,11 @@
 // AVX-512 with IFMA: eight scalars a step, as float64.
 //
-// A cell comes out of one fused multiply-add, rounded down: x * 2^-e + 2^52 + bias has the float64 spacing 1, so its
-// significand is floor(x * 2^-e) + bias, and IFMA reads just these 52 bits. Cells of one group of vectors are narrow
-// (|q| < 2^39, three multiplications), middling (|q| < 2^51, four), or wide (seven: any cell, and tokens); a test a
-// group tells which. Groups of one value that is not narrow (fill values, NaN) need one multiplication in all. Biases are taken off at the end, by sums of coefficients. The coarse digest follows from the fine
-// one: q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
+// A cell comes out of one fused multiply-add, rounded down: x * 2^-e + 2^52 + bias has the float64 spacing 1,
+// so its significand is floor(x * 2^-e) + bias, and IFMA reads just these 52 bits. Cells of one group of vectors
+// are narrow (|q| < 2^39, three multiplications), middling (|q| < 2^51, four), or wide (seven: any cell, and
+// tokens); a test a group tells which. Groups of one value that is not narrow (fill values, NaN) need one
+// multiplication in all. Biases are taken off at the end, by sums of coefficients. The coarse digest follows from
+// the fine one: q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
 #include <immintrin.h>
 
 #include <array>
@@ -40,8 +41,8 @@ __m512d values_at(const double* x) { return _mm512_loadu_pd(x); }
 __m512d values_at(const float* x, __mmask8 lanes) { return _mm512_cvtps_pd(_mm256_maskz_loadu_ps(lanes, x)); }
 __m512d values_at(const double* x, __mmask8 lanes) { return _mm512_maskz_loadu_pd(lanes, x); }
 
-// The hardware's prefetchers stop at every page, which is every block. 4 KiB ahead, measured on Sapphire Rapids (float32,
-// 4-bit residues, from memory): 12.6 GB/s a core, 7.8 without.
+// The hardware's prefetchers stop at every page, which is every block. 4 KiB ahead, measured on Sapphire Rapids
+// (float32, 4-bit residues, from memory): 12.6 GB/s a core, 7.8 without.
 constexpr std::size_t kAhead = 4096;
 template <class T>
 void prefetch(const T* group) {

@@ -175,6 +175,9 @@ TEST(Cell, SpecialValues) {
         EXPECT_EQ(cell_of(0.0, rule, 0).token, cell_of(-0.0, rule, 0).token);
     }
     EXPECT_EQ(cell_of(0.0, CellRule{}, 0).bits, splitmix64(0));
+    for (const std::uint64_t seed : {kNanSeed, kPositiveInfinitySeed, kNegativeInfinitySeed}) {
+        EXPECT_NE(cell_of(std::bit_cast<double>(seed), CellRule{}, 0).bits, splitmix64(seed));
+    }
     EXPECT_NE(cell_of(kTiny, CellRule{}, 0).bits, cell_of(0.0, CellRule{}, 0).bits);
     EXPECT_NE(cell_of(1.0, CellRule{}, 0).bits, cell_of(-1.0, CellRule{}, 0).bits);
     // Sums that are too small for relative steps: tokens, but 0 where 0 is the origin.
