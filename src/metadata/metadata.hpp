@@ -143,9 +143,13 @@ class MetadataFile {
 class MetadataNodes final : public NodeSource {
    public:
     MetadataNodes(MetadataFile& file, std::size_t field) : file_(file), field_(field) {}
+    void announce(std::span<const Range> positions) override;
     Result<> read(std::span<const Range> positions, std::vector<std::uint64_t>& words) override;
 
    private:
+    [[nodiscard]] std::size_t node_bytes() const;
+    // Ranges [first, returned) lie close enough to be one read.
+    [[nodiscard]] std::size_t run_of(std::span<const Range> positions, std::size_t first) const;
     MetadataFile& file_;
     std::size_t field_;
 };

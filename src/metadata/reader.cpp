@@ -11,6 +11,10 @@
 
 namespace twinrun {
 
+namespace {
+constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
+}
+
 struct MetadataFile::Sums {
     std::mutex mutex;
     std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
@@ -42,6 +46,14 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
     metadata->sums_->of_field.resize(metadata->directory_.fields.size());
+    // The walk of every field begins in its tree's first pages: let storage bring them all at once.
+    if (metadata->directory_.fields.size() <= kMostAnnounced) {
+        for (const FieldMetadata& field : metadata->directory_.fields) {
+            const SectionPlace& tree = field.place(Section::tree);
+            file->will_need(tree.offset, std::min<std::uint64_t>(tree.length, 4 * kPageBytes));
+            file->will_need(tree.sums_offset, divide_up(tree.length, kPageBytes) * 8);
+        }
+    }
     return metadata;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory to read its directory"};
@@ -139,19 +151,40 @@ Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t of
 std::uint64_t MetadataFile::bytes_read() const { return sums_->bytes_read.load(); }
 void MetadataFile::count_read(std::uint64_t bytes) { sums_->bytes_read += bytes; }
 
-Result<> MetadataNodes::read(std::span<const Range> positions, std::vector<std::uint64_t>& words) {
-    const std::size_t node = node_words(file_.directory().fields[field_].settings.kind) * 8;
-    // Ranges in the same or neighbouring pages become one read.
+std::size_t MetadataNodes::node_bytes() const {
+    return node_words(file_.directory().fields[field_].settings.kind) * 8;
+}
+
+std::size_t MetadataNodes::run_of(std::span<const Range> positions, std::size_t first) const {
+    const std::size_t node = node_bytes();
+    std::size_t end = first + 1;
+    while (end < positions.size() && positions[end].begin * node <=
+                                         round_up(positions[end - 1].end * node, kPageBytes) + 4 * kPageBytes) {
+        ++end;
+    }
+    return end;
+}
+
+void MetadataNodes::announce(std::span<const Range> positions) {
+    const SectionPlace& place = file_.directory().fields[field_].place(Section::tree);
+    file_.file().will_need(place.sums_offset, divide_up(place.length, kPageBytes) * 8);
+    const std::size_t node = node_bytes();
     for (std::size_t i = 0; i < positions.size();) {
-        std::size_t last = i;
-        while (last + 1 < positions.size() &&
-               positions[last + 1].begin * node <= round_up(positions[last].end * node, kPageBytes) + 4 * kPageBytes) {
-            ++last;
-        }
+        const std::size_t end = run_of(positions, i);
         const std::uint64_t begin = positions[i].begin * node;
-        std::vector<std::uint64_t> run((positions[last].end * node - begin) / 8);
+        file_.file().will_need(place.offset + begin, positions[end - 1].end * node - begin);
+        i = end;
+    }
+}
+
+Result<> MetadataNodes::read(std::span<const Range> positions, std::vector<std::uint64_t>& words) {
+    const std::size_t node = node_bytes();
+    for (std::size_t i = 0; i < positions.size();) {
+        const std::size_t end = run_of(positions, i);
+        const std::uint64_t begin = positions[i].begin * node;
+        std::vector<std::uint64_t> run((positions[end - 1].end * node - begin) / 8);
         TWR_CHECK(file_.read(field_, Section::tree, begin, std::as_writable_bytes(std::span(run))));
-        for (; i <= last; ++i) {
+        for (; i < end; ++i) {
             const auto* from = run.data() + (positions[i].begin * node - begin) / 8;
             words.insert(words.end(), from, from + positions[i].size() * node / 8);
         }

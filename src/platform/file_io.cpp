@@ -320,6 +320,12 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
     return static_cast<double>(cached) / static_cast<double>(looks);
 }
 
+void InputFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
+    if (bytes == 0 || offset >= size()) return;
+    static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(std::min(bytes, size() - offset)),
+                                      POSIX_FADV_WILLNEED));
+}
+
 Result<> InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
     ReadRequest request;
     request.file = const_cast<InputFile*>(this);  // only a direct request would change it

@@ -46,6 +46,8 @@ class InputFile {
     int direct_descriptor();
     // Share of up to `samples` evenly spread pages of [offset, offset + bytes) that lie in the page cache: 0 to 1.
     double cached_share(std::uint64_t offset, std::uint64_t bytes, int samples = 64) const;
+    // Tells the kernel that these bytes will be read soon: storage works on them meanwhile. Never blocks, never fails.
+    void will_need(std::uint64_t offset, std::uint64_t bytes) const;
     // Synchronous read of exactly `to.size()` bytes.
     Result<> read_at(std::uint64_t offset, std::span<std::byte> to) const;
 

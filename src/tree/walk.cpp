@@ -52,6 +52,8 @@ Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_no
         }
         nodes_a.clear();
         nodes_b.clear();
+        a.announce(positions);
+        b.announce(positions);  // both runs' storage works at once
         TWR_CHECK(a.read(positions, nodes_a));
         TWR_CHECK(b.read(positions, nodes_b));
         if (nodes_a.size() != visited * words_per_node || nodes_b.size() != nodes_a.size()) {

@@ -22,6 +22,8 @@ struct Range {
 class NodeSource {
    public:
     virtual ~NodeSource() = default;
+    // The next read will ask for these: a source on storage may begin to bring them.
+    virtual void announce(std::span<const Range> /*positions*/) {}
     // Appends the words of all nodes of the ranges (sorted, disjoint positions in the flattened array), in order.
     virtual Result<> read(std::span<const Range> positions, std::vector<std::uint64_t>& words) = 0;
 };
