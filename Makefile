@@ -8,6 +8,8 @@ SHELL := /bin/bash
 PRESET ?= $(if $(CI),ci,release)
 VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
+# What starts in the background of a script ignores Ctrl-C, and so would the programs whose interruption is tested.
+PYTEST := env --default-signal=INT $(PYTHON_VENV) -m pytest
 BIN := build/$(PRESET)/bin
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -47,7 +49,7 @@ build: setup
 
 # pytest comes last in every case (make -j too), so that its summary is the last line.
 test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, layers, Python
-	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 test-cpp: build
 	@ctest --preset $(PRESET)
@@ -57,7 +59,7 @@ layers: setup ## Check that every folder includes only folders above it
 	@$(PYTHON_VENV) tools/check_layers.py
 
 test-python: build
-	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 test-asan: setup ## Run the C++ tests with the address and undefined-behaviour sanitizers
 	@cmake --preset asan >/dev/null

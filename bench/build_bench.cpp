@@ -43,7 +43,8 @@ std::span<const float> data() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
-std::uint64_t read_words(const std::uint64_t* words, std::size_t count) {
+std::uint64_t
+read_words(const std::uint64_t* words, std::size_t count) {
     constexpr std::size_t kWide = 32;
     const std::size_t half = count / 2 / kWide * kWide;
     std::uint64_t first[kWide] = {};
@@ -55,7 +56,8 @@ std::uint64_t read_words(const std::uint64_t* words, std::size_t count) {
         }
     }
     std::uint64_t all = 0;
-    for (std::size_t j = 0; j < kWide; ++j) all += first[j] + second[j];
+    for (std::size_t j = 0; j < kWide; ++j)
+        all += first[j] + second[j];
     return all;
 }
 
@@ -109,7 +111,11 @@ void register_all() {
     if (all > 1) teams.push_back(all);
     for (const std::int64_t threads : teams) {
         const auto add = [&](const char* name, auto function) {
-            benchmark::RegisterBenchmark(name, function)->Arg(threads)->ArgName("threads")->UseRealTime()->Unit(benchmark::kMillisecond);
+            benchmark::RegisterBenchmark(name, function)
+                ->Arg(threads)
+                ->ArgName("threads")
+                ->UseRealTime()
+                ->Unit(benchmark::kMillisecond);
         };
         add("memory_read", memory_read);
         for (const unsigned bits : {0U, 2U, 4U}) {

@@ -80,7 +80,9 @@ def check_src(root: Path) -> list[str]:
     src = root / "src"
     for folder in sorted(path for path in src.iterdir() if path.is_dir()) if src.is_dir() else []:
         if folder.name not in LAYERS and cxx_files(folder):
-            problems.append(f"src/{folder.name}: not in the list of layers: add it to {Path(__file__).name} at its place")
+            problems.append(
+                f"src/{folder.name}: not in the list of layers: add it to {Path(__file__).name} at its place"
+            )
             continue
         for path in cxx_files(folder):
             for line, name in includes(path):
@@ -91,11 +93,15 @@ def check_src(root: Path) -> list[str]:
                 elif name.startswith("twinrun/") and folder.name == "capi":
                     pass  # the public headers in include/, which only the C interface implements
                 elif "/" not in name:
-                    problems.append(f'{where}: "{name}": name the file with its folder: "{folder.name}/{name}"')
+                    problems.append(
+                        f'{where}: "{name}": name the file with its folder: "{folder.name}/{name}"'
+                    )
                 elif layer not in LAYERS:
                     problems.append(f'{where}: "{name}": src/ includes only its own layers ({layer} is none)')
                 elif LAYERS.index(layer) > LAYERS.index(folder.name):
-                    problems.append(f'{where}: "{name}": {folder.name} comes before {layer} and must not include it')
+                    problems.append(
+                        f'{where}: "{name}": {folder.name} comes before {layer} and must not include it'
+                    )
                 elif not (src / name).is_file():
                     problems.append(f'{where}: "{name}": there is no such file in src/')
     return problems
@@ -166,7 +172,9 @@ def check_python(root: Path) -> list[str]:
                 continue
             seen.add((line, other))
             if other in forbidden or ("*" in forbidden):
-                problems.append(f"{where}:{line}: {part or 'twinrun'} must not import twinrun{'.' if other else ''}{other}")
+                problems.append(
+                    f"{where}:{line}: {part or 'twinrun'} must not import twinrun{'.' if other else ''}{other}"
+                )
     return problems
 
 

@@ -78,7 +78,8 @@ class Random {
 Bytes random_bytes(Random& random) {
     // Mostly short: decoders decide most in their first bytes.
     Bytes bytes(random.below(std::size_t{1} << (1 + random.below(12))));
-    for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+    for (auto& byte : bytes)
+        byte = static_cast<std::uint8_t>(random.next());
     return bytes;
 }
 
@@ -88,7 +89,8 @@ Bytes mutated(Bytes bytes, Random& random) {
         const std::size_t at = random.below(bytes.size());
         switch (random.below(6)) {
             case 0:  // flip a bit
-                if (!bytes.empty()) bytes[at] = static_cast<std::uint8_t>(bytes[at] ^ (1U << random.below(8)));
+                if (!bytes.empty())
+                    bytes[at] = static_cast<std::uint8_t>(bytes[at] ^ (1U << random.below(8)));
                 break;
             case 1:  // cut the end off
                 bytes.resize(at);
@@ -97,7 +99,8 @@ Bytes mutated(Bytes bytes, Random& random) {
                 if (!bytes.empty()) bytes[at] = random.below(2) == 0 ? 0 : 0xff;
                 break;
             case 3:  // a run of extreme bytes: lengths and offsets are up to 8 bytes wide
-                for (std::size_t j = at; j < std::min(at + 8, bytes.size()); ++j) bytes[j] = 0xff;
+                for (std::size_t j = at; j < std::min(at + 8, bytes.size()); ++j)
+                    bytes[j] = 0xff;
                 break;
             case 4: {  // more bytes at the end
                 const Bytes tail = random_bytes(random);
@@ -145,7 +148,8 @@ int main(int argc, char** argv) {
     if (__sanitizer_set_death_callback != nullptr) {
         __sanitizer_set_death_callback(save_current);
     } else {
-        for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) std::signal(signal, on_signal);
+        for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+            std::signal(signal, on_signal);
     }
 
     std::vector<Bytes> saved;

@@ -29,7 +29,8 @@ namespace {
 
 // Thrown with the lock held; nanobind sets the exception of twinrun.errors.
 [[noreturn]] void raise(const Error& error) {
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
+    if (PyErr_Occurred() != nullptr)
+        throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
     const char* name = "TwinrunError";
     switch (error.code) {
         case ErrorCode::not_found: name = "MissingFile"; break;
@@ -159,7 +160,8 @@ nb::dict stage_dict(const StageFacts& stage) {
 
 nb::list histogram_list(const Histogram& histogram) {
     nb::list list;
-    for (const std::uint64_t n : histogram) list.append(n);
+    for (const std::uint64_t n : histogram)
+        list.append(n);
     return list;
 }
 
@@ -180,8 +182,10 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     d["max_abs_is_bound"] = r.max_abs_is_bound;
     d["max_abs_read"] = r.read.max_abs;
     d["max_abs_at"] = index_or_none(r.read.max_abs_at);
-    d["max_abs_a"] = r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_a);
-    d["max_abs_b"] = r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_b);
+    d["max_abs_a"] =
+        r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_a);
+    d["max_abs_b"] =
+        r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_b);
     d["max_rel_read"] = r.read.max_rel;
     d["max_rel_at"] = index_or_none(r.read.max_rel_at);
     d["max_rel_different"] = r.read.max_rel_different;
@@ -192,7 +196,8 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     d["histogram"] = histogram_list(r.read.all);
     d["histogram_different"] = histogram_list(r.read.over);
     nb::list cells;
-    for (const std::uint64_t n : r.proven.by_cells) cells.append(n);
+    for (const std::uint64_t n : r.proven.by_cells)
+        cells.append(n);
     d["proven_by_tree"] = r.proven.by_tree;
     d["proven_by_cells"] = cells;
     d["cell"] = r.proven.cell;
@@ -203,14 +208,16 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     stages["elements"] = stage_dict(r.elements);
     d["stages"] = stages;
     nb::list warnings;
-    for (const std::string& w : r.warnings) warnings.append(w);
+    for (const std::string& w : r.warnings)
+        warnings.append(w);
     d["warnings"] = warnings;
     return d;
 }
 
 nb::list shape_list(const std::vector<std::uint64_t>& shape) {
     nb::list list;
-    for (const std::uint64_t n : shape) list.append(n);
+    for (const std::uint64_t n : shape)
+        list.append(n);
     return list;
 }
 
@@ -239,10 +246,12 @@ nb::dict field_dict(const FieldMetadata& f) {
     d["largest_sampled"] = f.largest_sampled;
     d["format"] = f.format;
     nb::list extents;
-    for (const Extent& e : f.extents) extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
+    for (const Extent& e : f.extents)
+        extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
     d["extents"] = extents;
     std::uint64_t bytes = 0;
-    for (const SectionPlace& s : f.sections) bytes += s.length;
+    for (const SectionPlace& s : f.sections)
+        bytes += s.length;
     d["metadata_bytes"] = bytes;
     return d;
 }
@@ -267,7 +276,8 @@ struct PyMetadata {
                 const auto section = static_cast<Section>(s);
                 const std::uint64_t length = directory.fields[f].place(section).length;
                 for (std::uint64_t at = 0; at < length; at += part.size()) {
-                    const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
+                    const auto bytes =
+                        std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
                     TWR_CHECK(file->read(f, section, at, bytes));
                 }
             }
@@ -302,7 +312,8 @@ FieldPlan plan_from(const nb::dict& d) {
     plan.tolerance = {nb::cast<double>(d["atol"]), nb::cast<double>(d["rtol"])};
     plan.residue_bits = nb::cast<unsigned>(d["residue_bits"]);
     plan.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
-    plan.kind = nb::cast<std::string>(d["digest"]) == "published" ? DigestKind::published : DigestKind::linear;
+    plan.kind =
+        nb::cast<std::string>(d["digest"]) == "published" ? DigestKind::published : DigestKind::linear;
     plan.format = nb::cast<std::string>(d["format"]);
     for (nb::handle e : nb::cast<nb::list>(d["extents"])) {
         const auto [file, offset, stride, count] =
@@ -321,7 +332,8 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     Directory directory;
     directory.step = step;
     directory.rank = rank;
-    for (const auto& [name, size, mtime] : data_files) directory.data_files.push_back({name, {size, mtime}});
+    for (const auto& [name, size, mtime] : data_files)
+        directory.data_files.push_back({name, {size, mtime}});
     std::vector<std::shared_ptr<ElementSource>> sources;
     for (nb::handle entry : fields) {
         const nb::tuple pair = nb::cast<nb::tuple>(entry);
@@ -349,9 +361,10 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     return d;
 }
 
-nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source, PyMetadata* b_metadata,
-                 std::size_t b_field, double atol, double rtol, bool nan_equal, const std::string& method, int threads,
-                 std::uint64_t memory, const std::string& io, const std::string& cache, nb::object progress) {
+nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
+                 PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
+                 const std::string& method, int threads, std::uint64_t memory, const std::string& io,
+                 const std::string& cache, nb::object progress) {
     CompareOptions options;
     options.rule = {{atol, rtol}, nan_equal};
     options.method = parse_method(method);
@@ -369,7 +382,7 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
     };
     const FieldSide a = side(a_source, a_metadata, a_field);
     const FieldSide b = side(b_source, b_metadata, b_field);
-    const DType dtype = a.metadata != nullptr ? a.metadata->directory().fields[a_field].dtype
+    const DType dtype = a.metadata != nullptr   ? a.metadata->directory().fields[a_field].dtype
                         : a.elements != nullptr ? a.elements->dtype()
                                                 : DType::f32;
     const auto run = [&] {
@@ -380,16 +393,19 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
 }
 
 // Compares the data sums of a field with its data: the indices of the 1 MiB parts that changed.
-std::vector<std::uint64_t> changed_parts(PyMetadata& metadata, std::size_t field, Source& source, int threads) {
+std::vector<std::uint64_t> changed_parts(PyMetadata& metadata, std::size_t field, Source& source,
+                                         int threads) {
     const FieldMetadata& f = metadata.file->directory().fields.at(field);
     StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
     std::vector<std::uint64_t> changed;
     const auto work = [&]() -> Result<> {
         std::vector<std::uint64_t> stored(f.place(Section::data_sums).length / 8);
         if (stored.empty() && f.items() != 0) {
-            return Error{ErrorCode::stale, metadata.file->path() + ": holds no checksums of its data: index it again"};
+            return Error{ErrorCode::stale,
+                         metadata.file->path() + ": holds no checksums of its data: index it again"};
         }
-        TWR_CHECK(metadata.file->read(field, Section::data_sums, 0, std::as_writable_bytes(std::span(stored))));
+        TWR_CHECK(
+            metadata.file->read(field, Section::data_sums, 0, std::as_writable_bytes(std::span(stored))));
         TWR_TRY(const std::vector<std::uint64_t> now, sum_data(f, *source.elements, options));
         for (std::size_t i = 0; i < stored.size(); ++i) {
             if (i >= now.size() || stored[i] != now[i]) changed.push_back(i);
@@ -497,55 +513,63 @@ NB_MODULE(_core, m) {
     m.def("check_tolerance", [](double atol, double rtol) { take(cell_rule({atol, rtol}, 0)); });
 
     nb::class_<Source>(m, "Source");
-    m.def("memory_source",
-          [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride, bool swap,
-             nb::object owner) {
-              return Source{std::make_shared<MemorySource>(parse_dtype(dtype), items,
-                                                           reinterpret_cast<const void*>(address), stride, swap),
-                            std::move(owner)};
-          },
-          "dtype"_a, "items"_a, "address"_a, "stride"_a, "swap"_a, "owner"_a);
-    m.def("file_source",
-          [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
-             const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
-             const std::string& cache) {
-              std::vector<PathExtent> list;
-              for (const auto& [path, offset, stride, count] : extents) list.push_back({path, offset, stride, count});
-              return Source{take(FileSource::create(parse_dtype(dtype),
-                                                    byte_order == "big" ? ByteOrder::big : ByteOrder::little, items,
-                                                    std::move(list), parse_cache(cache))),
-                            nb::none()};
-          },
-          "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto");
-    m.def("decoded_source",
-          [](const std::string& dtype, std::uint64_t items, nb::object fetch) {
-              // fetch(first, count, address) fills `count` items; it is called with the lock held.
-              PyObject* function = fetch.ptr();
-              return Source{std::make_shared<DecodedSource>(
-                                parse_dtype(dtype), items,
-                                [function](std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
-                                    const nb::gil_scoped_acquire lock;
-                                    try {
-                                        const nb::handle call(function);
-                                        call(first, count, reinterpret_cast<std::uintptr_t>(to));
-                                        return success();
-                                    } catch (nb::python_error& e) {
-                                        // Python interrupts its main thread only: then this is the caller's own.
-                                        if (e.matches(PyExc_KeyboardInterrupt)) {
-                                            e.restore();
-                                            return Error{ErrorCode::interrupted, "interrupted"};
-                                        }
-                                        // Only the message travels: this may be another thread than the caller's.
-                                        return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
-                                    }
-                                }),
-                            std::move(fetch)};
-          },
-          "dtype"_a, "items"_a, "fetch"_a);
+    m.def(
+        "memory_source",
+        [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride,
+           bool swap, nb::object owner) {
+            return Source{
+                std::make_shared<MemorySource>(parse_dtype(dtype), items,
+                                               reinterpret_cast<const void*>(address), stride, swap),
+                std::move(owner)};
+        },
+        "dtype"_a, "items"_a, "address"_a, "stride"_a, "swap"_a, "owner"_a);
+    m.def(
+        "file_source",
+        [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
+           const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
+           const std::string& cache) {
+            std::vector<PathExtent> list;
+            for (const auto& [path, offset, stride, count] : extents)
+                list.push_back({path, offset, stride, count});
+            return Source{take(FileSource::create(parse_dtype(dtype),
+                                                  byte_order == "big" ? ByteOrder::big : ByteOrder::little,
+                                                  items, std::move(list), parse_cache(cache))),
+                          nb::none()};
+        },
+        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto");
+    m.def(
+        "decoded_source",
+        [](const std::string& dtype, std::uint64_t items, nb::object fetch) {
+            // fetch(first, count, address) fills `count` items; it is called with the lock held.
+            PyObject* function = fetch.ptr();
+            return Source{
+                std::make_shared<DecodedSource>(
+                    parse_dtype(dtype), items,
+                    [function](std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
+                        const nb::gil_scoped_acquire lock;
+                        try {
+                            const nb::handle call(function);
+                            call(first, count, reinterpret_cast<std::uintptr_t>(to));
+                            return success();
+                        } catch (nb::python_error& e) {
+                            // Python interrupts its main thread only: then this is the caller's own.
+                            if (e.matches(PyExc_KeyboardInterrupt)) {
+                                e.restore();
+                                return Error{ErrorCode::interrupted, "interrupted"};
+                            }
+                            // Only the message travels: this may be another thread than the caller's.
+                            return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
+                        }
+                    }),
+                std::move(fetch)};
+        },
+        "dtype"_a, "items"_a, "fetch"_a);
 
     nb::class_<PyMetadata>(m, "Metadata")
         .def("__init__",
-             [](PyMetadata* self, const std::string& path) { new (self) PyMetadata{take(MetadataFile::open(path))}; })
+             [](PyMetadata* self, const std::string& path) {
+                 new (self) PyMetadata{take(MetadataFile::open(path))};
+             })
         .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })
         .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })
         .def_prop_ro("rank", [](const PyMetadata& self) { return self.file->directory().rank; })
@@ -554,7 +578,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("fields",
                      [](const PyMetadata& self) {
                          nb::list list;
-                         for (const FieldMetadata& f : self.file->directory().fields) list.append(field_dict(f));
+                         for (const FieldMetadata& f : self.file->directory().fields)
+                             list.append(field_dict(f));
                          return list;
                      })
         .def_prop_ro("data_files",
@@ -576,14 +601,13 @@ NB_MODULE(_core, m) {
         .def("verify", &PyMetadata::verify)
         .def("section", &PyMetadata::section);
     m.def("changed_parts", &changed_parts, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
-    m.def("why_not_staged",
-          [](const PyMetadata& a, std::size_t fa, const PyMetadata& b, std::size_t fb, double atol, double rtol,
-             bool nan_equal) {
-              return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
-                                    Method::automatic, {{atol, rtol}, nan_equal});
-          });
-    m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a, "threads"_a = 0,
-          "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none());
+    m.def("why_not_staged", [](const PyMetadata& a, std::size_t fa, const PyMetadata& b, std::size_t fb,
+                               double atol, double rtol, bool nan_equal) {
+        return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
+                              Method::automatic, {{atol, rtol}, nan_equal});
+    });
+    m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
+          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none());
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
@@ -594,8 +618,9 @@ NB_MODULE(_core, m) {
     nb::class_<PyHistoryWriter>(m, "HistoryWriter")
         .def(
             "__init__",
-            [](PyHistoryWriter* self, const std::string& path, double atol, double rtol, unsigned residue_bits,
-               std::uint32_t chunk_bytes, const std::string& digest, bool keep_data, const std::string& existing) {
+            [](PyHistoryWriter* self, const std::string& path, double atol, double rtol,
+               unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest, bool keep_data,
+               const std::string& existing) {
                 HistorySettings settings;
                 settings.tolerance = {atol, rtol};
                 settings.residue_bits = residue_bits;
@@ -605,9 +630,13 @@ NB_MODULE(_core, m) {
                 const auto mode = existing == "append"    ? HistoryWriter::Existing::append
                                   : existing == "replace" ? HistoryWriter::Existing::replace
                                                           : HistoryWriter::Existing::refuse;
-                new (self) PyHistoryWriter{take(HistoryWriter::create(posix_file_system(), path, settings, mode))};
+                new (self)
+                    PyHistoryWriter{take(HistoryWriter::create(posix_file_system(), path, settings, mode))};
             },
-            "path"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "keep_data"_a, "existing"_a)
+            "path"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "keep_data"_a,
+            "existing"_a)
         .def("capture", &PyHistoryWriter::capture, "step"_a, "fields"_a, "threads"_a = 0)
-        .def_prop_ro("steps", [](const PyHistoryWriter& self) { return nb::object(history_dict(self.writer->history())["steps"]); });
+        .def_prop_ro("steps", [](const PyHistoryWriter& self) {
+            return nb::object(history_dict(self.writer->history())["steps"]);
+        });
 }

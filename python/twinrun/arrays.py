@@ -41,7 +41,9 @@ def view(name: str, array: object) -> ArrayView:
     Raises TwinrunError for types that have no numbers in them.
     """
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise TwinrunError("has masked elements, which have no value", where=name, fix="fill them: array.filled(np.nan)")
+        raise TwinrunError(
+            "has masked elements, which have no value", where=name, fix="fill them: array.filled(np.nan)"
+        )
     a = np.asarray(array)
     kind = "bf16" if a.dtype.name == "bfloat16" else None
     if kind is None:

@@ -152,7 +152,9 @@ class Comparison:
         total = {s: {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0} for s in STAGES}
         for f in self.fields:
             for name, stage in f.stages.items():
-                into = total.setdefault(name, {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0})
+                into = total.setdefault(
+                    name, {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0}
+                )
                 for key in into:
                     into[key] += stage[key]
         return total
@@ -219,7 +221,12 @@ def _matched_places(a: Subject, b: Subject, steps: Callable[[int | None], bool] 
 
 
 def _matched_fields(
-    a: Subject, b: Subject, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], globs: list[str] | None, place: Place
+    a: Subject,
+    b: Subject,
+    in_a: dict[str, FieldRef],
+    in_b: dict[str, FieldRef],
+    globs: list[str] | None,
+    place: Place,
 ) -> list[tuple[FieldRef, FieldRef]]:
     if globs is None and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
         # One array each, in files or memory: their names come from the files' names and need not agree.
@@ -231,8 +238,12 @@ def _matched_fields(
     else:
         pairs = []
     if not pairs:
-        chosen_a = {n: f for n, f in in_a.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)}
-        chosen_b = {n: f for n, f in in_b.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)}
+        chosen_a = {
+            n: f for n, f in in_a.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)
+        }
+        chosen_b = {
+            n: f for n, f in in_b.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)
+        }
         for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
             missing = [n for n in mine if n not in theirs]
             if missing:
@@ -243,11 +254,15 @@ def _matched_fields(
                 )
         pairs = [(f, chosen_b[n]) for n, f in chosen_a.items()]
     if not pairs:
-        raise Incomparable(f"{_place_text(place)}: no field to compare", where=a.label, fix="nothing was compared")
+        raise Incomparable(
+            f"{_place_text(place)}: no field to compare", where=a.label, fix="nothing was compared"
+        )
     for x, y in pairs:
         what = f"{_place_text(place)}: field {x.name!r}"
         if x.dtype != y.dtype:
-            raise Incomparable(f"{what}: {x.dtype} in {a.label}, {y.dtype} in {b.label}", fix="types must agree")
+            raise Incomparable(
+                f"{what}: {x.dtype} in {a.label}, {y.dtype} in {b.label}", fix="types must agree"
+            )
         if x.user_shape != y.user_shape:
             raise Incomparable(
                 f"{what}: shape {list(x.user_shape)} in {a.label}, {list(y.user_shape)} in {b.label}",
@@ -284,7 +299,8 @@ class _Settings:
         made = {(r.facts["atol"], r.facts["rtol"]) for r in (a, b) if r.facts is not None}
         if len(made) > 1:
             raise Incomparable(
-                f"field {a.name!r}: the runs were captured for different tolerances", fix="say which with --atol and --rtol"
+                f"field {a.name!r}: the runs were captured for different tolerances",
+                fix="say which with --atol and --rtol",
             )
         return made.pop() if made else (0.0, 0.0)
 
@@ -348,7 +364,11 @@ def _compare_field(a: FieldRef, b: FieldRef, place: Place, settings: _Settings) 
         have = [s[1] is not None for s in sides]
         for ref, side in zip((a, b), sides, strict=True):
             if side[0] is None and (side[1] is None or settings.method in ("direct", "published")):
-                if side[1] is not None and settings.method == "published" and ref.facts["digest"] == "published":
+                if (
+                    side[1] is not None
+                    and settings.method == "published"
+                    and ref.facts["digest"] == "published"
+                ):
                     continue
                 raise Incomparable(
                     f"{_place_text(place)}: field {ref.name!r}: only its metadata is at hand, and this asks for its data",
@@ -396,7 +416,15 @@ def _compare_field(a: FieldRef, b: FieldRef, place: Place, settings: _Settings) 
 
 
 def _facts(
-    r: dict, a: FieldRef, b: FieldRef, place: Place, atol: float, rtol: float, settings: _Settings, reason: str, seconds: float
+    r: dict,
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    atol: float,
+    rtol: float,
+    settings: _Settings,
+    reason: str,
+    seconds: float,
 ) -> FieldComparison:
     cells = r["proven_by_cells"]
     cell, coarse = r["cell"], r["coarse_cell"]

@@ -96,7 +96,9 @@ def build(
         new = os.stat(path)
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
             os.unlink(target)
-            raise Stale("was changed while it was indexed", where=path, fix="index it when its writer is done")
+            raise Stale(
+                "was changed while it was indexed", where=path, fix="index it when its writer is done"
+            )
     return facts
 
 
@@ -179,7 +181,12 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         ):
             return None
     return IndexFacts(
-        path, target, len(metadata.fields), sum(f["data_bytes"] for f in metadata.fields), metadata.bytes, False
+        path,
+        target,
+        len(metadata.fields),
+        sum(f["data_bytes"] for f in metadata.fields),
+        metadata.bytes,
+        False,
     )
 
 

@@ -23,7 +23,15 @@ from .formats.folder import DataFile, is_history, list_folder
 from .formats.model import ITEMSIZE, storage_dtype
 from .settings import checked_path
 
-__all__ = ["METADATA_SUFFIX", "FieldRef", "Place", "Subject", "decoded_source", "metadata_path", "open_subject"]
+__all__ = [
+    "METADATA_SUFFIX",
+    "FieldRef",
+    "Place",
+    "Subject",
+    "decoded_source",
+    "metadata_path",
+    "open_subject",
+]
 
 METADATA_SUFFIX = ".twm"
 
@@ -195,7 +203,9 @@ def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[Fi
             facts=facts,
         )
         if facts["extents"] or facts["items"] == 0:
-            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]]
+            ref.extents = [
+                (files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]
+            ]
         elif not files:
             ref.no_data = True
         elif reopen is not None:
@@ -262,7 +272,9 @@ class _History(Subject):
         }
         super().__init__("history", path, sorted(self._files), settings=self._history)
         if self._history["torn"]:
-            self.notes.append(f"{path}: its last step was being committed when the run ended; it is not part of it")
+            self.notes.append(
+                f"{path}: its last step was being committed when the run ended; it is not part of it"
+            )
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
@@ -270,7 +282,9 @@ class _History(Subject):
         path = os.path.join(self.label, folder, files["metadata"])
         metadata = _core.Metadata(path)
         if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
-            raise DamagedFile("is not the file that the manifest names", where=path, fix="restore the history")
+            raise DamagedFile(
+                "is not the file that the manifest names", where=path, fix="restore the history"
+            )
         refs = refs_of_metadata(metadata)
         try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
             metadata.check_data_files()
@@ -285,7 +299,9 @@ class _History(Subject):
 class _Files(Subject):
     """Files of other programs: one, or a folder of them."""
 
-    def __init__(self, kind: str, path: str, files: Mapping[Place, list[DataFile | str]], options: dict) -> None:
+    def __init__(
+        self, kind: str, path: str, files: Mapping[Place, list[DataFile | str]], options: dict
+    ) -> None:
         super().__init__(kind, path, sorted(files, key=lambda p: (-1 if p[0] is None else p[0], p[1])))
         self._by_place = files
         self._options = options
@@ -313,7 +329,9 @@ class _Files(Subject):
                     fields[ref.name] = ref
             yield fields
 
-    def _refs(self, file: DataFile | str, path: str, use_metadata: bool, stack: contextlib.ExitStack) -> list[FieldRef]:
+    def _refs(
+        self, file: DataFile | str, path: str, use_metadata: bool, stack: contextlib.ExitStack
+    ) -> list[FieldRef]:
         checked_path(path)
         content = stack.enter_context(self._open_file(file))
         self.notes.extend(f"{path}: {name} is left out: {why}" for name, why in content.skipped)
@@ -334,7 +352,9 @@ class _Files(Subject):
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
         known = {ref.name: ref for ref in refs_of_metadata(metadata)}
-        if content.one_array and len(refs) == len(known) == 1:  # named after the file, which may have been renamed
+        if (
+            content.one_array and len(refs) == len(known) == 1
+        ):  # named after the file, which may have been renamed
             known = {refs[0].name: next(iter(known.values()))}
         attached = []
         for ref in refs:

@@ -23,7 +23,9 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
     for ref in refs:
         try:
             source = ref.source()
-            changed = [] if source is None else _core.changed_parts(metadata, ref.metadata_field, source, threads)
+            changed = (
+                [] if source is None else _core.changed_parts(metadata, ref.metadata_field, source, threads)
+            )
         except TwinrunError as e:
             problems.append(str(e))
             continue
@@ -60,7 +62,9 @@ def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
                     continue
                 size = os.path.getsize(data)
                 if size != rank["data_bytes"]:
-                    problems.append(f"{data}: damaged: {size} bytes, the manifest says {rank['data_bytes']}: restore it")
+                    problems.append(
+                        f"{data}: damaged: {size} bytes, the manifest says {rank['data_bytes']}: restore it"
+                    )
                     continue
             problems.extend(_verify_metadata(metadata, refs_of_metadata(metadata), threads))
     return problems, files
@@ -92,7 +96,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str]
     for target in targets:
         try:
             metadata = _core.Metadata(target)
-            sizes = [(p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s]
+            sizes = [
+                (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s
+            ]
             if sizes:
                 p = sizes[0][0]
                 raise Stale("is missing or has another size than when it was indexed", where=p)

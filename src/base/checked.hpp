@@ -36,7 +36,9 @@ namespace twinrun {
     return product;
 }
 
-[[nodiscard]] constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0); }
+[[nodiscard]] constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
+    return a / b + (a % b != 0);
+}
 // Next multiple of a power of two; the caller has checked that it fits.
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t power) {
     return (a + power - 1) & ~(power - 1);

@@ -32,7 +32,7 @@ template <class T>
 class Encoder {
    public:
     template <class T>
-        requires std::is_unsigned_v<T>
+    requires std::is_unsigned_v<T>
     void put(T value) {
         if constexpr (std::endian::native == std::endian::big) value = byte_swap(value);
         const auto* raw = reinterpret_cast<const std::byte*>(&value);
@@ -61,7 +61,7 @@ class Decoder {
     explicit Decoder(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
     template <class T>
-        requires std::is_unsigned_v<T>
+    requires std::is_unsigned_v<T>
     [[nodiscard]] T get() {
         T value = 0;
         if (remaining() < sizeof(T)) {

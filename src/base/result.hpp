@@ -19,8 +19,8 @@ enum class ErrorCode {
     stale,                 // metadata that is older than the data it describes
     mismatch,              // two things that cannot be compared: dtype, shape, fields
     out_of_memory,
-    interrupted,           // the caller's interrupt check said stop
-    internal,              // a defect in twinrun
+    interrupted,  // the caller's interrupt check said stop
+    internal,     // a defect in twinrun
 };
 
 struct [[nodiscard]] Error {
@@ -66,13 +66,13 @@ inline Result<> success() { return Unit{}; }
 #define TWR_JOIN(a, b) TWR_JOIN2(a, b)
 // TWR_TRY(auto x, f()): x is f's value, or the enclosing function returns f's error.
 #define TWR_TRY(declaration, expression) TWR_TRY_AS(TWR_JOIN(twr_result_, __LINE__), declaration, expression)
-#define TWR_TRY_AS(name, declaration, expression) \
-    auto name = (expression);                     \
+#define TWR_TRY_AS(name, declaration, expression)   \
+    auto name = (expression);                       \
     if (!name.ok()) return std::move(name).error(); \
     declaration = std::move(name).value()
 // TWR_CHECK(f()): goes on, or the enclosing function returns f's error.
-#define TWR_CHECK(expression)                                                            \
-    do {                                                                                 \
+#define TWR_CHECK(expression)                                                                          \
+    do {                                                                                               \
         if (auto twr_checked = (expression); !twr_checked.ok()) return std::move(twr_checked).error(); \
     } while (0)
 

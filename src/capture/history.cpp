@@ -45,9 +45,11 @@ Json settings_to_json(const HistorySettings& s) {
 template <class T>
 T whole_number(const Json& j, const char* key) {
     const Json& value = j.at(key);
-    const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
-                                                 : value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
-    if (!fits) throw Json::other_error::create(501, std::string(key) + " is not a number of its range", nullptr);
+    const bool fits = value.is_number_unsigned()
+                          ? std::in_range<T>(value.get<std::uint64_t>())
+                          : value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
+    if (!fits)
+        throw Json::other_error::create(501, std::string(key) + " is not a number of its range", nullptr);
     return value.get<T>();
 }
 
@@ -65,7 +67,8 @@ HistorySettings settings_from_json(const Json& j) {
 // A name from a manifest becomes part of a path: it must not lead out of the history.
 std::string plain_name(const Json& j, const char* key) {
     auto name = j.at(key).get<std::string>();
-    if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {
+    if (name == "." || name == ".." || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
         throw Json::other_error::create(501, "a name that leads out of the history", nullptr);
     }
     return name;
@@ -117,7 +120,8 @@ std::string seal_line(std::string json_object) {
 
 Result<std::string> open_line(const std::string& line) {
     const std::size_t at = line.rfind(kSumKey);
-    if (at == std::string::npos || line != line.substr(0, at) + kSumKey + hex(xxh3(line.substr(0, at))) + "\"}") {
+    if (at == std::string::npos ||
+        line != line.substr(0, at) + kSumKey + hex(xxh3(line.substr(0, at))) + "\"}") {
         return Error{ErrorCode::damaged, "its checksum is wrong"};
     }
     return line.substr(0, at) + "}";
@@ -144,7 +148,8 @@ Result<History> History::open(const std::string& path) {
         const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
         ++number;
         const auto damaged = [&](const std::string& why) {
-            return Error{ErrorCode::damaged, manifest + ": damaged: line " + std::to_string(number) + ": " + why};
+            return Error{ErrorCode::damaged,
+                         manifest + ": damaged: line " + std::to_string(number) + ": " + why};
         };
         if (end == std::string::npos) {
             // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
@@ -161,9 +166,10 @@ Result<History> History::open(const std::string& path) {
             if (number == 1) {
                 const int version = whole_number<int>(j, "twinrun_history");
                 if (version > kHistoryVersion) {
-                    return Error{ErrorCode::unsupported, path + ": a history of version " + std::to_string(version) +
-                                                             ", this twinrun reads up to " +
-                                                             std::to_string(kHistoryVersion) + ": upgrade twinrun"};
+                    return Error{ErrorCode::unsupported,
+                                 path + ": a history of version " + std::to_string(version) +
+                                     ", this twinrun reads up to " + std::to_string(kHistoryVersion) +
+                                     ": upgrade twinrun"};
                 }
                 history.settings = settings_from_json(j);
                 continue;
@@ -208,13 +214,15 @@ Result<> HistoryWriter::append_line(const std::string& json_object) {
 }
 
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::create(FileSystem& system, const std::string& path,
-                                                             const HistorySettings& settings, Existing existing) {
+                                                             const HistorySettings& settings,
+                                                             Existing existing) {
     TWR_CHECK(cell_rule(settings.tolerance, settings.residue_bits));
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
     if (History::exists(path)) {
         if (existing == Existing::refuse) {
-            return Error{ErrorCode::invalid_argument,
-                         path + ": holds a history already: choose another folder, or append to it, or replace it"};
+            return Error{
+                ErrorCode::invalid_argument,
+                path + ": holds a history already: choose another folder, or append to it, or replace it"};
         }
         // A crash before the first line was whole: nothing was ever committed, and nothing is lost.
         TWR_TRY(const auto bytes, read_whole_file(manifest_path(path), kLargestManifest));
@@ -229,7 +237,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::create(FileSystem& system,
             if (had.tolerance != settings.tolerance || had.residue_bits != settings.residue_bits ||
                 had.chunk_bytes != settings.chunk_bytes || had.kind != settings.kind ||
                 had.keep_data != settings.keep_data) {
-                return Error{ErrorCode::mismatch, path + ": was captured with other settings: append with the same"};
+                return Error{ErrorCode::mismatch,
+                             path + ": was captured with other settings: append with the same"};
             }
             TWR_CHECK(writer->drop_torn_line());
             return writer;
@@ -252,7 +261,9 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
                                             const StreamOptions& options) try {
     const auto start = std::chrono::steady_clock::now();
     const std::string& path = history_.path;
-    const auto where = [&](Error error) { return std::move(error).at(path + ": step " + std::to_string(step)); };
+    const auto where = [&](Error error) {
+        return std::move(error).at(path + ": step " + std::to_string(step));
+    };
     for (const HistoryStep& s : history_.steps) {
         if (s.step == step) return where({ErrorCode::invalid_argument, "captured already"});
     }
@@ -306,7 +317,8 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
         FieldMetadata& field = *planned;
         const std::uint64_t items = field.items();
         if (settings.keep_data && items != 0) field.extents.push_back({0, end, item, items});
-        sources.push_back(std::make_unique<MemorySource>(f.dtype, items, f.data, f.stride == 0 ? item : f.stride, false));
+        sources.push_back(
+            std::make_unique<MemorySource>(f.dtype, items, f.data, f.stride == 0 ? item : f.stride, false));
         directory.fields.push_back(std::move(field));
         if (settings.keep_data) end = round_up(end + items * item, kPageBytes);
     }
@@ -348,7 +360,8 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
     const std::string metadata = (fs::path(folder) / files.metadata).string();
     {
         TWR_TRY(auto writer, MetadataWriter::create(system_, metadata, std::move(directory)));
-        for (std::size_t i = 0; i < fields.size(); ++i) TWR_CHECK(build_field(*writer, i, *sources[i], options));
+        for (std::size_t i = 0; i < fields.size(); ++i)
+            TWR_CHECK(build_field(*writer, i, *sources[i], options));
         TWR_CHECK(writer->finish());
     }
     TWR_CHECK(system_.sync_folder(folder));
@@ -368,10 +381,11 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
         // Storage may keep a part of the line, or all of it: go by what is there now. A step that the manifest names
         // keeps its folder, whole as it is; the next capture drops a torn line first.
         auto now = History::open(path);
-        if (now) history_ = std::move(now).value();
+        const bool readable = now.ok();
+        if (readable) history_ = std::move(now).value();
         const bool named = std::any_of(history_.steps.begin(), history_.steps.end(),
                                        [&](const HistoryStep& s) { return s.step == step; });
-        if (now && !named) static_cast<void>(system_.remove_folder(final_folder));
+        if (readable && !named) static_cast<void>(system_.remove_folder(final_folder));
         return where(std::move(listed).error());
     }
     history_.steps.push_back(std::move(entry));
@@ -381,7 +395,8 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
     facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return facts;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, history_.path + ": not enough memory to capture step " + std::to_string(step)};
+    return Error{ErrorCode::out_of_memory,
+                 history_.path + ": not enough memory to capture step " + std::to_string(step)};
 }
 
 }  // namespace twinrun

@@ -31,7 +31,7 @@ struct HistorySettings {
 
 struct RankFiles {
     std::uint32_t rank = 0;
-    std::string data;      // name in the step's folder; empty: metadata only
+    std::string data;  // name in the step's folder; empty: metadata only
     std::uint64_t data_bytes = 0;
     std::string metadata;
     std::uint64_t metadata_bytes = 0;

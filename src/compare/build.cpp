@@ -94,9 +94,13 @@ using WriteResidues = std::function<Result<>(std::uint64_t offset, std::span<con
 class BuildJob final : public SliceJob {
    public:
     // Residues go to memory at `residues`, or slice by slice to `write`.
-    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums, std::byte* residues,
-             WriteResidues write)
-        : field_(field), source_(source), with_sums_(with_sums), all_residues_(residues), write_(std::move(write)) {
+    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums,
+             std::byte* residues, WriteResidues write)
+        : field_(field),
+          source_(source),
+          with_sums_(with_sums),
+          all_residues_(residues),
+          write_(std::move(write)) {
         const ChunkShape shape = field.chunking();
         items_per_slice_ = kSliceBytes / item_bytes(field.dtype);
         slices_ = divide_up(field.items(), items_per_slice_);
@@ -123,8 +127,10 @@ class BuildJob final : public SliceJob {
         const std::uint64_t scalars = items * view.pair;
         const std::uint64_t first_chunk = slice * (kSliceBytes / field_.settings.chunk_bytes);
         const unsigned bits = field_.settings.rule.residue_bits;
-        std::byte* residues = all_residues_ != nullptr ? all_residues_ + slice * residue_bytes_ : mine.residues.data();
-        mine.digester.chunks(view, 0, scalars, &digests[first_chunk], bits != 0 ? residues : nullptr, &mine.counts);
+        std::byte* residues =
+            all_residues_ != nullptr ? all_residues_ + slice * residue_bytes_ : mine.residues.data();
+        mine.digester.chunks(view, 0, scalars, &digests[first_chunk], bits != 0 ? residues : nullptr,
+                             &mine.counts);
         if (with_sums_) sums[slice] = data_sum(view, items);
         mine.largest = std::max(mine.largest, sample_largest(view, scalars));
         if (bits == 0 || all_residues_ != nullptr) return success();
@@ -136,12 +142,14 @@ class BuildJob final : public SliceJob {
     }
     [[nodiscard]] ElementCounts counts() const {
         ElementCounts all;
-        for (const auto& w : workers_) all.add(w->counts);
+        for (const auto& w : workers_)
+            all.add(w->counts);
         return all;
     }
     [[nodiscard]] double largest() const {
         double all = 0;
-        for (const auto& w : workers_) all = std::max(all, w->largest);
+        for (const auto& w : workers_)
+            all = std::max(all, w->largest);
         return all;
     }
 
@@ -184,13 +192,15 @@ std::vector<std::uint64_t> fine_of(const FieldMetadata& field, const std::vector
     std::vector<std::uint64_t> fine;
     if (field.section_bytes(Section::fine) == 0) return fine;
     fine.reserve(digests.size());
-    for (const ChunkDigest& d : digests) fine.push_back(d.fine);
+    for (const ChunkDigest& d : digests)
+        fine.push_back(d.fine);
     return fine;
 }
 
 std::span<const std::byte> little_endian_bytes(std::vector<std::uint64_t>& words) {
     if constexpr (std::endian::native == std::endian::big) {
-        for (auto& w : words) w = __builtin_bswap64(w);
+        for (auto& w : words)
+            w = __builtin_bswap64(w);
     }
     return std::as_bytes(std::span(words));
 }
@@ -250,7 +260,8 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
     return stats;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" +
-                                               writer.directory().fields[number].name + "': use larger chunks"};
+                                               writer.directory().fields[number].name +
+                                               "': use larger chunks"};
 }
 
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
@@ -260,11 +271,12 @@ Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementS
     TWR_CHECK(run_slices(job, options));
     return std::move(job.sums);
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory for the checksums of field '" + field.name + "'"};
+    return Error{ErrorCode::out_of_memory,
+                 "not enough memory for the checksums of field '" + field.name + "'"};
 }
 
-Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
-                                    BuiltField& into) try {
+Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source,
+                                    const StreamOptions& options, BuiltField& into) try {
     TWR_CHECK(source.prepare());
     into.residues.resize(field.section_bytes(Section::residues));
     BuildJob job(field, source, worker_count(options), false, into.residues.data(), nullptr);

@@ -42,7 +42,7 @@ struct BuiltField {
     std::vector<std::byte> residues;
     ElementCounts counts;
 };
-Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source, const StreamOptions& options,
-                                    BuiltField& into);
+Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source,
+                                    const StreamOptions& options, BuiltField& into);
 
 }  // namespace twinrun

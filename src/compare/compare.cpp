@@ -29,7 +29,8 @@ class Stopwatch {
 // added in order, so that the report does not change with threads.
 class Gathered {
    public:
-    Gathered(int workers, std::uint64_t slices) : workers_(static_cast<std::size_t>(workers)), sums_(slices) {}
+    Gathered(int workers, std::uint64_t slices)
+        : workers_(static_cast<std::size_t>(workers)), sums_(slices) {}
     DifferenceStats& of(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
     // Call after each slice: moves the worker's sums to the slice.
     void close(int worker, std::uint64_t slice) {
@@ -39,7 +40,8 @@ class Gathered {
     }
     [[nodiscard]] DifferenceStats total() const {
         DifferenceStats all;
-        for (const DifferenceStats& w : workers_) all.merge(w);
+        for (const DifferenceStats& w : workers_)
+            all.merge(w);
         for (const Sums& s : sums_) {
             all.sum_squares += s.all;
             all.sum_squares_different += s.different;
@@ -118,8 +120,8 @@ class ElementJob final : public SliceJob {
                     const std::uint64_t item = c * chunk_items_;
                     const std::uint64_t items = std::min<std::uint64_t>(chunk_items_, a_.items() - item);
                     const std::uint64_t before = stats.different;
-                    compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair, item * pair, rule_,
-                                     &stats);
+                    compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair,
+                                     item * pair, rule_, &stats);
                     different_chunks_[static_cast<std::size_t>(worker)].count += stats.different != before;
                 }
             }
@@ -132,7 +134,8 @@ class ElementJob final : public SliceJob {
     [[nodiscard]] DifferenceStats total() const { return gathered_.total(); }
     [[nodiscard]] std::uint64_t different_chunks() const {
         std::uint64_t all = 0;
-        for (const Counter& c : different_chunks_) all += c.count;
+        for (const Counter& c : different_chunks_)
+            all += c.count;
         return all;
     }
 
@@ -161,8 +164,9 @@ class ElementJob final : public SliceJob {
 // Fine digests and residues of the chunks that the tree left open.
 class SketchJob final : public SliceJob {
    public:
-    SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
-              std::int32_t widest, bool elements_at_hand, CacheUse cache, int workers)
+    SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b,
+              std::span<const Range> chunks, std::int32_t widest, bool elements_at_hand, CacheUse cache,
+              int workers)
         : sides_{Side{&a, field_a}, Side{&b, field_b}},
           field_(a.directory().fields[field_a]),
           shape_(field_.chunking()),
@@ -172,20 +176,24 @@ class SketchJob final : public SliceJob {
             const SectionPlace& residues = f.place(Section::residues);
             const bool aligned = residues.offset % kDirectAlignment == 0 &&
                                  f.place(Section::fine).offset % kDirectAlignment == 0;
-            const bool cold = cache == CacheUse::direct ||
-                              (cache == CacheUse::automatic &&
-                               side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
+            const bool cold =
+                cache == CacheUse::direct ||
+                (cache == CacheUse::automatic &&
+                 side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
             side.direct = aligned && cold && side.file->file().direct_descriptor() >= 0;
             storage_ = storage_ || side.direct;
         }
         const std::uint64_t gap = storage_ ? kGapOnStorage : kGapInCache;
         plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
-        if (elements_at_hand) plan_ = plan_reads(leave_cheap(), shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
+        if (elements_at_hand)
+            plan_ =
+                plan_reads(leave_cheap(), shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
         const std::uint64_t pages = plan_.most_windows * 2 * kPageBytes;
         room_ = round_up(plan_.largest_slice * shape_.residue_bytes_per_chunk + pages, kPageBytes) +
                 round_up(plan_.largest_slice * 8 + pages, kPageBytes);
         open_.resize(plan_.slices.size());
-        for (int w = 0; w < workers; ++w) drift_.emplace_back();
+        for (int w = 0; w < workers; ++w)
+            drift_.emplace_back();
     }
     [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
     [[nodiscard]] std::size_t buffer_bytes() const override { return 2 * room_; }
@@ -224,7 +232,8 @@ class SketchJob final : public SliceJob {
         std::size_t used = 0;
         for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
             const Window& window = plan_.windows[w];
-            std::array<std::array<const std::byte*, 2>, 2> at{};  // [section][side]: of the window's first chunk
+            std::array<std::array<const std::byte*, 2>, 2>
+                at{};  // [section][side]: of the window's first chunk
             for (const Section section : {Section::fine, Section::residues}) {
                 const Pages pages = pages_of(section, window);
                 const std::size_t bytes = pages.end - pages.begin;
@@ -242,11 +251,12 @@ class SketchJob final : public SliceJob {
                     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
                         shape_.chunk_scalars, field_.scalars() - c * shape_.chunk_scalars));
                     const SketchVerdict verdict =
-                        check_sketch(kernels, shape_, n, bits, widest_, fine(at[0][0], from), fine(at[0][1], from),
-                                     at[1][0] + from * shape_.residue_bytes_per_chunk,
+                        check_sketch(kernels, shape_, n, bits, widest_, fine(at[0][0], from),
+                                     fine(at[0][1], from), at[1][0] + from * shape_.residue_bytes_per_chunk,
                                      at[1][1] + from * shape_.residue_bytes_per_chunk);
                     if (verdict.proven) {
-                        for (std::size_t i = 0; i < verdict.counts.size(); ++i) drift.counts[i] += verdict.counts[i];
+                        for (std::size_t i = 0; i < verdict.counts.size(); ++i)
+                            drift.counts[i] += verdict.counts[i];
                     } else if (auto& open = open_[slice]; !open.empty() && open.back().end == c) {
                         open.back().end = c + 1;
                     } else {
@@ -261,7 +271,8 @@ class SketchJob final : public SliceJob {
     // Chunks that the sketches did not prove equal, in order.
     [[nodiscard]] std::vector<Range> open() const {
         std::vector<Range> some = left_;
-        for (const auto& slice : open_) some.insert(some.end(), slice.begin(), slice.end());
+        for (const auto& slice : open_)
+            some.insert(some.end(), slice.begin(), slice.end());
         std::sort(some.begin(), some.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
         std::vector<Range> all;
         for (const Range& r : some) {
@@ -276,13 +287,15 @@ class SketchJob final : public SliceJob {
     // Chunks whose sketches were read.
     [[nodiscard]] std::uint64_t chunks_read() const {
         std::uint64_t n = 0;
-        for (const Range& r : plan_.parts) n += r.size();
+        for (const Range& r : plan_.parts)
+            n += r.size();
         return n;
     }
     [[nodiscard]] std::array<std::uint64_t, 8> counts() const {
         std::array<std::uint64_t, 8> all{};
         for (const Drift& d : drift_) {
-            for (std::size_t i = 0; i < all.size(); ++i) all[i] += d.counts[i];
+            for (std::size_t i = 0; i < all.size(); ++i)
+                all[i] += d.counts[i];
         }
         return all;
     }
@@ -322,7 +335,8 @@ class SketchJob final : public SliceJob {
     }
     [[nodiscard]] Pages pages_of(Section section, const Window& window) const {
         const std::uint64_t begin = window.begin * unit(section) & ~(kPageBytes - 1);
-        return {begin, std::min(round_up(window.end * unit(section), kPageBytes), field_.section_bytes(section))};
+        return {begin,
+                std::min(round_up(window.end * unit(section), kPageBytes), field_.section_bytes(section))};
     }
     static std::uint64_t fine(const std::byte* digests, std::uint64_t chunk) {
         std::uint64_t word = 0;
@@ -344,7 +358,8 @@ class SketchJob final : public SliceJob {
 
 std::uint64_t count_chunks(std::span<const Range> ranges) {
     std::uint64_t n = 0;
-    for (const Range& r : ranges) n += r.size();
+    for (const Range& r : ranges)
+        n += r.size();
     return n;
 }
 
@@ -384,12 +399,13 @@ void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
     }
 }
 
-Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items, std::span<const Range> chunks,
-                      const CompareOptions& options, FieldResult& result) {
+Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items,
+                      std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
     if (a.elements == nullptr || b.elements == nullptr) {
-        return Error{ErrorCode::not_found, "the metadata cannot decide and the data is not at hand: keep the data files, or "
-                                           "capture with residues and a matching tolerance"};
+        return Error{ErrorCode::not_found,
+                     "the metadata cannot decide and the data is not at hand: keep the data files, or "
+                     "capture with residues and a matching tolerance"};
     }
     TWR_CHECK(a.elements->prepare());
     TWR_CHECK(b.elements->prepare());
@@ -413,7 +429,8 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
     return success();
 }
 
-Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options, FieldResult& result) {
+Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                    FieldResult& result) {
     const FieldMetadata& field = *metadata_of(a);
     const CellRule& rule = field.settings.rule;
     const ProofReach reach = proof_reach(rule, field.settings.tolerance, options.rule.tolerance);
@@ -426,7 +443,8 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (published || reach.coarse_proves) {
         MetadataNodes nodes_a(*a.metadata, a.field);
         MetadataNodes nodes_b(*b.metadata, b.field);
-        TWR_TRY(WalkResult walked, walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b));
+        TWR_TRY(WalkResult walked,
+                walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b));
         open = std::move(walked.chunks);
         result.tree.ran = true;
     } else if (field.chunks() != 0) {
@@ -446,7 +464,8 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
     const auto scalars_in = [&](std::span<const Range> ranges) {
         std::uint64_t n = 0;
-        for (const Range& r : ranges) n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
+        for (const Range& r : ranges)
+            n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
         return n;
     };
     unproven_scalars = scalars_in(open);
@@ -456,15 +475,16 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
         const Stopwatch sketch_watch;
         before = a.metadata->bytes_read() + b.metadata->bytes_read();
         const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
-        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, elements_at_hand, options.cache,
-                      worker_count(options.stream));
+        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, elements_at_hand,
+                      options.cache, worker_count(options.stream));
         TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
         result.io = stats.io;
         result.sketch.ran = job.chunks_read() != 0;
         open = job.open();
         result.sketch.chunks_in = job.chunks_read();
         result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - job.chunks_read());
-        result.sketch.bytes_read = stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.sketch.bytes_read =
+            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
         result.proven.by_cells = job.counts();
         result.sketch.seconds = sketch_watch.seconds();
     }
@@ -475,7 +495,8 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     return success();
 }
 
-Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options, FieldResult& result) {
+Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                    FieldResult& result) {
     if (a.elements == nullptr || b.elements == nullptr) {
         return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
     }
@@ -488,10 +509,13 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
 
 }  // namespace
 
-std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method, const DifferenceRule& rule) {
+std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,
+                           const DifferenceRule& rule) {
     if (a.settings.kind != b.settings.kind) return "the runs' digests are of different kinds";
-    if (method == Method::published && a.settings.kind != DigestKind::published) return "the metadata holds no published digests";
-    if (a.settings.chunk_bytes != b.settings.chunk_bytes) return "the runs' metadata have different chunk sizes";
+    if (method == Method::published && a.settings.kind != DigestKind::published)
+        return "the metadata holds no published digests";
+    if (a.settings.chunk_bytes != b.settings.chunk_bytes)
+        return "the runs' metadata have different chunk sizes";
     if (a.settings.rule != b.settings.rule || a.settings.tolerance != b.settings.tolerance) {
         return "the runs' metadata were made for different tolerances";
     }
@@ -499,9 +523,11 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
     if (!rule.nan_equal && (a.counts.nans != 0 || b.counts.nans != 0)) {
         return "there are NaNs, which are not to be taken for equal";
     }
-    if (!rule.nan_equal && a.settings.kind == DigestKind::published) return "published digests do not count NaNs";
+    if (!rule.nan_equal && a.settings.kind == DigestKind::published)
+        return "published digests do not count NaNs";
     if (a.settings.kind == DigestKind::published) {
-        if (rule.tolerance.atol < a.settings.tolerance.atol) return "the metadata was made for a wider tolerance";
+        if (rule.tolerance.atol < a.settings.tolerance.atol)
+            return "the metadata was made for a wider tolerance";
         return {};
     }
     if (!proof_reach(a.settings.rule, a.settings.tolerance, rule.tolerance).usable) {
@@ -515,16 +541,20 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
     TWR_CHECK(cell_rule(options.rule.tolerance, 0));
     const FieldMetadata* meta_a = metadata_of(a);
     const FieldMetadata* meta_b = metadata_of(b);
-    const auto facts = [](const FieldSide& side, const FieldMetadata* meta) -> std::pair<DType, std::uint64_t> {
+    const auto facts = [](const FieldSide& side,
+                          const FieldMetadata* meta) -> std::pair<DType, std::uint64_t> {
         if (meta != nullptr) return {meta->dtype, meta->items()};
         if (side.elements != nullptr) return {side.elements->dtype(), side.elements->items()};
         return {DType::f32, 0};
     };
     const auto [dtype, items] = facts(a, meta_a);
     for (const FieldSide* side : {&a, &b}) {
-        const bool same_meta = metadata_of(*side) == nullptr || (metadata_of(*side)->dtype == dtype && metadata_of(*side)->items() == items);
-        const bool same_data = side->elements == nullptr || (side->elements->dtype() == dtype && side->elements->items() == items);
-        if (!same_meta || !same_data) return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
+        const bool same_meta = metadata_of(*side) == nullptr ||
+                               (metadata_of(*side)->dtype == dtype && metadata_of(*side)->items() == items);
+        const bool same_data = side->elements == nullptr ||
+                               (side->elements->dtype() == dtype && side->elements->items() == items);
+        if (!same_meta || !same_data)
+            return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
         if (metadata_of(*side) == nullptr && side->elements == nullptr) {
             return Error{ErrorCode::invalid_argument, "a side with neither data nor metadata"};
         }
@@ -546,7 +576,8 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
             return Error{ErrorCode::invalid_argument, why};
         }
     }
-    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, result) : run_staged(a, b, options, result));
+    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, result)
+                                              : run_staged(a, b, options, result));
     bound_maximum(result, options.rule);
     const double largest = std::max({result.read.largest, meta_a != nullptr ? meta_a->largest_sampled : 0,
                                      meta_b != nullptr ? meta_b->largest_sampled : 0});

@@ -47,8 +47,9 @@ struct StageFacts {
 
 // What is known of scalars that were proven equal without being read.
 struct ProvenDrift {
-    std::uint64_t by_tree = 0;                 // scalars in chunks with equal coarse digests
-    std::array<std::uint64_t, 8> by_cells{};   // scalars proven by residues, by |c|: |a - b| lies within (|c| +- 1) cell
+    std::uint64_t by_tree = 0;  // scalars in chunks with equal coarse digests
+    std::array<std::uint64_t, 8>
+        by_cells{};          // scalars proven by residues, by |c|: |a - b| lies within (|c| +- 1) cell
     double cell = 0;         // width of the fine cell; 0: not a width in x (relative and exact rules)
     double coarse_cell = 0;  // the same of the coarse cell
 };
@@ -59,13 +60,13 @@ struct FieldResult {
     std::string io;
     std::uint64_t scalars = 0;
     std::uint64_t chunks = 0;
-    DifferenceStats read;     // of the scalars whose elements were read
-    ProvenDrift proven;       // of the others
+    DifferenceStats read;  // of the scalars whose elements were read
+    ProvenDrift proven;    // of the others
     bool max_abs_is_bound = false;
-    double max_abs = 0;       // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
+    double max_abs = 0;  // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
     StageFacts tree, sketch, elements;
-    std::uint64_t first_bits_a = 0, first_bits_b = 0;      // raw bits of the scalars at read.first
-    std::uint64_t max_bits_a = 0, max_bits_b = 0;          // and at read.max_abs_at
+    std::uint64_t first_bits_a = 0, first_bits_b = 0;  // raw bits of the scalars at read.first
+    std::uint64_t max_bits_a = 0, max_bits_b = 0;      // and at read.max_abs_at
     std::vector<std::string> warnings;
 
     [[nodiscard]] bool same() const { return read.different == 0; }
@@ -74,6 +75,7 @@ struct FieldResult {
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options);
 
 // Why the metadata of two fields cannot be compared by this method under this tolerance; empty: they can.
-std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method, const DifferenceRule& rule);
+std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,
+                           const DifferenceRule& rule);
 
 }  // namespace twinrun

@@ -20,11 +20,11 @@ struct Window {
 };
 
 struct ReadPlan {
-    std::vector<Range> parts;      // wanted chunks, cut to windows
-    std::vector<Window> windows;   // ascending
-    std::vector<Range> slices;     // windows of each slice
-    std::uint64_t largest_slice = 0;    // chunks in the windows of the largest slice
-    std::uint64_t most_windows = 0;     // of any slice
+    std::vector<Range> parts;         // wanted chunks, cut to windows
+    std::vector<Window> windows;      // ascending
+    std::vector<Range> slices;        // windows of each slice
+    std::uint64_t largest_slice = 0;  // chunks in the windows of the largest slice
+    std::uint64_t most_windows = 0;   // of any slice
     std::uint64_t chunks_read = 0;
 };
 

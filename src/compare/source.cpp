@@ -14,9 +14,9 @@ namespace {
 
 struct AlignedBuffer {
     explicit AlignedBuffer(std::size_t bytes)
-        : data(static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 1),
-                                                      std::align_val_t{kDirectAlignment}, std::nothrow))) {}
-    ~AlignedBuffer() { ::operator delete(data, std::align_val_t{kDirectAlignment}); }
+        : data(static_cast<std::byte*>(::operator new (std::max<std::size_t>(bytes, 1),
+                                                       std::align_val_t{kDirectAlignment}, std::nothrow))) {}
+    ~AlignedBuffer() { ::operator delete (data, std::align_val_t{kDirectAlignment}); }
     AlignedBuffer(const AlignedBuffer&) = delete;
     AlignedBuffer& operator=(const AlignedBuffer&) = delete;
     std::byte* data;
@@ -24,7 +24,8 @@ struct AlignedBuffer {
 
 }  // namespace
 
-MemorySource::MemorySource(DType dtype, std::uint64_t items, const void* data, std::uint64_t stride, bool swap)
+MemorySource::MemorySource(DType dtype, std::uint64_t items, const void* data, std::uint64_t stride,
+                           bool swap)
     : ElementSource(dtype, items), all_(dense_view(dtype, data)) {
     all_.stride = stride;
     all_.swap = swap;
@@ -58,8 +59,9 @@ Result<std::unique_ptr<FileSource>> FileSource::create(DType dtype, ByteOrder or
     }
     source->begins_.push_back(covered);
     if (covered != items) {
-        return Error{ErrorCode::invalid_argument, (extents.empty() ? std::string("field") : extents.front().path) +
-                                                      ": its extents do not cover the field"};
+        return Error{ErrorCode::invalid_argument,
+                     (extents.empty() ? std::string("field") : extents.front().path) +
+                         ": its extents do not cover the field"};
     }
     return source;
 }
@@ -78,8 +80,9 @@ Result<> FileSource::prepare() {
         // The last item may end before its stride does.
         const std::uint64_t end = e.offset + (e.count - 1) * e.stride + item_bytes(dtype());
         if (end > file->size()) {
-            return Error{ErrorCode::damaged, e.path + ": truncated: its elements reach to byte " + std::to_string(end) +
-                                                 " and it has " + std::to_string(file->size()) +
+            return Error{ErrorCode::damaged, e.path + ": truncated: its elements reach to byte " +
+                                                 std::to_string(end) + " and it has " +
+                                                 std::to_string(file->size()) +
                                                  ": restore it, or write it again"};
         }
         files.push_back(file);
@@ -99,7 +102,9 @@ Result<> FileSource::prepare() {
 template <class Visit>
 void FileSource::pieces(std::uint64_t first, std::uint64_t count, Visit visit) const {
     if (count == 0) return;
-    auto extent = static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), first) - begins_.begin()) - 1;
+    auto extent =
+        static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), first) - begins_.begin()) -
+        1;
     for (const std::uint64_t end = first + count; first < end; ++extent) {
         const PathExtent& e = extents_[extent];
         const std::uint64_t stop = std::min(end, begins_[extent + 1]);
@@ -167,7 +172,8 @@ ElementView FileSource::view(std::uint64_t first, std::uint64_t count, std::byte
             std::memcpy(to, from, piece.count * item);
             to += piece.count * item;
         } else {
-            for (std::uint64_t i = 0; i < piece.count; ++i, to += item) std::memcpy(to, from + i * stride, item);
+            for (std::uint64_t i = 0; i < piece.count; ++i, to += item)
+                std::memcpy(to, from + i * stride, item);
         }
         window += piece.window_bytes;
     });
@@ -180,10 +186,12 @@ Result<std::uint64_t> read_scalar(ElementSource& source, std::uint64_t scalar) {
     const std::uint64_t item = scalar / scalars_per_item(source.dtype());
     TWR_CHECK(source.prepare());
     const AlignedBuffer buffer(source.buffer_bytes(1));
-    if (buffer.data == nullptr) return Error{ErrorCode::out_of_memory, "not enough memory to read one element"};
+    if (buffer.data == nullptr)
+        return Error{ErrorCode::out_of_memory, "not enough memory to read one element"};
     std::vector<ReadRequest> requests;
     TWR_CHECK(source.plan(item, 1, buffer.data, requests));
-    for (const ReadRequest& r : requests) TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least}));
+    for (const ReadRequest& r : requests)
+        TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least}));
     const ElementView view = source.view(item, 1, buffer.data);
     return raw_bits(view, scalar % scalars_per_item(source.dtype()));
 }

@@ -49,7 +49,9 @@ class MemorySource final : public ElementSource {
    public:
     MemorySource(DType dtype, std::uint64_t items, const void* data, std::uint64_t stride, bool swap);
     [[nodiscard]] std::size_t buffer_bytes(std::uint64_t) const override { return 0; }
-    Result<> plan(std::uint64_t, std::uint64_t, std::byte*, std::vector<ReadRequest>&) override { return success(); }
+    Result<> plan(std::uint64_t, std::uint64_t, std::byte*, std::vector<ReadRequest>&) override {
+        return success();
+    }
     ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override;
 
    private:
@@ -90,7 +92,7 @@ class FileSource final : public ElementSource {
     void pieces(std::uint64_t first, std::uint64_t count, Visit visit) const;
 
     std::vector<PathExtent> extents_;
-    std::vector<std::uint64_t> begins_;  // first item of each extent, and the end
+    std::vector<std::uint64_t> begins_;              // first item of each extent, and the end
     std::vector<std::shared_ptr<InputFile>> files_;  // of each extent
     std::uint64_t largest_stride_ = 0;
     bool swap_ = false;
@@ -105,13 +107,18 @@ class FileSource final : public ElementSource {
 class DecodedSource final : public ElementSource {
    public:
     using Fetch = std::function<Result<>(std::uint64_t first, std::uint64_t count, std::byte* to)>;
-    DecodedSource(DType dtype, std::uint64_t items, Fetch fetch) : ElementSource(dtype, items), fetch_(std::move(fetch)) {}
-    [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override { return count * item_bytes(dtype()); }
+    DecodedSource(DType dtype, std::uint64_t items, Fetch fetch)
+        : ElementSource(dtype, items), fetch_(std::move(fetch)) {}
+    [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override {
+        return count * item_bytes(dtype());
+    }
     Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
                   std::vector<ReadRequest>&) override {
         return fetch_(first, count, buffer);
     }
-    ElementView view(std::uint64_t, std::uint64_t, std::byte* buffer) override { return dense_view(dtype(), buffer); }
+    ElementView view(std::uint64_t, std::uint64_t, std::byte* buffer) override {
+        return dense_view(dtype(), buffer);
+    }
 
    private:
     Fetch fetch_;

@@ -30,10 +30,11 @@ class Memory {
     explicit Memory(std::size_t bytes)
         : alignment_(bytes >= 2 * kLargePage ? kLargePage : kDirectAlignment),
           data_(static_cast<std::byte*>(
-              ::operator new(std::max<std::size_t>(bytes, 1), std::align_val_t{alignment_}, std::nothrow))) {
-        if (data_ != nullptr && alignment_ == kLargePage) static_cast<void>(::madvise(data_, bytes, MADV_HUGEPAGE));
+              ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{alignment_}, std::nothrow))) {
+        if (data_ != nullptr && alignment_ == kLargePage)
+            static_cast<void>(::madvise(data_, bytes, MADV_HUGEPAGE));
     }
-    ~Memory() { ::operator delete(data_, std::align_val_t{alignment_}); }
+    ~Memory() { ::operator delete (data_, std::align_val_t{alignment_}); }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     [[nodiscard]] std::byte* data() const { return data_; }
@@ -105,12 +106,14 @@ struct Slot {
 };
 
 // One worker: keeps its slots filled with reads, works on whatever is complete.
-Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory, ReadQueue& queue) {
+Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
+              ReadQueue& queue) {
     std::vector<Slot> all(slots);
     std::vector<ReadRequest> requests;
     std::vector<ReadCompletion> completions;
     std::deque<std::size_t> ready;
-    for (std::size_t i = 0; i < slots; ++i) all[i].buffer = memory + i * slot_bytes;
+    for (std::size_t i = 0; i < slots; ++i)
+        all[i].buffer = memory + i * slot_bytes;
     std::size_t busy = 0;
     bool more = true;
     // Reads under way point into the buffers: leave only when none is.
@@ -231,7 +234,8 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
         std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, kMostSlots);
     // Telling the kernel where reads go pins every page once: worth it where each is used many times.
     const std::size_t worker_bytes = slots * slot_bytes;
-    const bool registers = job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
+    const bool registers =
+        job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
     std::vector<std::unique_ptr<Memory>> memory;  // outlives the queues
     std::vector<std::unique_ptr<ReadQueue>> queues;
     for (int w = 0; w < workers; ++w) {
@@ -241,7 +245,8 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
         TWR_TRY(auto queue, make_read_queue(queue_options));
         memory.push_back(std::make_unique<Memory>(worker_bytes));
         if (memory.back()->data() == nullptr) {
-            return Error{ErrorCode::out_of_memory, "not enough memory for read buffers: give a smaller --memory"};
+            return Error{ErrorCode::out_of_memory,
+                         "not enough memory for read buffers: give a smaller --memory"};
         }
         if (registers) {
             const std::span<std::byte> buffers(memory.back()->data(), worker_bytes);
@@ -262,7 +267,8 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     };
     {
         std::vector<std::jthread> threads;
-        for (int w = 1; w < workers; ++w) threads.emplace_back(guarded, w);
+        for (int w = 1; w < workers; ++w)
+            threads.emplace_back(guarded, w);
         guarded(0);
     }
     if (auto error = run.error()) return std::move(*error);

@@ -12,7 +12,7 @@
 namespace twinrun {
 
 struct StreamOptions {
-    int threads = 0;                        // 0: all cores of this process
+    int threads = 0;                          // 0: all cores of this process
     std::uint64_t memory_bytes = 1ULL << 30;  // for buffers
     ReadBackend io = ReadBackend::automatic;
     // Called now and then by the thread that called run_slices, with the slices done: false stops the work.

@@ -16,7 +16,8 @@ struct Coefficients {
     alignas(64) std::array<std::uint64_t, kLargestBlock> r;       // coefficient(i)
     alignas(64) std::array<std::uint64_t, kLargestBlock> low48;   // r mod 2^48
     alignas(64) std::array<std::uint64_t, kLargestBlock> high12;  // r >> 48
-    alignas(64) std::array<std::uint64_t, kLargestBlock> halves;  // low 30 bits of r, and its high 30 bits << 32
+    alignas(
+        64) std::array<std::uint64_t, kLargestBlock> halves;  // low 30 bits of r, and its high 30 bits << 32
     // sums[k] = sum of r over the first 8 k scalars, mod p
     std::array<std::uint64_t, kLargestBlock / 8 + 1> sums;
 };

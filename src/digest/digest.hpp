@@ -71,8 +71,8 @@ struct BlockDigest {
 
 // What the residues of two runs say about one block.
 struct SketchBlock {
-    std::uint64_t correction = 0;  // sum_i r_i c_i mod p
-    std::uint32_t beyond = 0;      // scalars with |c| > 7 or, at 2 bits, > 1: no estimate
+    std::uint64_t correction = 0;           // sum_i r_i c_i mod p
+    std::uint32_t beyond = 0;               // scalars with |c| > 7 or, at 2 bits, > 1: no estimate
     std::array<std::uint32_t, 8> counts{};  // scalars with |c| = 0 to 7
 };
 
@@ -80,8 +80,10 @@ struct SketchBlock {
 // residue_bytes(n, bits) bytes, or null at 0 bits. The caller holds a FloatEnvironment: downward for tokens and
 // absolute rules, to nearest for relative ones (environment_of).
 struct DigestKernels {
-    void (*block_f32)(const float* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues);
-    void (*block_f64)(const double* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues);
+    void (*block_f32)(const float* x, std::size_t n, const CellRule& rule, BlockDigest* out,
+                      std::byte* residues);
+    void (*block_f64)(const double* x, std::size_t n, const CellRule& rule, BlockDigest* out,
+                      std::byte* residues);
     void (*sketch)(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits, SketchBlock* out);
 };
 extern const DigestKernels kPortableDigest;
@@ -94,8 +96,10 @@ extern const DigestKernels kAvx512Digest;
 [[nodiscard]] const DigestKernels& digest_kernels(Backend backend = active_backend());
 
 // Portable kernels for 64-bit integers that float64 does not hold exactly.
-void portable_block_i64(const std::int64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues);
-void portable_block_u64(const std::uint64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues);
+void portable_block_i64(const std::int64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out,
+                        std::byte* residues);
+void portable_block_u64(const std::uint64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out,
+                        std::byte* residues);
 
 // ---- what the layers above use ----
 
@@ -104,12 +108,13 @@ struct DigestSettings {
     Tolerance tolerance;
     CellRule rule;
     DigestKind kind = DigestKind::linear;
-    std::uint32_t chunk_bytes = kSmallestChunk;  // a power of two, 4 KiB to 1 MiB, of the stored scalars' bytes
+    std::uint32_t chunk_bytes =
+        kSmallestChunk;  // a power of two, 4 KiB to 1 MiB, of the stored scalars' bytes
 };
 
 // How a field of one scalar type divides into blocks and chunks.
 struct ChunkShape {
-    std::size_t block_scalars = 0;   // 4096 / scalar size
+    std::size_t block_scalars = 0;  // 4096 / scalar size
     std::size_t chunk_scalars = 0;
     std::size_t blocks_per_chunk = 0;
     std::size_t residue_bytes_per_chunk = 0;  // of a whole chunk; the last one may be shorter
@@ -124,13 +129,14 @@ class Digester {
 
     // Digests of consecutive chunks that start at scalar `first` of the view and hold `count` scalars in all; only the
     // last may be short. residues (may be null): chunk after chunk, densely.
-    void chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out, std::byte* residues,
-                ElementCounts* counts);
+    void chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out,
+                std::byte* residues, ElementCounts* counts);
 
     [[nodiscard]] const ChunkShape& shape() const { return shape_; }
 
    private:
-    void block(const ElementView& view, std::uint64_t first, std::size_t n, BlockDigest* out, std::byte* residues);
+    void block(const ElementView& view, std::uint64_t first, std::size_t n, BlockDigest* out,
+               std::byte* residues);
 
     DigestSettings settings_;
     DType scalar_;
@@ -143,14 +149,16 @@ class Digester {
 // What two sketches say about one chunk.
 struct SketchVerdict {
     bool proven = false;  // every |c| <= widest, and the digests agree with the residues
-    bool consistent = false;  // the digests agree with the residues: the counts below are of true cell differences
+    bool consistent =
+        false;  // the digests agree with the residues: the counts below are of true cell differences
     std::array<std::uint64_t, 8> counts{};  // scalars by |c|
 };
 
 // n scalars of one chunk with their fine digests and residues of both runs. widest: from proof_reach.
 [[nodiscard]] SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n,
                                          unsigned bits, std::int32_t widest, std::uint64_t fine_a,
-                                         std::uint64_t fine_b, const std::byte* residues_a, const std::byte* residues_b);
+                                         std::uint64_t fine_b, const std::byte* residues_a,
+                                         const std::byte* residues_b);
 
 // The digest of the published method (published.cpp), and its hash of one 16-byte block, which takes *seed and replaces it.
 void published_block(std::uint64_t first, std::uint64_t second, ChunkDigest* seed);

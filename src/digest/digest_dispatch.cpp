@@ -32,7 +32,8 @@ ChunkShape chunk_shape(DType scalar, std::uint32_t chunk_bytes, unsigned residue
 
 std::size_t chunk_residue_bytes(DType scalar, std::size_t scalars, unsigned residue_bits) {
     const std::size_t block = kBlockBytes / item_bytes(scalar);
-    return scalars / block * residue_bytes(block, residue_bits) + residue_bytes(scalars % block, residue_bits);
+    return scalars / block * residue_bytes(block, residue_bits) +
+           residue_bytes(scalars % block, residue_bits);
 }
 
 Digester::Digester(const DigestSettings& settings, DType scalar, Backend backend)
@@ -46,8 +47,12 @@ void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n
     const void* values = load(view, first, n, staging_.data());
     const CellRule& rule = settings_.rule;
     switch (compute_type(scalar_)) {
-        case ComputeType::f32: kernels_->block_f32(static_cast<const float*>(values), n, rule, out, residues); return;
-        case ComputeType::f64: kernels_->block_f64(static_cast<const double*>(values), n, rule, out, residues); return;
+        case ComputeType::f32:
+            kernels_->block_f32(static_cast<const float*>(values), n, rule, out, residues);
+            return;
+        case ComputeType::f64:
+            kernels_->block_f64(static_cast<const double*>(values), n, rule, out, residues);
+            return;
         case ComputeType::i64:
         case ComputeType::u64: break;
     }
@@ -82,11 +87,13 @@ void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n
 
 void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out,
                       std::byte* residues, ElementCounts* counts) {
-    const FloatEnvironment guard(settings_.rule.kind == CellKind::relative ? Rounding::to_nearest : Rounding::downward);
+    const FloatEnvironment guard(settings_.rule.kind == CellKind::relative ? Rounding::to_nearest
+                                                                           : Rounding::downward);
     const std::uint64_t end = first + count;
     const unsigned bits = settings_.rule.residue_bits;
     for (std::uint64_t at = first; at < end; at += shape_.chunk_scalars) {
-        const auto in_chunk = static_cast<std::size_t>(std::min<std::uint64_t>(shape_.chunk_scalars, end - at));
+        const auto in_chunk =
+            static_cast<std::size_t>(std::min<std::uint64_t>(shape_.chunk_scalars, end - at));
         if (settings_.kind == DigestKind::published) {
             published_chunk(view, at, in_chunk, settings_.tolerance, out++);
             continue;
@@ -105,8 +112,8 @@ void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_
     }
 }
 
-SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n, unsigned bits,
-                           std::int32_t widest, std::uint64_t fine_a, std::uint64_t fine_b,
+SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n,
+                           unsigned bits, std::int32_t widest, std::uint64_t fine_a, std::uint64_t fine_b,
                            const std::byte* residues_a, const std::byte* residues_b) {
     SketchVerdict verdict;
     std::uint64_t correction = 0;
@@ -117,7 +124,8 @@ SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape
         kernels.sketch(residues_a, residues_b, in_block, bits, &block);
         correction = add61(multiply61(correction, kRho), block.correction);
         beyond += block.beyond;
-        for (std::size_t c = 0; c < verdict.counts.size(); ++c) verdict.counts[c] += block.counts[c];
+        for (std::size_t c = 0; c < verdict.counts.size(); ++c)
+            verdict.counts[c] += block.counts[c];
         residues_a += residue_bytes(in_block, bits);
         residues_b += residue_bytes(in_block, bits);
     }

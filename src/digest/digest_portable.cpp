@@ -10,14 +10,19 @@ namespace twinrun {
 
 namespace {
 
-Cell cell_for(float x, const CellRule& rule, int shift) { return cell_of(static_cast<double>(x), rule, shift); }
+Cell cell_for(float x, const CellRule& rule, int shift) {
+    return cell_of(static_cast<double>(x), rule, shift);
+}
 Cell cell_for(double x, const CellRule& rule, int shift) { return cell_of(x, rule, shift); }
 Cell cell_for(std::int64_t x, const CellRule& rule, int shift) {
     const bool negative = x < 0;
-    const std::uint64_t magnitude = negative ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
+    const std::uint64_t magnitude =
+        negative ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
     return cell_of_integer(magnitude, negative, rule, shift);
 }
-Cell cell_for(std::uint64_t x, const CellRule& rule, int shift) { return cell_of_integer(x, false, rule, shift); }
+Cell cell_for(std::uint64_t x, const CellRule& rule, int shift) {
+    return cell_of_integer(x, false, rule, shift);
+}
 
 std::uint64_t field_value(const Cell& cell) {
     return cell.token ? reduce61(cell.bits) : signed61(static_cast<std::int64_t>(cell.bits));
@@ -47,7 +52,8 @@ void block(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, st
     BlockDigest digest;
     for (std::size_t i = 0; i < n; ++i) {
         T value;
-        std::memcpy(&value, reinterpret_cast<const std::byte*>(x) + i * sizeof(T), sizeof(T));  // x may be unaligned
+        std::memcpy(&value, reinterpret_cast<const std::byte*>(x) + i * sizeof(T),
+                    sizeof(T));  // x may be unaligned
         const std::uint64_t r = table.r[i];
         const Cell fine = cell_for(value, rule, 0);
         digest.fine = add61(digest.fine, multiply61(r, field_value(fine)));
@@ -72,7 +78,8 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
     SketchBlock result;
     for (std::size_t i = 0; i < n; ++i) {
         const std::uint64_t wrapped = (get_residue(a, i, bits) - get_residue(b, i, bits)) & (modulus - 1);
-        const auto c = static_cast<std::int64_t>(wrapped) - (wrapped >= half ? static_cast<std::int64_t>(modulus) : 0);
+        const auto c =
+            static_cast<std::int64_t>(wrapped) - (wrapped >= half ? static_cast<std::int64_t>(modulus) : 0);
         const auto size = static_cast<std::uint64_t>(c < 0 ? -c : c);
         if (size >= half) {  // the most negative one has no positive twin: its sign is unknown
             ++result.beyond;

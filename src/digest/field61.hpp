@@ -47,6 +47,8 @@ TWR_HOST_DEVICE constexpr std::uint64_t power61(std::uint64_t base, std::uint64_
     return result;
 }
 // 2^-k mod p, k <= 61: the inverse of a power of two is a power of two, as 2^61 = 1.
-TWR_HOST_DEVICE constexpr std::uint64_t inverse_power_of_two(unsigned k) { return k == 0 ? 1 : 1ULL << (61 - k); }
+TWR_HOST_DEVICE constexpr std::uint64_t inverse_power_of_two(unsigned k) {
+    return k == 0 ? 1 : 1ULL << (61 - k);
+}
 
 }  // namespace twinrun

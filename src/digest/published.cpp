@@ -42,7 +42,6 @@ void murmur3f(std::uint64_t k1, std::uint64_t k2, std::uint64_t& h1, std::uint64
     h2 += h1;
 }
 
-
 // The number to hash for x, and whether it is x's own bits.
 template <class Number, class Own>
 Number rounded(double x, Own own, double inverse, double limit, bool& is_own) {
@@ -85,7 +84,8 @@ void published_chunk(const ElementView& view, std::uint64_t first, std::size_t n
                     std::memcpy(&own, &x, 4);
                     if (x != x) own = 0x7FC00000U;
                     bool is_own = false;
-                    block[j] = rounded<std::uint32_t>(static_cast<double>(x), own, inverse, 0x1p31 - 1, is_own);
+                    block[j] =
+                        rounded<std::uint32_t>(static_cast<double>(x), own, inverse, 0x1p31 - 1, is_own);
                     marks |= static_cast<std::uint64_t>(is_own) << j;
                 }
                 std::uint64_t k1 = 0;
@@ -113,7 +113,7 @@ void published_chunk(const ElementView& view, std::uint64_t first, std::size_t n
                     const bool negative = type == ComputeType::i64 && as_signed < 0;
                     x = negative ? static_cast<double>(as_signed) : static_cast<double>(own);
                     if ((negative ? ~own + 1 : own) > kLargestExactInteger) step = 0;  // by its own bits
-                    if (step == 0) x = 1;                      // so that only a true zero is taken for zero below
+                    if (step == 0) x = 1;  // so that only a true zero is taken for zero below
                     if (own == 0) x = 0;
                 }
                 bool is_own = false;

@@ -33,8 +33,8 @@ inline constexpr std::uint64_t kSeedLimit = 1ULL << 30;  // all of them are smal
 inline constexpr std::uint64_t kNanToken = splitmix64(kNanSeed);
 inline constexpr std::uint64_t kPositiveInfinityToken = splitmix64(kPositiveInfinitySeed);
 inline constexpr std::uint64_t kNegativeInfinityToken = splitmix64(kNegativeInfinitySeed);
-inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;         // |q| at or above it becomes a token
-inline constexpr double kSmallestSum = 0x1p-1000;                // below it float64 has no relative steps
+inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;           // |q| at or above it becomes a token
+inline constexpr double kSmallestSum = 0x1p-1000;                  // below it float64 has no relative steps
 inline constexpr std::uint64_t kLargestExactInteger = 1ULL << 53;  // of float64
 
 // A cell (signed) or a token (unsigned): 64 bits, and which of the two.
@@ -97,7 +97,8 @@ TWR_HOST_DEVICE inline std::uint64_t value_token(double x) {
     if (bits == kNanSeed || bits == kPositiveInfinitySeed || bits == kNegativeInfinitySeed) {
         return splitmix64(splitmix64(bits));
     }
-    return splitmix64((bits << 1) == 0 ? 0 : bits);  // -0.0 is 0.0; no comparison that denormals-are-zero would change
+    return splitmix64(
+        (bits << 1) == 0 ? 0 : bits);  // -0.0 is 0.0; no comparison that denormals-are-zero would change
 }
 
 // Token of an integer: that of its float64 where this is exact. Beyond, the integer's own bits mixed twice: float64

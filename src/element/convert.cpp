@@ -32,7 +32,8 @@ Bits read_bits(const std::byte* from, bool swap) {
 }
 
 template <class Bits, class To, class Convert>
-void load_as(const ElementView& view, std::uint64_t first, std::size_t count, std::byte* staging, Convert convert) {
+void load_as(const ElementView& view, std::uint64_t first, std::size_t count, std::byte* staging,
+             Convert convert) {
     // Scalars are written through memcpy: the staging buffer is bytes.
     const auto put = [&](std::size_t i, const std::byte* from) {
         const To value = convert(read_bits<Bits>(from, view.swap));
@@ -41,7 +42,8 @@ void load_as(const ElementView& view, std::uint64_t first, std::size_t count, st
     if (view.dense()) {
         const std::byte* from = view.base + first * sizeof(Bits);
         if (view.swap) {
-            for (std::size_t i = 0; i < count; ++i) put(i, from + i * sizeof(Bits));
+            for (std::size_t i = 0; i < count; ++i)
+                put(i, from + i * sizeof(Bits));
         } else {
             for (std::size_t i = 0; i < count; ++i) {
                 const To value = convert(read_bits<Bits>(from + i * sizeof(Bits), false));
@@ -50,9 +52,11 @@ void load_as(const ElementView& view, std::uint64_t first, std::size_t count, st
         }
     } else if (view.pair == 1) {
         const std::byte* from = view.base + first * view.stride;
-        for (std::size_t i = 0; i < count; ++i) put(i, from + i * view.stride);
+        for (std::size_t i = 0; i < count; ++i)
+            put(i, from + i * view.stride);
     } else {
-        for (std::size_t i = 0; i < count; ++i) put(i, view.at(first + i));
+        for (std::size_t i = 0; i < count; ++i)
+            put(i, view.at(first + i));
     }
 }
 
@@ -98,28 +102,35 @@ const void* load(const ElementView& view, std::uint64_t first, std::size_t count
         case DType::f16: load_as<uint16_t, float>(view, first, count, staging, from_f16); break;
         case DType::bf16: load_as<uint16_t, float>(view, first, count, staging, from_bf16); break;
         case DType::i8:
-            load_as<uint8_t, float>(view, first, count, staging,
-                                    [](uint8_t b) { return static_cast<float>(static_cast<std::int8_t>(b)); });
+            load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) {
+                return static_cast<float>(static_cast<std::int8_t>(b));
+            });
             break;
         case DType::u8:
-            load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) { return static_cast<float>(b); });
+            load_as<uint8_t, float>(view, first, count, staging,
+                                    [](uint8_t b) { return static_cast<float>(b); });
             break;
         case DType::boolean:
-            load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) { return b != 0 ? 1.0F : 0.0F; });
+            load_as<uint8_t, float>(view, first, count, staging,
+                                    [](uint8_t b) { return b != 0 ? 1.0F : 0.0F; });
             break;
         case DType::i16:
-            load_as<uint16_t, float>(view, first, count, staging,
-                                     [](uint16_t b) { return static_cast<float>(static_cast<std::int16_t>(b)); });
+            load_as<uint16_t, float>(view, first, count, staging, [](uint16_t b) {
+                return static_cast<float>(static_cast<std::int16_t>(b));
+            });
             break;
         case DType::u16:
-            load_as<uint16_t, float>(view, first, count, staging, [](uint16_t b) { return static_cast<float>(b); });
+            load_as<uint16_t, float>(view, first, count, staging,
+                                     [](uint16_t b) { return static_cast<float>(b); });
             break;
         case DType::i32:
-            load_as<uint32_t, double>(view, first, count, staging,
-                                      [](uint32_t b) { return static_cast<double>(static_cast<std::int32_t>(b)); });
+            load_as<uint32_t, double>(view, first, count, staging, [](uint32_t b) {
+                return static_cast<double>(static_cast<std::int32_t>(b));
+            });
             break;
         case DType::u32:
-            load_as<uint32_t, double>(view, first, count, staging, [](uint32_t b) { return static_cast<double>(b); });
+            load_as<uint32_t, double>(view, first, count, staging,
+                                      [](uint32_t b) { return static_cast<double>(b); });
             break;
     }
     return staging;

@@ -14,7 +14,7 @@ namespace twinrun {
 // `pair` is 2: scalars 2i and 2i + 1 are neighbours at base + i * stride.
 struct ElementView {
     const std::byte* base = nullptr;
-    std::uint64_t stride = 0;  // bytes from one item to the next
+    std::uint64_t stride = 0;   // bytes from one item to the next
     DType scalar = DType::f32;  // a scalar type, never complex
     std::uint8_t pair = 1;
     bool swap = false;  // the byte order is not this machine's
@@ -30,7 +30,9 @@ ElementView dense_view(DType dtype, const void* data);
 // The type that kernels compute in. Exact for every value: f16, bf16, 8- and 16-bit integers and bool in f32.
 enum class ComputeType : std::uint8_t { f32, f64, i64, u64 };
 [[nodiscard]] ComputeType compute_type(DType scalar);
-[[nodiscard]] constexpr std::size_t compute_bytes(ComputeType type) { return type == ComputeType::f32 ? 4 : 8; }
+[[nodiscard]] constexpr std::size_t compute_bytes(ComputeType type) {
+    return type == ComputeType::f32 ? 4 : 8;
+}
 
 // Dense native copies of scalars [first, first + count), or a pointer into the view where it is that already.
 // staging: room for count * compute_bytes, 64-byte aligned. Bytes of a bool other than 0 count as 1.

@@ -5,8 +5,9 @@
 namespace twinrun {
 
 namespace {
-constexpr std::array<std::string_view, 16> kNames = {"",   "f16", "bf16", "f32", "f64", "i8",   "i16", "i32",
-                                                     "i64", "u8", "u16",  "u32", "u64", "bool", "c64", "c128"};
+constexpr std::array<std::string_view, 16> kNames = {"",    "f16",  "bf16", "f32", "f64", "i8",
+                                                     "i16", "i32",  "i64",  "u8",  "u16", "u32",
+                                                     "u64", "bool", "c64",  "c128"};
 }
 
 std::string_view dtype_name(DType dtype) { return kNames[static_cast<std::size_t>(dtype) & 15]; }

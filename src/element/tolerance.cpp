@@ -83,7 +83,8 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
     }
     const std::int64_t distance = widest_key_distance(tolerance.rtol);
-    const double origin = tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;  // an atol of -0.0 gives +0.0
+    const double origin =
+        tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;  // an atol of -0.0 gives +0.0
     if (distance < 0 || !std::isfinite(origin)) {
         // No two different keys prove anything: fall back to the absolute part, which is sound alone.
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
@@ -129,12 +130,14 @@ std::string resolution_warning(DType dtype, const Tolerance& tolerance, double l
     if (!std::isfinite(largest_magnitude) || largest_magnitude == 0) return {};
     int exponent = 0;
     static_cast<void>(std::frexp(largest_magnitude, &exponent));
-    const double spacing = std::ldexp(1.0, exponent - precision_bits(dtype));  // of neighbours at this magnitude
+    const double spacing =
+        std::ldexp(1.0, exponent - precision_bits(dtype));  // of neighbours at this magnitude
     const double allowed = tolerance.atol + tolerance.rtol * largest_magnitude;
     if (allowed >= spacing) return {};
     char text[200];
     std::snprintf(text, sizeof text,
-                  "the tolerance %.3g is below what %s resolves at |x| = %.3g (neighbours are %.3g apart): there it asks "
+                  "the tolerance %.3g is below what %s resolves at |x| = %.3g (neighbours are %.3g apart): "
+                  "there it asks "
                   "for equal values",
                   allowed, std::string(dtype_name(dtype)).c_str(), largest_magnitude, spacing);
     return text;

@@ -20,7 +20,8 @@ constexpr std::size_t kLongestText = 1 << 16;
 Error damaged(const std::string& what) { return {ErrorCode::damaged, "damaged metadata: " + what}; }
 
 void put_shape(Encoder& out, const std::vector<std::uint64_t>& shape) {
-    for (const std::uint64_t n : shape) out.put(n);
+    for (const std::uint64_t n : shape)
+        out.put(n);
 }
 
 void put_field(Encoder& out, const FieldMetadata& field) {
@@ -66,7 +67,8 @@ void put_field(Encoder& out, const FieldMetadata& field) {
 bool get_shape(Decoder& in, std::size_t dimensions, std::vector<std::uint64_t>& shape) {
     if (in.remaining() < dimensions * 8) return false;
     shape.resize(dimensions);
-    for (auto& n : shape) n = in.get<std::uint64_t>();
+    for (auto& n : shape)
+        n = in.get<std::uint64_t>();
     return true;
 }
 
@@ -82,7 +84,8 @@ Result<> check_rule(const FieldMetadata& field) {
     const auto expected = cell_rule(field.settings.tolerance, rule.residue_bits);
     if (!expected) return damaged(expected.error().message);
     if (field.settings.kind == DigestKind::published) {
-        if (field.settings.tolerance.rtol != 0) return damaged("a published digest with a relative tolerance");
+        if (field.settings.tolerance.rtol != 0)
+            return damaged("a published digest with a relative tolerance");
         return rule == CellRule{} ? success() : Result<>(damaged("a published digest with cells"));
     }
     if (*expected.operator->() != rule || std::signbit(rule.key_origin)) {
@@ -105,7 +108,8 @@ Result<> check_places(const FieldMetadata& field, std::uint64_t head_bytes, std:
         const SectionPlace& place = field.sections[s];
         const std::uint64_t wanted = field.section_bytes(static_cast<Section>(s));
         if (place.length != wanted && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
-            return damaged("a section of field '" + field.name + "' has another size than its settings imply");
+            return damaged("a section of field '" + field.name +
+                           "' has another size than its settings imply");
         }
         const std::uint64_t sums = divide_up(place.length, kPageBytes) * 8;
         if (!inside(place.offset, place.length, file_bytes) || !inside(place.sums_offset, sums, file_bytes) ||
@@ -147,9 +151,11 @@ Result<FieldMetadata> get_field(Decoder& in, std::size_t data_files, std::uint64
     field.settings.tolerance.rtol = in.get_f64();
     field.settings.chunk_bytes = in.get<std::uint32_t>();
     const std::uint32_t dimensions = in.get<std::uint32_t>();
-    if (in.failed() || dimensions > kMostDimensions) return damaged("field '" + field.name + "' has too many dimensions");
+    if (in.failed() || dimensions > kMostDimensions)
+        return damaged("field '" + field.name + "' has too many dimensions");
     if (!get_shape(in, dimensions, field.shape)) return damaged("its directory ends too early");
-    if (has_place != 0 && (!get_shape(in, dimensions, field.global_shape) || !get_shape(in, dimensions, field.global_offset))) {
+    if (has_place != 0 &&
+        (!get_shape(in, dimensions, field.global_shape) || !get_shape(in, dimensions, field.global_offset))) {
         return damaged("its directory ends too early");
     }
     if ((has_place != 0 && dimensions == 0) || !placed_inside(field)) {
@@ -177,14 +183,15 @@ Result<FieldMetadata> get_field(Decoder& in, std::size_t data_files, std::uint64
         e.stride = in.get<std::uint64_t>();
         e.count = in.get<std::uint64_t>();
         const auto span = checked_multiply(e.stride, e.count);
-        if (e.file >= data_files || !span || !checked_add(e.offset, *span) || e.stride < item_bytes(field.dtype) ||
-            e.count > *items - covered) {
+        if (e.file >= data_files || !span || !checked_add(e.offset, *span) ||
+            e.stride < item_bytes(field.dtype) || e.count > *items - covered) {
             return damaged("field '" + field.name + "' has an impossible extent");
         }
         covered += e.count;
         field.extents.push_back(e);
     }
-    if (extents != 0 && covered != *items) return damaged("the extents of field '" + field.name + "' do not cover it");
+    if (extents != 0 && covered != *items)
+        return damaged("the extents of field '" + field.name + "' do not cover it");
     for (SectionPlace& place : field.sections) {
         place.offset = in.get<std::uint64_t>();
         place.length = in.get<std::uint64_t>();
@@ -208,13 +215,15 @@ std::uint64_t FieldMetadata::section_bytes(Section section) const {
     switch (section) {
         case Section::tree: return tree().nodes() * node_words(settings.kind) * 8;
         case Section::fine:
-            return settings.kind == DigestKind::published || settings.rule.coarse_shift == 0 ? 0 : chunks() * 8;
+            return settings.kind == DigestKind::published || settings.rule.coarse_shift == 0 ? 0
+                                                                                             : chunks() * 8;
         case Section::residues: {
             const unsigned bits = settings.rule.residue_bits;
             if (bits == 0) return 0;
             const std::uint64_t whole = scalars() / shape_of_chunk.chunk_scalars;
             const auto rest = static_cast<std::size_t>(scalars() % shape_of_chunk.chunk_scalars);
-            return whole * shape_of_chunk.residue_bytes_per_chunk + chunk_residue_bytes(scalar_type(dtype), rest, bits);
+            return whole * shape_of_chunk.residue_bytes_per_chunk +
+                   chunk_residue_bytes(scalar_type(dtype), rest, bits);
         }
         case Section::data_sums: return divide_up(data_bytes(), kDataSumBytes) * 8;
     }
@@ -233,10 +242,12 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
         body.put(file.stamp.size);
         body.put_i64(file.stamp.mtime_ns);
     }
-    for (const FieldMetadata& field : directory.fields) put_field(body, field);
+    for (const FieldMetadata& field : directory.fields)
+        put_field(body, field);
 
     Encoder header;
-    for (const unsigned char c : kMagic) header.put(static_cast<std::uint8_t>(c));
+    for (const unsigned char c : kMagic)
+        header.put(static_cast<std::uint8_t>(c));
     header.put(kMetadataVersion);
     header.put(std::uint32_t{0});
     header.put(file_bytes);
@@ -267,16 +278,17 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
     static_cast<void>(in.get<std::uint64_t>());
     const bool intact = in.get<std::uint64_t>() == xxh3(header.first(kHeaderBytes - 8));
     if (intact && version > kMetadataVersion) {
-        return Error{ErrorCode::unsupported, "metadata of version " + std::to_string(version) +
-                                                 ", this twinrun reads up to " + std::to_string(kMetadataVersion) +
-                                                 ": upgrade twinrun, or index the data again"};
+        return Error{ErrorCode::unsupported,
+                     "metadata of version " + std::to_string(version) + ", this twinrun reads up to " +
+                         std::to_string(kMetadataVersion) + ": upgrade twinrun, or index the data again"};
     }
     if (!intact || version == 0) return damaged("its header's checksum is wrong: index the data again");
     if (size != file_bytes) {
         return damaged("truncated or extended: it should have " + std::to_string(size) + " bytes and has " +
                        std::to_string(file_bytes) + ": index the data again");
     }
-    if (facts.directory_bytes > kLargestDirectory || !inside(kHeaderBytes, facts.directory_bytes, file_bytes)) {
+    if (facts.directory_bytes > kLargestDirectory ||
+        !inside(kHeaderBytes, facts.directory_bytes, file_bytes)) {
         return damaged("its directory lies outside the file");
     }
     return facts;
@@ -307,7 +319,8 @@ Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64
         if (!names.insert(field.name).second) return damaged("two fields are called '" + field.name + "'");
         directory.fields.push_back(std::move(field));
     }
-    if (in.failed() || in.remaining() != 0) return damaged("its directory has another length than its content");
+    if (in.failed() || in.remaining() != 0)
+        return damaged("its directory has another length than its content");
     return directory;
 }
 

@@ -22,8 +22,8 @@ namespace twinrun {
 
 inline constexpr std::uint32_t kMetadataVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 64;
-inline constexpr std::size_t kPageBytes = 4096;             // what one checksum covers
-inline constexpr std::size_t kDataSumBytes = 1 << 20;       // element bytes that one data checksum covers
+inline constexpr std::size_t kPageBytes = 4096;        // what one checksum covers
+inline constexpr std::size_t kDataSumBytes = 1 << 20;  // element bytes that one data checksum covers
 inline constexpr std::size_t kLargestDirectory = 1 << 28;
 inline constexpr std::size_t kMostDimensions = 32;
 inline constexpr const char* kMetadataSuffix = ".twm";
@@ -44,9 +44,9 @@ struct DataFile {
 };
 
 enum class Section : std::uint8_t {
-    tree = 0,      // nodes, root first
-    fine = 1,      // fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0
-    residues = 2,  // chunk after chunk
+    tree = 0,       // nodes, root first
+    fine = 1,       // fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0
+    residues = 2,   // chunk after chunk
     data_sums = 3,  // XXH3-64 of every 1 MiB of element bytes in order
 };
 inline constexpr std::size_t kSections = 4;
@@ -54,7 +54,7 @@ inline constexpr std::size_t kSections = 4;
 struct SectionPlace {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
-    std::uint64_t sums_offset = 0;  // XXH3-64 of each page of the section, ceil(length / 4096) of them
+    std::uint64_t sums_offset = 0;    // XXH3-64 of each page of the section, ceil(length / 4096) of them
     std::uint64_t sums_checksum = 0;  // XXH3-64 of those
 };
 
@@ -72,12 +72,12 @@ struct FieldMetadata {
     std::vector<std::uint64_t> global_offset;
     DigestSettings settings;
     ElementCounts counts;
-    double largest_sampled = 0;  // largest finite |x| among sampled elements: for warnings, not for proofs
+    double largest_sampled = 0;   // largest finite |x| among sampled elements: for warnings, not for proofs
     std::vector<Extent> extents;  // empty: the elements are decoded by a reader of `format`
     std::string format;
     std::array<SectionPlace, kSections> sections{};
 
-    [[nodiscard]] std::uint64_t items() const;    // product of shape; checked when decoded
+    [[nodiscard]] std::uint64_t items() const;  // product of shape; checked when decoded
     [[nodiscard]] std::uint64_t scalars() const { return items() * scalars_per_item(dtype); }
     [[nodiscard]] std::uint64_t data_bytes() const { return items() * item_bytes(dtype); }
     [[nodiscard]] ChunkShape chunking() const {
@@ -86,7 +86,9 @@ struct FieldMetadata {
     [[nodiscard]] std::uint64_t chunks() const;
     [[nodiscard]] TreeLayout tree() const { return {chunks()}; }
     [[nodiscard]] std::uint64_t section_bytes(Section section) const;  // what the settings imply
-    [[nodiscard]] const SectionPlace& place(Section section) const { return sections[static_cast<std::size_t>(section)]; }
+    [[nodiscard]] const SectionPlace& place(Section section) const {
+        return sections[static_cast<std::size_t>(section)];
+    }
 };
 
 struct Directory {
@@ -124,7 +126,8 @@ class MetadataFile {
     Result<std::span<const std::uint64_t>> page_sums(std::size_t field, Section section);
     // Error (damaged) unless the pages from `first_page` on have the stored checksums; bytes: whole pages, the last one
     // of the section may be short.
-    Result<> check_pages(std::size_t field, Section section, std::uint64_t first_page, std::span<const std::byte> bytes);
+    Result<> check_pages(std::size_t field, Section section, std::uint64_t first_page,
+                         std::span<const std::byte> bytes);
     // Bytes [offset, offset + to.size()) of a section, checked.
     Result<> read(std::size_t field, Section section, std::uint64_t offset, std::span<std::byte> to);
     // Bytes read from the file so far, for the report.
@@ -159,13 +162,15 @@ class MetadataNodes final : public NodeSource {
 class MetadataWriter {
    public:
     // The fields' sections are laid out here; `directory.fields[i].sections` is ignored.
-    static Result<std::unique_ptr<MetadataWriter>> create(FileSystem& system, const std::string& path, Directory directory);
+    static Result<std::unique_ptr<MetadataWriter>> create(FileSystem& system, const std::string& path,
+                                                          Directory directory);
     ~MetadataWriter();
 
     [[nodiscard]] Directory& directory() { return directory_; }
     // Part of a section. offset is a multiple of kPageBytes, and so is the size unless the part ends the section.
     // Thread-safe for disjoint parts.
-    Result<> write(std::size_t field, Section section, std::uint64_t offset, std::span<const std::byte> bytes);
+    Result<> write(std::size_t field, Section section, std::uint64_t offset,
+                   std::span<const std::byte> bytes);
     // Everything was written: checksums, directory, sync, rename, sync of the folder. Reads the directory back first.
     Result<> commit();
     // The same without the sync of the folder, for callers that rename the folder itself next.

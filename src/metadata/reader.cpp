@@ -40,7 +40,8 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     metadata->count_read(head.size());
     const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts->directory_bytes);
     if (xxh3(body) != facts->directory_checksum) {
-        return Error{ErrorCode::damaged, path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
+        return Error{ErrorCode::damaged,
+                     path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
     }
     auto directory = decode_directory(body, file->size());
     if (!directory) return std::move(directory).error().at(path);
@@ -77,15 +78,17 @@ Result<> MetadataFile::check_data_files() const {
         const std::string data = data_path(i);
         TWR_TRY(const FileStamp now, stamp_of(data));
         // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
-        const bool changed_later = now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns;
+        const bool changed_later =
+            now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns;
         if (now.size < known.stamp.size) {
             return Error{ErrorCode::damaged, data + ": truncated: " + std::to_string(known.stamp.size) +
                                                  " bytes when it was indexed, " + std::to_string(now.size) +
                                                  " now: restore it, or index it again with 'twinrun index'"};
         }
         if (now.size != known.stamp.size || changed_later) {
-            return Error{ErrorCode::stale, path() + ": older than its data file " + data +
-                                               ", which was changed since: index it again with 'twinrun index'"};
+            return Error{ErrorCode::stale,
+                         path() + ": older than its data file " + data +
+                             ", which was changed since: index it again with 'twinrun index'"};
         }
     }
     return success();
@@ -105,7 +108,8 @@ Result<std::span<const std::uint64_t>> MetadataFile::page_sums(std::size_t field
                          path() + ": damaged metadata: wrong checksum of checksums: index the data again"};
         }
         if constexpr (std::endian::native == std::endian::big) {
-            for (auto& s : sums) s = __builtin_bswap64(s);
+            for (auto& s : sums)
+                s = __builtin_bswap64(s);
         }
         cached = std::move(sums);
     }
@@ -128,7 +132,8 @@ Result<> MetadataFile::check_pages(std::size_t field, Section section, std::uint
     return success();
 }
 
-Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t offset, std::span<std::byte> to) try {
+Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t offset,
+                            std::span<std::byte> to) try {
     if (to.empty()) return success();
     const SectionPlace& place = directory_.fields[field].place(section);
     const auto end = checked_add(offset, to.size());
@@ -158,8 +163,9 @@ std::size_t MetadataNodes::node_bytes() const {
 std::size_t MetadataNodes::run_of(std::span<const Range> positions, std::size_t first) const {
     const std::size_t node = node_bytes();
     std::size_t end = first + 1;
-    while (end < positions.size() && positions[end].begin * node <=
-                                         round_up(positions[end - 1].end * node, kPageBytes) + 4 * kPageBytes) {
+    while (end < positions.size() &&
+           positions[end].begin * node <=
+               round_up(positions[end - 1].end * node, kPageBytes) + 4 * kPageBytes) {
         ++end;
     }
     return end;

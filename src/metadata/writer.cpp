@@ -51,7 +51,8 @@ Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t
                                std::span<const std::byte> bytes) {
     const SectionPlace& place = directory_.fields[field].place(section);
     const auto end = checked_add(offset, bytes.size());
-    if (offset % kPageBytes != 0 || !end || *end > place.length || (*end != place.length && *end % kPageBytes != 0)) {
+    if (offset % kPageBytes != 0 || !end || *end > place.length ||
+        (*end != place.length && *end % kPageBytes != 0)) {
         return Error{ErrorCode::internal, path_ + ": a part that does not fit its section"};
     }
     auto& sums = sums_[field][static_cast<std::size_t>(section)];
@@ -66,7 +67,8 @@ Result<> MetadataWriter::finish() {
         for (std::size_t s = 0; s < kSections; ++s) {
             auto& sums = sums_[f][s];
             if constexpr (std::endian::native == std::endian::big) {
-                for (auto& sum : sums) sum = __builtin_bswap64(sum);
+                for (auto& sum : sums)
+                    sum = __builtin_bswap64(sum);
             }
             const auto bytes = std::as_bytes(std::span(sums));
             SectionPlace& place = directory_.fields[f].sections[s];
@@ -80,7 +82,8 @@ Result<> MetadataWriter::finish() {
     const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts.directory_bytes);
     auto decoded = decode_directory(body, file_bytes_);
     if (!decoded) {
-        return Error{ErrorCode::internal, path_ + ": its directory does not decode: " + decoded.error().message};
+        return Error{ErrorCode::internal,
+                     path_ + ": its directory does not decode: " + decoded.error().message};
     }
     // The file ends on a page: its last byte is written even where nothing reaches it.
     std::uint64_t reached = head.size();

@@ -50,11 +50,14 @@ bool backend_available(Backend backend) {
     // __builtin_cpu_supports also checks that the operating system saves the wide registers.
     switch (backend) {
         case Backend::portable: return true;
-        case Backend::avx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        case Backend::avx2:
+            // What cmake/TwinrunCompiler.cmake compiles these files with; f16c came before avx2 in every processor.
+            return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                   __builtin_cpu_supports("bmi2");
         case Backend::avx512:
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512ifma");
+                   __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("bmi2");
     }
     return false;
 #else

@@ -322,7 +322,8 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
 
 void InputFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
     if (bytes == 0 || offset >= size()) return;
-    static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(std::min(bytes, size() - offset)),
+    static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
+                                      static_cast<off_t>(std::min(bytes, size() - offset)),
                                       POSIX_FADV_WILLNEED));
 }
 

@@ -20,12 +20,14 @@ FloatEnvironment::~FloatEnvironment() { _mm_setcsr(static_cast<unsigned>(saved_)
 #elif defined(__aarch64__)
 FloatEnvironment::FloatEnvironment(Rounding rounding) {
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
-    const unsigned long long wanted = rounding == Rounding::downward ? 2ULL << 22 : 0;  // FPCR.RMode; FZ, FZ16 off
+    const unsigned long long wanted =
+        rounding == Rounding::downward ? 2ULL << 22 : 0;  // FPCR.RMode; FZ, FZ16 off
     __asm__ volatile("msr fpcr, %0" : : "r"(wanted));
 }
 FloatEnvironment::~FloatEnvironment() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
 #else
-FloatEnvironment::FloatEnvironment(Rounding rounding) : saved_(static_cast<unsigned long long>(std::fegetround())) {
+FloatEnvironment::FloatEnvironment(Rounding rounding)
+    : saved_(static_cast<unsigned long long>(std::fegetround())) {
     std::fesetround(rounding == Rounding::downward ? FE_DOWNWARD : FE_TONEAREST);
 }
 FloatEnvironment::~FloatEnvironment() { std::fesetround(static_cast<int>(saved_)); }

@@ -16,7 +16,8 @@ struct TreeLayout {
     [[nodiscard]] constexpr unsigned levels() const {
         unsigned n = 0;
         if (leaves == 0) return 0;
-        for (std::uint64_t width = leaves; width > 1; width = width / 2 + width % 2) ++n;
+        for (std::uint64_t width = leaves; width > 1; width = width / 2 + width % 2)
+            ++n;
         return n + 1;
     }
     // Nodes of a level: ceil(leaves / 2^level).
@@ -27,7 +28,8 @@ struct TreeLayout {
     // Position of a level's first node in the array.
     [[nodiscard]] constexpr std::uint64_t first(unsigned level) const {
         std::uint64_t position = 0;
-        for (unsigned h = levels(); h-- > level + 1;) position += width(h);
+        for (unsigned h = levels(); h-- > level + 1;)
+            position += width(h);
         return position;
     }
     [[nodiscard]] constexpr std::uint64_t nodes() const { return leaves == 0 ? 0 : first(0) + leaves; }
@@ -42,7 +44,8 @@ struct TreeLayout {
 class TreeJoin {
    public:
     TreeJoin(DigestKind kind, std::size_t blocks_per_chunk);
-    void operator()(unsigned level, const std::uint64_t* left, const std::uint64_t* right, std::uint64_t* parent) const {
+    void operator()(unsigned level, const std::uint64_t* left, const std::uint64_t* right,
+                    std::uint64_t* parent) const {
         if (kind_ == DigestKind::linear) {
             *parent = add61(multiply61(*left, factors_[level]), *right);
         } else {

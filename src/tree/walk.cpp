@@ -32,11 +32,13 @@ Result<> MemoryNodes::read(std::span<const Range> positions, std::vector<std::ui
     return success();
 }
 
-Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a, NodeSource& b) {
+Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a,
+                              NodeSource& b) {
     WalkResult result;
     if (layout.leaves == 0) return result;
     unsigned level = 0;
-    while (layout.width(level) > kStartWidth) ++level;
+    while (layout.width(level) > kStartWidth)
+        ++level;
     std::vector<Range> open{{0, layout.width(level)}};  // nodes of this level to compare
     std::vector<std::uint64_t> nodes_a;
     std::vector<std::uint64_t> nodes_b;

@@ -41,13 +41,14 @@ class MemoryNodes final : public NodeSource {
 };
 
 struct WalkResult {
-    std::vector<Range> chunks;          // leaves whose digests differ: sorted, disjoint, maximal
-    std::uint64_t differing = 0;        // their number
-    std::uint64_t nodes_visited = 0;    // of each tree
+    std::vector<Range> chunks;        // leaves whose digests differ: sorted, disjoint, maximal
+    std::uint64_t differing = 0;      // their number
+    std::uint64_t nodes_visited = 0;  // of each tree
 };
 
 // Breadth-first from a middle level down, pruned where digests agree (Middleware '24, section 2.3). Both trees have the
 // same number of leaves and the same settings.
-Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a, NodeSource& b);
+Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a,
+                              NodeSource& b);
 
 }  // namespace twinrun

@@ -21,7 +21,8 @@ class HistoryTest : public ::testing::Test {
    protected:
     void SetUp() override {
         const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() / ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+        folder_ = fs::temp_directory_path() /
+                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
         fs::remove_all(folder_);
         fs::create_directories(folder_);
         run_ = (folder_ / "run").string();
@@ -75,7 +76,8 @@ class HistoryTest : public ::testing::Test {
                     EXPECT_TRUE(source);
                     MemorySource memory(field.dtype, field.items(), values_.data(), 8, false);
                     CompareOptions options;
-                    const auto same = compare_field({source->get(), nullptr, 0}, {&memory, nullptr, 0}, options);
+                    const auto same =
+                        compare_field({source->get(), nullptr, 0}, {&memory, nullptr, 0}, options);
                     EXPECT_TRUE(same && same.value().same());
                 }
             }
@@ -91,7 +93,8 @@ class HistoryTest : public ::testing::Test {
 TEST_F(HistoryTest, CapturesReadBack) {
     auto writer = HistoryWriter::create(posix_file_system(), run_, settings());
     ASSERT_TRUE(writer) << writer.error().message;
-    for (const std::int64_t step : {10, 20, -3}) ASSERT_TRUE((*writer)->capture(step, fields()));
+    for (const std::int64_t step : {10, 20, -3})
+        ASSERT_TRUE((*writer)->capture(step, fields()));
     EXPECT_EQ(check(), (std::vector<std::int64_t>{-3, 10, 20}));
     const auto again = (*writer)->capture(10, fields());
     ASSERT_FALSE(again);
@@ -105,7 +108,8 @@ TEST_F(HistoryTest, ExistingHistoriesAreRefusedAppendedOrReplaced) {
     }
     EXPECT_FALSE(HistoryWriter::create(posix_file_system(), run_, settings()));
     {
-        auto writer = HistoryWriter::create(posix_file_system(), run_, settings(), HistoryWriter::Existing::append);
+        auto writer =
+            HistoryWriter::create(posix_file_system(), run_, settings(), HistoryWriter::Existing::append);
         ASSERT_TRUE(writer);
         ASSERT_TRUE((*writer)->capture(2, fields()));
     }
@@ -114,7 +118,8 @@ TEST_F(HistoryTest, ExistingHistoriesAreRefusedAppendedOrReplaced) {
     other.tolerance.atol = 1;
     EXPECT_FALSE(HistoryWriter::create(posix_file_system(), run_, other, HistoryWriter::Existing::append));
     {
-        auto writer = HistoryWriter::create(posix_file_system(), run_, other, HistoryWriter::Existing::replace);
+        auto writer =
+            HistoryWriter::create(posix_file_system(), run_, other, HistoryWriter::Existing::replace);
         ASSERT_TRUE(writer);
         ASSERT_TRUE((*writer)->capture(7, fields()));
     }
@@ -137,7 +142,8 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
     ASSERT_GT(operations, 10U);
     for (const bool goes_down : {false, true}) {
         for (std::size_t at = 1; at <= operations; ++at) {
-            SCOPED_TRACE((goes_down ? "power cut at operation " : "fault at operation ") + std::to_string(at));
+            SCOPED_TRACE((goes_down ? "power cut at operation " : "fault at operation ") +
+                         std::to_string(at));
             FaultyFileSystem system;
             auto writer = HistoryWriter::create(system, run_, settings());
             ASSERT_TRUE(writer);
@@ -178,7 +184,8 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
 TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     {
         auto writer = HistoryWriter::create(posix_file_system(), run_, settings());
-        for (const std::int64_t step : {1, 2, 3}) ASSERT_TRUE((*writer)->capture(step, fields()));
+        for (const std::int64_t step : {1, 2, 3})
+            ASSERT_TRUE((*writer)->capture(step, fields()));
     }
     const fs::path manifest = fs::path(run_) / "manifest.jsonl";
     std::string text;
@@ -189,7 +196,8 @@ TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     const auto write = [&](const std::string& content) {
         std::ofstream(manifest, std::ios::binary | std::ios::trunc) << content;
     };
-    for (std::size_t size = 0; size < text.size(); ++size) {  // torn anywhere: a prefix of the steps, or an error
+    for (std::size_t size = 0; size < text.size();
+         ++size) {  // torn anywhere: a prefix of the steps, or an error
         write(text.substr(0, size));
         const auto history = History::open(run_);
         if (!history) continue;
@@ -216,7 +224,8 @@ TEST(HistoryLine, NamesThatLeadOutAreRefused) {
     const std::string header = seal_line(
         R"({"atol":0.0,"chunk_bytes":4096,"digest":"linear","keep_data":true,"residue_bits":4,"rtol":0.0,"twinrun_history":1})");
     for (const char* folder : {"..", "a/b", "."}) {
-        const std::string step = seal_line(R"({"folder":")" + std::string(folder) + R"(","ranks":[],"step":1})");
+        const std::string step =
+            seal_line(R"({"folder":")" + std::string(folder) + R"(","ranks":[],"step":1})");
         std::ofstream(run / "manifest.jsonl", std::ios::trunc) << header << "\n" << step << "\n";
         EXPECT_FALSE(History::open(run.string())) << folder;
     }

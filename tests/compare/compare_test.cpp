@@ -20,7 +20,8 @@ class CompareTest : public ::testing::Test {
    protected:
     void SetUp() override {
         const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() / ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+        folder_ = fs::temp_directory_path() /
+                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
         fs::remove_all(folder_);
         fs::create_directories(folder_);
     }
@@ -28,16 +29,17 @@ class CompareTest : public ::testing::Test {
 
     std::string write(const std::string& name, const void* data, std::size_t bytes) const {
         const std::string path = (folder_ / name).string();
-        std::ofstream(path, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+        std::ofstream(path, std::ios::binary)
+            .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
         return path;
     }
     template <class T>
     static std::unique_ptr<MemorySource> memory(DType dtype, const std::vector<T>& values) {
         return std::make_unique<MemorySource>(dtype, values.size(), values.data(), sizeof(T), false);
     }
-    std::shared_ptr<MetadataFile> index(const std::string& name, ElementSource& source, const Tolerance& tolerance,
-                                        DigestKind kind = DigestKind::linear, std::uint32_t chunk = kSmallestChunk,
-                                        unsigned bits = 4) const {
+    std::shared_ptr<MetadataFile> index(const std::string& name, ElementSource& source,
+                                        const Tolerance& tolerance, DigestKind kind = DigestKind::linear,
+                                        std::uint32_t chunk = kSmallestChunk, unsigned bits = 4) const {
         FieldPlan plan;
         plan.name = "x";
         plan.dtype = source.dtype();
@@ -61,7 +63,8 @@ class CompareTest : public ::testing::Test {
 // Items spread over several files and extents, strided and big-endian, read like one array, for every cut of it.
 TEST_F(CompareTest, ExtentsOfManyFilesReadAsOneArray) {
     std::vector<double> values(3000);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i));
+    for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = std::sin(static_cast<double>(i));
     struct Record {
         char before[5];
         std::uint64_t swapped;
@@ -69,21 +72,25 @@ TEST_F(CompareTest, ExtentsOfManyFilesReadAsOneArray) {
     } __attribute__((packed));
     std::vector<Record> records(1000);
     std::vector<std::uint64_t> dense(2000);
-    for (std::size_t i = 0; i < 2000; ++i) dense[i] = __builtin_bswap64(std::bit_cast<std::uint64_t>(values[i]));
-    for (std::size_t i = 0; i < 1000; ++i) records[i].swapped = __builtin_bswap64(std::bit_cast<std::uint64_t>(values[2000 + i]));
+    for (std::size_t i = 0; i < 2000; ++i)
+        dense[i] = __builtin_bswap64(std::bit_cast<std::uint64_t>(values[i]));
+    for (std::size_t i = 0; i < 1000; ++i)
+        records[i].swapped = __builtin_bswap64(std::bit_cast<std::uint64_t>(values[2000 + i]));
     const std::string first = write("dense", dense.data(), dense.size() * 8);
     const std::string second = write("records", records.data(), records.size() * sizeof(Record));
     for (const CacheUse cache : {CacheUse::buffered, CacheUse::direct}) {
-        auto source = FileSource::create(DType::f64, ByteOrder::big, 3000,
-                                         {{first, 8 * 500, 8, 1500}, {first, 0, 8, 500}, {second, 5, sizeof(Record), 1000}}, cache)
-                          .value();
+        auto source =
+            FileSource::create(
+                DType::f64, ByteOrder::big, 3000,
+                {{first, 8 * 500, 8, 1500}, {first, 0, 8, 500}, {second, 5, sizeof(Record), 1000}}, cache)
+                .value();
         ASSERT_TRUE(source->prepare());
         std::mt19937_64 random(3);
         for (int round = 0; round < 200; ++round) {
             const std::uint64_t at = random() % 3000;
             const std::uint64_t count = 1 + random() % (3000 - at);
             const std::size_t room = source->buffer_bytes(count);
-            auto* buffer = static_cast<std::byte*>(::operator new(room, std::align_val_t{kDirectAlignment}));
+            auto* buffer = static_cast<std::byte*>(::operator new (room, std::align_val_t{kDirectAlignment}));
             std::vector<ReadRequest> requests;
             ASSERT_TRUE(source->plan(at, count, buffer, requests));
             for (const ReadRequest& r : requests) {
@@ -93,10 +100,12 @@ TEST_F(CompareTest, ExtentsOfManyFilesReadAsOneArray) {
             const ElementView view = source->view(at, count, buffer);
             for (std::uint64_t i = 0; i < count; ++i) {
                 const std::uint64_t item = at + i;
-                const double expected = item < 1500 ? values[500 + item] : item < 2000 ? values[item - 1500] : values[item];
+                const double expected = item < 1500   ? values[500 + item]
+                                        : item < 2000 ? values[item - 1500]
+                                                      : values[item];
                 ASSERT_EQ(std::bit_cast<double>(raw_bits(view, i)), expected) << item;
             }
-            ::operator delete(buffer, std::align_val_t{kDirectAlignment});
+            ::operator delete (buffer, std::align_val_t{kDirectAlignment});
         }
     }
 }
@@ -104,15 +113,20 @@ TEST_F(CompareTest, ExtentsOfManyFilesReadAsOneArray) {
 TEST_F(CompareTest, ExtentsThatDoNotFitAreErrors) {
     const std::vector<float> values(100);
     const std::string path = write("x", values.data(), 400);
-    EXPECT_FALSE(FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 0, 4, 99}}, CacheUse::buffered));
-    EXPECT_FALSE(FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 0, 3, 100}}, CacheUse::buffered));
-    EXPECT_FALSE(FileSource::create(DType::f32, ByteOrder::little, 100, {{path, ~0ULL, 4, 100}}, CacheUse::buffered));
-    auto late = FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 1, 4, 100}}, CacheUse::buffered);
+    EXPECT_FALSE(
+        FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 0, 4, 99}}, CacheUse::buffered));
+    EXPECT_FALSE(
+        FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 0, 3, 100}}, CacheUse::buffered));
+    EXPECT_FALSE(
+        FileSource::create(DType::f32, ByteOrder::little, 100, {{path, ~0ULL, 4, 100}}, CacheUse::buffered));
+    auto late =
+        FileSource::create(DType::f32, ByteOrder::little, 100, {{path, 1, 4, 100}}, CacheUse::buffered);
     ASSERT_TRUE(late);
     const auto prepared = (*late)->prepare();
     ASSERT_FALSE(prepared);
     EXPECT_EQ(prepared.error().code, ErrorCode::damaged);
-    auto missing = FileSource::create(DType::f32, ByteOrder::little, 1, {{path + "x", 0, 4, 1}}, CacheUse::buffered);
+    auto missing =
+        FileSource::create(DType::f32, ByteOrder::little, 1, {{path + "x", 0, 4, 1}}, CacheUse::buffered);
     EXPECT_EQ((*missing)->prepare().error().code, ErrorCode::not_found);
 }
 
@@ -123,7 +137,8 @@ TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
         for (const std::size_t chunks : {1, 2, 3, 5, 7, 8, 9, 31, 33, 100}) {
             const std::size_t n = chunks * chunk / 4 - random() % 700;
             std::vector<float> a(n);
-            for (auto& x : a) x = static_cast<float>(random() % 1000);
+            for (auto& x : a)
+                x = static_cast<float>(random() % 1000);
             auto source_a = memory(DType::f32, a);
             for (const DigestKind kind : {DigestKind::linear, DigestKind::published}) {
                 const auto metadata_a = index("a", *source_a, {1e-3, 0}, kind, chunk);
@@ -135,8 +150,8 @@ TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
                     const auto metadata_b = index("b", *source_b, {1e-3, 0}, kind, chunk);
                     CompareOptions options;
                     options.rule.tolerance.atol = 1e-3;
-                    const auto result =
-                        compare_field({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_b.get(), 0}, options);
+                    const auto result = compare_field({source_a.get(), metadata_a.get(), 0},
+                                                      {source_b.get(), metadata_b.get(), 0}, options);
                     ASSERT_TRUE(result) << result.error().message;
                     EXPECT_EQ(result.value().read.different, 1U);
                     EXPECT_EQ(result.value().read.first, at);
@@ -153,7 +168,8 @@ TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
 TEST_F(CompareTest, MetadataIsTheSameForAnyThreadsMemoryAndSource) {
     std::mt19937_64 random(5);
     std::vector<double> values(700'001);
-    for (auto& x : values) x = static_cast<double>(random() % 1000000) * 1e-3;
+    for (auto& x : values)
+        x = static_cast<double>(random() % 1000000) * 1e-3;
     values[4711] = std::nan("");
     const std::string path = write("x", values.data(), values.size() * 8);
     FieldPlan plan;
@@ -173,7 +189,8 @@ TEST_F(CompareTest, MetadataIsTheSameForAnyThreadsMemoryAndSource) {
                                                  {{path, 0, 8, values.size()}}, cache)
                                   .value();
                 BuiltField built;
-                const auto done = build_in_memory(field, *source, {.threads = threads, .memory_bytes = bytes}, built);
+                const auto done =
+                    build_in_memory(field, *source, {.threads = threads, .memory_bytes = bytes}, built);
                 ASSERT_TRUE(done) << done.error().message;
                 EXPECT_EQ(built.tree, expected.tree);
                 EXPECT_EQ(built.fine, expected.fine);
@@ -187,7 +204,8 @@ TEST_F(CompareTest, MetadataIsTheSameForAnyThreadsMemoryAndSource) {
 TEST_F(CompareTest, MetadataAloneDecidesWhatItCanAndSaysWhatItCannot) {
     std::vector<float> a(10'000, 1.0F);
     std::vector<float> b(a);
-    for (auto& x : b) x += 3e-4F;
+    for (auto& x : b)
+        x += 3e-4F;
     auto source_a = memory(DType::f32, a);
     auto source_b = memory(DType::f32, b);
     const auto metadata_a = index("a", *source_a, {1e-3, 0});
@@ -213,7 +231,8 @@ TEST_F(CompareTest, MismatchesAreErrors) {
     auto source_a = memory(DType::f32, a);
     auto source_b = memory(DType::f32, shorter);
     auto source_c = memory(DType::i32, integers);
-    for (ElementSource* other : {static_cast<ElementSource*>(source_b.get()), static_cast<ElementSource*>(source_c.get())}) {
+    for (ElementSource* other :
+         {static_cast<ElementSource*>(source_b.get()), static_cast<ElementSource*>(source_c.get())}) {
         const auto result = compare_field({source_a.get(), nullptr, 0}, {other, nullptr, 0}, {});
         ASSERT_FALSE(result);
         EXPECT_EQ(result.error().code, ErrorCode::mismatch);
@@ -230,9 +249,11 @@ TEST_F(CompareTest, MismatchesAreErrors) {
 TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
     std::mt19937_64 random(6);
     std::vector<float> a(6000);
-    for (auto& x : a) x = static_cast<float>(random() % 1000);
+    for (auto& x : a)
+        x = static_cast<float>(random() % 1000);
     std::vector<float> b = a;
-    for (std::size_t i = 0; i < 3000; ++i) b[i] -= 4e-4F;  // another coarse cell: the sketch decides these chunks
+    for (std::size_t i = 0; i < 3000; ++i)
+        b[i] -= 4e-4F;  // another coarse cell: the sketch decides these chunks
     b[5999] += 1;
     auto source_a = memory(DType::f32, a);
     auto source_b = memory(DType::f32, b);
@@ -243,7 +264,8 @@ TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
     CompareOptions options;
     options.rule.tolerance.atol = 1e-3;
     const auto metadata_b = MetadataFile::open(path);
-    const auto intact = compare_field({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_b->get(), 0}, options);
+    const auto intact =
+        compare_field({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_b->get(), 0}, options);
     ASSERT_TRUE(intact && intact->sketch.ran && intact->elements.ran);
     int errors = 0;
     for (int round = 0; round < 1500; ++round) {
@@ -256,7 +278,8 @@ TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
             ++errors;
             continue;
         }
-        const auto result = compare_field({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_d->get(), 0}, options);
+        const auto result = compare_field({source_a.get(), metadata_a.get(), 0},
+                                          {source_b.get(), metadata_d->get(), 0}, options);
         if (!result) {
             EXPECT_EQ(result.error().code, ErrorCode::damaged);
             ++errors;

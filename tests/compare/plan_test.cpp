@@ -45,8 +45,8 @@ TEST(PlanReads, CoversEveryWantedChunkOnceAndKeepsItsLimits) {
         }
         EXPECT_EQ(read, plan.chunks_read);
         for (std::uint64_t c = 0; c < 3000; ++c) {
-            const bool is_wanted =
-                std::any_of(wanted.begin(), wanted.end(), [&](const Range& r) { return r.begin <= c && c < r.end; });
+            const bool is_wanted = std::any_of(wanted.begin(), wanted.end(),
+                                               [&](const Range& r) { return r.begin <= c && c < r.end; });
             ASSERT_EQ(seen[c], is_wanted) << c;
         }
         std::uint64_t next = 0;

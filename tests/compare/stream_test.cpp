@@ -70,7 +70,8 @@ class Stream : public ::testing::TestWithParam<ReadBackend> {
                 ("twinrun_stream_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) + "_" +
                  std::to_string(getpid()));
         std::ofstream out(path_, std::ios::binary);
-        for (std::uint64_t i = 0; i < kWords; ++i) out.write(reinterpret_cast<const char*>(&i), 8);
+        for (std::uint64_t i = 0; i < kWords; ++i)
+            out.write(reinterpret_cast<const char*>(&i), 8);
         out.close();
         file_ = InputFile::open(path_).value();
     }
@@ -92,7 +93,8 @@ class Stream : public ::testing::TestWithParam<ReadBackend> {
 
 TEST_P(Stream, EverySliceOnceWhateverThreadsAndMemory) {
     for (const int threads : {1, 2, 5}) {
-        for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{kSlice} * 3, std::uint64_t{1} << 30}) {
+        for (const std::uint64_t memory :
+             {std::uint64_t{1}, std::uint64_t{kSlice} * 3, std::uint64_t{1} << 30}) {
             SumJob job(file_, kSlices, kSlice);
             const auto stats = run_slices(job, options(threads, memory));
             ASSERT_TRUE(stats) << stats.error().message;
@@ -101,7 +103,8 @@ TEST_P(Stream, EverySliceOnceWhateverThreadsAndMemory) {
             EXPECT_EQ(job.planned.size(), kSlices);
             EXPECT_EQ(stats.value().bytes_read, kWords * 8);
             // Memory for one slot is memory for one worker.
-            EXPECT_EQ(stats.value().threads, memory == 1 ? 1 : std::min<int>(threads, memory == kSlice * 3 ? 3 : threads));
+            EXPECT_EQ(stats.value().threads,
+                      memory == 1 ? 1 : std::min<int>(threads, memory == kSlice * 3 ? 3 : threads));
         }
     }
 }
@@ -154,7 +157,9 @@ TEST_P(Stream, APollThatSaysStopIsAnInterrupt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Stream, ::testing::Values(ReadBackend::uring, ReadBackend::pread),
-                         [](const auto& param) { return param.param == ReadBackend::uring ? "uring" : "pread"; });
+                         [](const auto& param) {
+                             return param.param == ReadBackend::uring ? "uring" : "pread";
+                         });
 
 }  // namespace
 }  // namespace twinrun

@@ -240,10 +240,11 @@ Directory random_directory(std::mt19937_64& random) {
         const bool published = random() % 5 == 0;
         if (!published && random() % 3 == 0)
             tolerance.rtol = std::ldexp(1.5, -static_cast<int>(random() % 60));
-        FieldMetadata field = make_field(
-            text() + std::to_string(i), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)), shape, tolerance,
-            static_cast<unsigned>(random() % 3 * 2), published ? DigestKind::published : DigestKind::linear,
-            static_cast<std::uint32_t>(4096U << random() % 9));
+        FieldMetadata field = make_field(text() + std::to_string(i),
+                                         *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)),
+                                         shape, tolerance, static_cast<unsigned>(random() % 3 * 2),
+                                         published ? DigestKind::published : DigestKind::linear,
+                                         static_cast<std::uint32_t>(4096U << random() % 9));
         field.format = text();
         field.byte_order = static_cast<ByteOrder>(random() % 2);
         field.order = static_cast<ArrayOrder>(random() % 2);

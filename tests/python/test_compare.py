@@ -58,7 +58,9 @@ def test_report_equals_brute_force(method: str, code: str) -> None:
         for kind in ("same", "sparse", "noise", "wild"):
             atol = float(rng.choice([0.0, 1e-3, 0.37, 1e-7, 2.0**-10]))
             a, b = make_pair(rng, code, shape, atol, kind)
-            result = twinrun.compare(a, b, atol=atol, method=method, tolerate_integers=bool(rng.random() < 0.5))
+            result = twinrun.compare(
+                a, b, atol=atol, method=method, tolerate_integers=bool(rng.random() < 0.5)
+            )
             check_report(result.fields[0], a, b)
             assert result.same == (result.fields[0].different == 0)
 
@@ -71,7 +73,9 @@ def test_any_tolerance_any_values(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     atol = data.draw(st.sampled_from([0.0, 5e-324, 1e-300, 1e-20, 1e-7, 1e-3, 0.1, 1.0, 3.0, 1e6, 1e300]))
     rtol = data.draw(st.sampled_from([0.0, 0.0, 1e-16, 1e-12, 1e-6, 1e-2, 0.5, 3.0]))
-    method = data.draw(st.sampled_from(["staged", "direct", "published"] if rtol == 0 else ["staged", "direct"]))
+    method = data.draw(
+        st.sampled_from(["staged", "direct", "published"] if rtol == 0 else ["staged", "direct"])
+    )
     bits = data.draw(st.sampled_from([0, 2, 4]))
     chunk = data.draw(st.sampled_from([4096, 8192, 65536]))
     kind = data.draw(st.sampled_from(["same", "sparse", "noise", "wild"]))
@@ -116,7 +120,14 @@ def test_files_of_many_slices(tmp_path, io: str, cache: str) -> None:
     for method in ("auto", "direct"):
         for memory in (1 << 20, 1 << 30):
             result = twinrun.compare(
-                tmp_path / "a.f32", tmp_path / "b.f32", atol=1e-3, method=method, io=io, cache=cache, memory=memory, threads=3
+                tmp_path / "a.f32",
+                tmp_path / "b.f32",
+                atol=1e-3,
+                method=method,
+                io=io,
+                cache=cache,
+                memory=memory,
+                threads=3,
             )
             f = result.fields[0]
             assert f.different == int((truth > 1e-3).sum()) == 3

@@ -31,7 +31,7 @@ class InterruptAt:
         # Not in generators: Python drops what is raised while it throws one away.
         if (
             event in ("call", "c_call")
-            and f"{os.sep}twinrun{os.sep}" in code.co_filename
+            and code.co_filename.startswith(os.path.dirname(twinrun.__file__) + os.sep)
             and code.co_name != "<genexpr>"
         ):
             self.calls += 1

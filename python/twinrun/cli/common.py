@@ -70,10 +70,14 @@ def format_options(command: Callable) -> Callable:
     """Options for files that do not say what they hold."""
     for option in reversed(
         [
-            click.option("--format", "format_name", default=None, help="Format of the files, if it is not recognised."),
+            click.option(
+                "--format", "format_name", default=None, help="Format of the files, if it is not recognised."
+            ),
             click.option("--dtype", default=None, help="Raw files: f32, f64, i32, <f4, >f8, …"),
             click.option("--shape", default=None, help="Raw files: 100x200x3."),
-            click.option("--offset", type=SIZE, default=None, help="Raw files: bytes before the first element."),
+            click.option(
+                "--offset", type=SIZE, default=None, help="Raw files: bytes before the first element."
+            ),
         ]
     ):
         command = option(command)

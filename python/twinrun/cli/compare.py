@@ -19,14 +19,26 @@ from .common import console, format_dict, format_options, progress_bar, read_opt
 @click.argument("run_b", type=click.Path())
 @click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
 @click.option("--rtol", type=float, default=None, help="Relative tolerance.")
-@click.option("--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again.")
+@click.option(
+    "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
+)
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
-@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How to compare.")
+@click.option(
+    "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How to compare."
+)
 @click.option("--no-metadata", is_flag=True, help="Leave metadata beside the files alone.")
-@click.option("--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout.")
-@click.option("--picture", type=click.Path(), default=None, metavar="FILE", help="Growth of |a-b| by step (.png, .pdf, .svg).")
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
+)
+@click.option(
+    "--picture",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="Growth of |a-b| by step (.png, .pdf, .svg).",
+)
 @click.option("--cache", type=click.Choice(["auto", "buffered", "direct"]), default="auto", show_default=True,
               help="Reads through the page cache, or past it.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Also what each stage read and took.")
@@ -84,7 +96,9 @@ def compare(
                 progress=progress,
             )
     except (Exception, KeyboardInterrupt) as e:
-        if json_file is not None:  # no report of an earlier comparison may stay there as if it were this one's
+        if (
+            json_file is not None
+        ):  # no report of an earlier comparison may stay there as if it were this one's
             said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
             with contextlib.suppress(TwinrunError):  # the first error is the one to tell
                 write_json(json_file, incomparable_document(run_a, run_b, said))

@@ -24,13 +24,27 @@ def find_minihacc() -> str:
     path = os.environ.get(MINIHACC) or shutil.which("minihacc")
     if not path or not os.access(path, os.X_OK):
         raise MissingFile(
-            "the simulation 'minihacc' is not built", where=path, fix=f"run 'make demo', or set {MINIHACC} to the program"
+            "the simulation 'minihacc' is not built",
+            where=path,
+            fix=f"run 'make demo', or set {MINIHACC} to the program",
         )
     return path
 
 
-def _simulate(program: str, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> None:
-    command = [program, "--particles", str(particles), "--steps", str(steps), "--history", out, "--atol", repr(atol)]
+def _simulate(
+    program: str, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool
+) -> None:
+    command = [
+        program,
+        "--particles",
+        str(particles),
+        "--steps",
+        str(steps),
+        "--history",
+        out,
+        "--atol",
+        repr(atol),
+    ]
     command += ["--capture", captures, "--quiet"] + (["--deterministic"] if deterministic else [])
     try:
         subprocess.run(command, check=True)
@@ -42,7 +56,10 @@ def _growth_lines(c: Comparison) -> list[str]:
     """The growth of |a - b| as text: a row a field, a column a captured step."""
     lines = growth(c)
     steps = sorted({s for points in lines.values() for s, *_ in points})
-    rows = ["growth of the largest |a-b| (every element compared):", "  step  " + "".join(f"{s:>12}" for s in steps)]
+    rows = [
+        "growth of the largest |a-b| (every element compared):",
+        "  step  " + "".join(f"{s:>12}" for s in steps),
+    ]
     for name, points in lines.items():
         at = {s: ("≤ " if not exact else "") + number(high) for s, _, high, exact in points}
         rows.append(f"  {name:<6}" + "".join(f"{at.get(s, ''):>12}" for s in steps))
@@ -56,7 +73,9 @@ def _growth_lines(c: Comparison) -> list[str]:
 @click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
 @click.option("--atol", type=float, default=1e-4, show_default=True, help="The error bound.")
-@click.option("--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal.")
+@click.option(
+    "--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal."
+)
 def demo(folder: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> int:
     """Run a P3M N-body simulation twice with the same input, and show where the two runs part.
 
@@ -75,8 +94,12 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
         result = compare_runs(*runs, progress=progress)
         # The runs are small: every element as well, for the exact growth and as a check of the three stages.
         every = compare_runs(*runs, method="direct", progress=progress)
-    if [(f.different, f.first_index) for f in every.fields] != [(f.different, f.first_index) for f in result.fields]:
-        raise TwinrunError("the staged comparison and that of every element disagree: please report this", where=folder)
+    if [(f.different, f.first_index) for f in every.fields] != [
+        (f.different, f.first_index) for f in result.fields
+    ]:
+        raise TwinrunError(
+            "the staged comparison and that of every element disagree: please report this", where=folder
+        )
     out.print("")
     for line in _growth_lines(every):
         out.print(line)

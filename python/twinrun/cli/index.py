@@ -12,13 +12,19 @@ from .common import SIZE, console, format_dict, format_options, progress_bar, re
 
 @click.command()
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
-@click.option("--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance of later comparisons.")
-@click.option("--rtol", type=float, default=0.0, show_default=True, help="Relative tolerance of later comparisons.")
+@click.option(
+    "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance of later comparisons."
+)
+@click.option(
+    "--rtol", type=float, default=0.0, show_default=True, help="Relative tolerance of later comparisons."
+)
 @click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
               help="Bits an element that prove small differences without reading data.")  # fmt: skip
 @click.option("--chunk", type=SIZE, default="4K", show_default=True, help="Bytes a digest covers: 4K to 1M.")
 @click.option("--digest", type=click.Choice(["linear", "published"]), default="linear", show_default=True)
-@click.option("--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again.")
+@click.option(
+    "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
+)
 @click.option("--refresh", is_flag=True, help="Also where current metadata is there already.")
 @format_options
 @read_options

@@ -27,7 +27,9 @@ def log(run: str, as_json: bool) -> int:
     tolerance = f"atol {history['atol']:g}" + (f", rtol {history['rtol']:g}" if history["rtol"] else "")
     bits, chunk = history["residue_bits"], history["chunk_bytes"] // 1024
     out.print(
-        one_line(f"history {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history['digest']} digests"),
+        one_line(
+            f"history {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history['digest']} digests"
+        ),
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -44,5 +46,7 @@ def log(run: str, as_json: bool) -> int:
     out.print(table)
     if history["torn"]:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
-    out.print(f"{len(history['steps'])} steps, {byte_size(total_data)} of data, {byte_size(total_metadata)} of metadata")
+    out.print(
+        f"{len(history['steps'])} steps, {byte_size(total_data)} of data, {byte_size(total_metadata)} of metadata"
+    )
     return 0

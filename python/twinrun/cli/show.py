@@ -21,7 +21,12 @@ def _settings(ref: FieldRef) -> str:
         tolerance = "exact"
     else:
         tolerance = " + ".join(
-            t for t in (f"{facts['atol']:g}" if facts["atol"] else "", f"{facts['rtol']:g} |a|" if facts["rtol"] else "") if t
+            t
+            for t in (
+                f"{facts['atol']:g}" if facts["atol"] else "",
+                f"{facts['rtol']:g} |a|" if facts["rtol"] else "",
+            )
+            if t
         )
     kind = "" if facts["digest"] == "linear" else ", published digests"
     return f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}"
@@ -29,7 +34,9 @@ def _settings(ref: FieldRef) -> str:
 
 @click.command()
 @click.argument("path", type=click.Path(), required=False)
-@click.option("--step", type=int, default=None, help="Of a history or folder: this step (default: the first).")
+@click.option(
+    "--step", type=int, default=None, help="Of a history or folder: this step (default: the first)."
+)
 @click.option("--system", is_flag=True, help="What this machine offers: instruction sets, io_uring, cores.")
 @format_options
 def show(

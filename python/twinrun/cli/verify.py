@@ -30,5 +30,7 @@ def verify(paths: tuple[str, ...], threads: int) -> int:
         if len(problems) > MOST:
             out.print(f"… and {len(problems) - MOST} more")
         damaged += len(problems)
-    out.print(f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files")
+    out.print(
+        f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files"
+    )
     return 0 if damaged == 0 else 1

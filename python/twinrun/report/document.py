@@ -93,5 +93,7 @@ def write_json(path: str, content: dict) -> None:
                 raise
     except OSError as e:
         raise TwinrunError(
-            f"cannot write the JSON report: {e.strerror or e}", where=path, fix="name another file with --json"
+            f"cannot write the JSON report: {e.strerror or e}",
+            where=path,
+            fix="name another file with --json",
         ) from None

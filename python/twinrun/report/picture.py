@@ -11,7 +11,9 @@ from ..errors import MissingPackage, TwinrunError
 __all__ = ["growth", "save_growth"]
 
 
-def growth(comparisons: Comparison | Iterable[Comparison]) -> dict[str, list[tuple[int, float, float | None, bool]]]:
+def growth(
+    comparisons: Comparison | Iterable[Comparison],
+) -> dict[str, list[tuple[int, float, float | None, bool]]]:
     """{field: [(step, at least, at most, exact)]}: bounds of the largest |a - b| over all ranks, by step."""
     both = [comparisons] if isinstance(comparisons, Comparison) else list(comparisons)
     lines: dict[str, dict[int, tuple[float, float | None, bool]]] = {}
@@ -55,7 +57,9 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     tolerances = {f.atol for f in comparison.fields if f.atol > 0 and f.rtol == 0}
     for t in sorted(tolerances):
         axes.axhline(t, color="black", linestyle="--", linewidth=1)
-        axes.annotate(f"tolerance {t:g}", (0.01, t), xycoords=("axes fraction", "data"), va="bottom", fontsize=9)
+        axes.annotate(
+            f"tolerance {t:g}", (0.01, t), xycoords=("axes fraction", "data"), va="bottom", fontsize=9
+        )
     if drawn:
         axes.set_yscale("log")
         axes.legend(ncols=2, fontsize=9)

@@ -70,7 +70,9 @@ def verdict_line(c: Comparison) -> str:
     elements = sum(f.elements for f in c.fields)
     steps = len({f.step for f in c.fields})
     tolerances = {_tolerance(f) for f in c.fields if f.atol or f.rtol}
-    within = f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
+    within = (
+        f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
+    )
     share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0
     return (
         f"same: {_count(len({f.field for f in c.fields}), 'field')}, {_count(steps, 'step')}, {_count(elements, 'element')} "
@@ -165,4 +167,6 @@ def _details(console: Console, c: Comparison) -> None:
             )
     first = c.first
     if first is not None:
-        console.print(f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", style="dim")
+        console.print(
+            f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", style="dim"
+        )
