@@ -36,7 +36,7 @@ help: ## List the recipes
 	    || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
 setup: ## Install what is missing (apt as root, PyPI into .venv) and build the Python package
-	@tools/setup.sh
+	@PRESET=$(PRESET) tools/setup.sh
 
 demo: setup ## Run a simulation twice, compare the runs, show where they part
 	@cmake --preset $(PRESET) >/dev/null

@@ -167,7 +167,7 @@ install_requirements() {
 sources_hash() {
     {
         .venv/bin/python -V
-        find CMakeLists.txt pyproject.toml cmake src python -type f ! -name '*.pyc' ! -name '*.md' -print0 |
+        find CMakeLists.txt pyproject.toml cmake src python -type f ! -name '*.pyc' ! -name '*.md' ! -name '*.cu' -print0 |
             LC_ALL=C sort -z | xargs -0 sha256sum
     } | sha256sum
 }
@@ -178,9 +178,20 @@ install_twinrun() {
     if [[ $(cat "$stamps/twinrun" 2>/dev/null) == "$now" ]]; then return 0; fi
     say "building the extension and installing twinrun into .venv"
     rm -f "$stamps/twinrun"
-    .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps . ||
+    # The library for GPUs takes minutes to compile: the build of the C++ programs has it, and the package finds it there.
+    CMAKE_ARGS="${CMAKE_ARGS:-} -DTWINRUN_CUDA=OFF" \
+        .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps . ||
         fail "the Python package could not be built (above)"
     printf '%s\n' "$now" >"$stamps/twinrun"
+}
+
+# Where the package looks for it, beside its own module. Until it is built, or where there is no CUDA compiler, nothing is there.
+link_device_library() {
+    local link
+    link=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/twinrun/libtwinrun_cuda.so
+    if [[ -n ${PRESET:-} || ! -L $link ]]; then
+        ln -sfn "$root/build/${PRESET:-release}/bin/libtwinrun_cuda.so" "$link"
+    fi
 }
 
 # -----------------------------------------------------------------------------------------------------------------------
@@ -210,3 +221,4 @@ for part in "$@"; do
     esac
 done
 install_twinrun
+link_device_library

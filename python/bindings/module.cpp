@@ -19,7 +19,11 @@
 #include "capture/history.hpp"
 #include "compare/build.hpp"
 #include "compare/compare.hpp"
+#include "compare/device_array.hpp"
+#include "dlpack.hpp"
 #include "platform/backend.hpp"
+#include "platform/device.hpp"
+#include "platform/gpu_direct_storage.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -66,6 +70,123 @@ struct Source {
     std::shared_ptr<ElementSource> elements;
     nb::object owner;
 };
+
+// ---- devices ----
+
+const DeviceProbe& probed() {
+    const nb::gil_scoped_release unlocked;  // the first call takes a while
+    return probe_devices();
+}
+
+// Why no work can be done on a device; empty: it can.
+std::string device_problem(int device) {
+    const DeviceProbe& found = probed();
+    if (!found.reason.empty()) return found.reason;
+    if (device < 0 || static_cast<std::size_t>(device) >= found.devices.size()) {
+        return "there is no device of that number";
+    }
+    return found.devices[static_cast<std::size_t>(device)].reason;
+}
+
+void check_device(int device) {
+    if (const std::string problem = device_problem(device); !problem.empty()) {
+        raise({ErrorCode::unsupported, "cuda:" + std::to_string(device) + " cannot be used: " + problem});
+    }
+}
+
+// The stream as the core takes it. The default stream of a thread means another one in each thread: it is waited for here, in
+// the thread that gave it.
+StreamHandle given_stream(int device, std::uintptr_t stream) {
+    constexpr std::uintptr_t kLegacyDefault = 1;
+    constexpr std::uintptr_t kPerThreadDefault = 2;
+    if (stream == kLegacyDefault) return nullptr;
+    const auto handle = reinterpret_cast<StreamHandle>(stream);
+    if (stream != kPerThreadDefault) return handle;
+    DeviceStatus status;
+    {
+        const nb::gil_scoped_release unlocked;
+        status = device_runtime()->wait_stream(device, handle);
+    }
+    take(to_result(status));
+    return nullptr;
+}
+
+DeviceArray device_array(DType dtype, std::vector<std::uint64_t> shape, std::vector<std::int64_t> strides,
+                         std::uintptr_t address, int device, std::uintptr_t stream, bool swap) {
+    check_device(device);
+    DeviceArray array;
+    array.device = device;
+    array.data = reinterpret_cast<const void*>(address);
+    array.dtype = dtype;
+    array.shape = std::move(shape);
+    array.strides = std::move(strides);
+    array.swap = swap;
+    take(check_array(array));
+    array.stream = given_stream(device, stream);
+    return array;
+}
+
+// The device that memory lies on, -1 for the host's; None where nobody can say.
+nb::object device_of(std::uintptr_t address) {
+    const DeviceRuntime* runtime = nullptr;
+    int device = kHostMemory;
+    DeviceStatus status;
+    {
+        const nb::gil_scoped_release unlocked;
+        if (!probe_devices().usable().empty()) runtime = device_runtime();
+        if (runtime != nullptr) status = runtime->place_of(reinterpret_cast<const void*>(address), &device);
+    }
+    if (runtime == nullptr || status.failed) return nb::none();
+    return nb::int_(device);
+}
+
+// What was found, and why something is not used.
+nb::dict devices() {
+    const DeviceProbe& found = probed();
+    nb::dict d;
+    d["library"] = found.library;
+    d["reason"] = found.reason;
+    d["runtime_version"] = found.runtime_version;
+    d["driver_version"] = found.driver_version;
+    nb::list list;
+    for (const DeviceFacts& f : found.devices) {
+        nb::dict one;
+        one["name"] = std::string(f.name);
+        one["bus"] = std::string(f.bus);
+        one["compute"] = nb::make_tuple(f.compute_major, f.compute_minor);
+        one["multiprocessors"] = f.multiprocessors;
+        one["memory_bytes"] = f.memory_bytes;
+        one["free_bytes"] = f.free_bytes;
+        one["usable"] = f.usable;
+        one["reason"] = std::string(f.reason);
+        list.append(one);
+    }
+    d["devices"] = list;
+    nb::dict storage;
+    const auto& direct = []() -> const DirectStorageFacts& {
+        const nb::gil_scoped_release unlocked;
+        return probe_direct_storage();
+    }();
+    storage["available"] = direct.available;
+    storage["library"] = direct.library;
+    storage["reason"] = direct.reason;
+    d["direct_storage"] = storage;
+    return d;
+}
+
+DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage) {
+    DeviceChoice choice;
+    if (use == "cpu") {
+        choice.use = DeviceUse::cpu;
+    } else if (use == "cuda") {
+        choice.use = DeviceUse::gpu;
+    } else if (use != "auto") {
+        raise({ErrorCode::invalid_argument, "device must be auto, cpu or cuda"});
+    }
+    choice.devices = std::move(devices);
+    choice.direct_storage = direct_storage;
+    return choice;
+}
 
 // Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
 StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io, nb::object progress) {
@@ -170,6 +291,9 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     d["method"] = method_name(r.method);
     d["reason"] = r.reason;
     d["io"] = r.io;
+    d["device"] = r.device;
+    d["device_reason"] = r.device_reason;
+    d["device_seconds"] = r.device_seconds;
     d["scalars"] = r.scalars;
     d["chunks"] = r.chunks;
     d["different"] = r.read.different;
@@ -364,12 +488,15 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
 nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
                  PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
                  const std::string& method, int threads, std::uint64_t memory, const std::string& io,
-                 const std::string& cache, nb::object progress) {
+                 const std::string& cache, nb::object progress, const std::string& device,
+                 std::vector<int> devices) {
     CompareOptions options;
+    const bool direct_storage = io == "gds";
     options.rule = {{atol, rtol}, nan_equal};
     options.method = parse_method(method);
-    options.stream = stream_options(threads, memory, io, progress);
+    options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, progress);
     options.cache = parse_cache(cache);
+    options.device = parse_device(device, std::move(devices), direct_storage);
     const auto side = [](Source* source, PyMetadata* metadata, std::size_t field) {
         FieldSide s;
         s.elements = source == nullptr ? nullptr : source->elements.get();
@@ -457,7 +584,8 @@ nb::dict history_dict(const History& h) {
 struct PyHistoryWriter {
     std::unique_ptr<HistoryWriter> writer;
 
-    // fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None); the memory stays alive.
+    // fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place); the memory stays alive.
+    // place: None on the host, (device, strides, stream, swap) on a device.
     nb::dict capture(std::int64_t step, const nb::list& fields, int threads) {
         std::vector<CapturedField> captured;
         for (nb::handle entry : fields) {
@@ -471,6 +599,14 @@ struct PyHistoryWriter {
             f.order = nb::cast<bool>(t[5]) ? ArrayOrder::column_major : ArrayOrder::row_major;
             f.own_tolerance = !t[6].is_none();
             if (f.own_tolerance) f.tolerance = {nb::cast<double>(t[6]), nb::cast<double>(t[7])};
+            if (!t[8].is_none()) {
+                const auto [device, strides, stream, swap] =
+                    nb::cast<std::tuple<int, std::vector<std::int64_t>, std::uintptr_t, bool>>(t[8]);
+                f.device = device_array(f.dtype, f.shape, strides, nb::cast<std::uintptr_t>(t[3]), device,
+                                        stream, swap);
+                f.data = nullptr;
+                f.stride = 0;
+            }
             captured.push_back(std::move(f));
         }
         const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
@@ -502,6 +638,10 @@ NB_MODULE(_core, m) {
     });
     m.def("backend_override_ignored", [] { return std::string(backend_override_ignored()); });
     m.def("uring_available", &uring_available);
+    m.def("devices", &devices);
+    m.def("device_problem", &device_problem, "device"_a);
+    m.def("device_of", &device_of, "address"_a);
+    m.def("dlpack_facts", &dlpack_facts, "capsule"_a);
     m.def("worker_count", [] { return worker_count({}); });
     m.def("xxh3", [](const nb::bytes& b) {
         return xxh3({reinterpret_cast<const std::byte*>(b.c_str()), b.size()});
@@ -523,6 +663,16 @@ NB_MODULE(_core, m) {
                 std::move(owner)};
         },
         "dtype"_a, "items"_a, "address"_a, "stride"_a, "swap"_a, "owner"_a);
+    m.def(
+        "device_source",
+        [](const std::string& dtype, std::vector<std::uint64_t> shape, std::vector<std::int64_t> strides,
+           std::uintptr_t address, int device, std::uintptr_t stream, bool swap, nb::object owner) {
+            return Source{
+                std::make_shared<DeviceSource>(device_array(
+                    parse_dtype(dtype), std::move(shape), std::move(strides), address, device, stream, swap)),
+                std::move(owner)};
+        },
+        "dtype"_a, "shape"_a, "strides"_a, "address"_a, "device"_a, "stream"_a, "swap"_a, "owner"_a);
     m.def(
         "file_source",
         [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
@@ -611,7 +761,7 @@ NB_MODULE(_core, m) {
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
-          "progress"_a = nb::none());
+          "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>());
 
     m.def("history_exists", &History::exists);
     m.def("open_history", [](const std::string& path) { return history_dict(take(History::open(path))); });

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import _core
-from .arrays import view
+from .arrays import DeviceArrayView, taken, view
 from .errors import TwinrunError
 from .settings import check_settings, checked_path, step_number, utf8
 
@@ -92,10 +92,13 @@ class Run:
             raise TwinrunError("the run is closed", where=self._path)
         return self._writer
 
-    def capture(self, step: int, fields: Mapping[str, object]) -> CaptureFacts:
+    def capture(self, step: int, fields: Mapping[str, object], *, stream: object = None) -> CaptureFacts:
         """Commits one step: when it returns, the step is on storage and the arrays may change.
 
-        fields: {name: array}; anything that numpy takes for an array of numbers, any shape, 0-d and empty included.
+        fields: {name: array}; anything that numpy takes for an array of numbers, any shape, 0-d and empty included, and
+        arrays on GPUs (DLPack or __cuda_array_interface__), which are digested there: without keep_data no element is
+        copied to the host. stream: the one whose work makes those arrays, as a handle or an object of PyTorch, CuPy or
+        Numba; by default what the arrays themselves say.
         """
         writer = self._open()
         number = step_number(step)
@@ -104,16 +107,21 @@ class Run:
             name = utf8(str(given), "the name of a field")
             if name in views:
                 raise TwinrunError(f"two fields of the name {name!r}", where=self._path)
-            views[name] = view(name, array)
+            views[name] = taken(name, array, stream)
         entries = []
         keep = []
         for name, v in views.items():
+            atol, rtol = self._tolerances.get(name, (None, None))
+            if isinstance(v, DeviceArrayView):
+                keep.append(v)
+                place = (v.device, v.strides, v.stream, v.swap)
+                entries.append((name, v.dtype, v.shape, v.address, 0, v.fortran_order, atol, rtol, place))
+                continue
             if v.swap:  # histories hold native byte order
                 native = v.owner.astype(v.owner.dtype.newbyteorder("="))
                 v = view(name, native)
             keep.append(v)
-            atol, rtol = self._tolerances.get(name, (None, None))
-            entries.append((name, v.dtype, v.shape, v.address, v.stride, v.fortran_order, atol, rtol))
+            entries.append((name, v.dtype, v.shape, v.address, v.stride, v.fortran_order, atol, rtol, None))
         facts = writer.capture(number, entries, self._threads)
         del keep
         return CaptureFacts(**facts)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from . import _core
 from .errors import Incomparable, TwinrunError
 from .indexing import FLOATING, build, field_plan
-from .settings import check_settings
+from .settings import check_settings, chosen_devices
 from .subject import FieldRef, Place, Subject, open_subject
 
 __all__ = ["Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
@@ -41,6 +41,8 @@ class FieldComparison:
     even a bound is known). max_rel_diff, rms_diff: of |a - b| / |a| and |a - b| over the elements that differ.
     histogram: of |a - b| over the elements that were read; histogram_different over those that differ.
     A NaN against a number, or an infinity against anything else, counts as an infinite difference.
+    device: where elements and sketches were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there; device_seconds: of
+    copies to devices and their kernels, added up over devices.
     """
 
     step: int | None
@@ -83,6 +85,9 @@ class FieldComparison:
     io: str
     seconds: float
     warnings: list[str] = field(default_factory=list)
+    device: str = "cpu"
+    device_reason: str = ""
+    device_seconds: float = 0.0
 
     @property
     def same(self) -> bool:
@@ -103,6 +108,7 @@ class Comparison:
 
     fields: by step, rank and field. seconds: of all work. not_compared: datasets of types that are not compared (text),
     left out on both sides or one; the notes name them. notes: what the user should know (left-out datasets, …).
+    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …).
     """
 
     a: str
@@ -114,6 +120,17 @@ class Comparison:
     bytes_read: int
     notes: list[str]
     not_compared: int = 0
+    device_asked: str = "auto"
+
+    @property
+    def device(self) -> str:
+        """Where fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'."""
+        return ", ".join(sorted({f.device for f in self.fields}))
+
+    @property
+    def device_seconds(self) -> float:
+        """Of copies to devices and their kernels, in all fields."""
+        return sum(f.device_seconds for f in self.fields)
 
     @property
     def same(self) -> bool:
@@ -203,7 +220,21 @@ def _place_text(place: Place) -> str:
     return f"rank {rank}" if step is None else f"step {step}, rank {rank}"
 
 
-def _matched_places(a: Subject, b: Subject, steps: Callable[[int | None], bool] | None) -> list[Place]:
+def _matched_places(
+    a: Subject, b: Subject, steps: Callable[[int | None], bool] | None
+) -> list[tuple[Place, Place]]:
+    """The places to compare, of both: the same, unless one is arrays, which have no step and belong to any single one."""
+    arrays, other = (a, b) if a.kind == "arrays" else (b, a)
+    if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
+        places = [p for p in other.places if steps is None or steps(p[0])]
+        if len(places) != 1:
+            raise Incomparable(
+                f"{len(places)} steps and ranks are chosen, and arrays compare with one",
+                where=other.label,
+                fix="choose one with steps",
+            )
+        none = arrays.places[0]
+        return [(none, places[0]) if arrays is a else (places[0], none)]
     places_a = [p for p in a.places if steps is None or steps(p[0])]
     places_b = [p for p in b.places if steps is None or steps(p[0])]
     if not places_a and not places_b:
@@ -217,7 +248,7 @@ def _matched_places(a: Subject, b: Subject, steps: Callable[[int | None], bool] 
                 where=there.label,
                 fix="compare the common ones with --steps",
             )
-    return places_a
+    return [(p, p) for p in places_a]
 
 
 def _matched_fields(
@@ -288,6 +319,8 @@ class _Settings:
     memory: int
     io: str
     cache: str
+    device: str
+    devices: list[int]
     progress: Callable[[str, int, int], None] | None
 
     def tolerance(self, a: FieldRef, b: FieldRef) -> tuple[float, float]:
@@ -328,7 +361,7 @@ def _build_on_the_fly(
         lambda _: plan,
         threads=settings.threads,
         memory=settings.memory,
-        io=settings.io,
+        io="auto" if settings.io == "gds" else settings.io,
         cache=settings.cache,
     )
     stage = {
@@ -407,6 +440,8 @@ def _compare_field(a: FieldRef, b: FieldRef, place: Place, settings: _Settings) 
                 io=settings.io,
                 cache=settings.cache,
                 progress=progress,
+                device=settings.device,
+                devices=settings.devices,
             )
         except TwinrunError as e:
             raise type(e)(f"{_place_text(place)}: field {a.name!r}: {e}") from None
@@ -485,6 +520,9 @@ def _facts(
         io=r["io"],
         seconds=seconds,
         warnings=r["warnings"],
+        device=r["device"],
+        device_reason=r["device_reason"],
+        device_seconds=r["device_seconds"],
     )
 
 
@@ -506,18 +544,22 @@ def compare(
     memory: int = 1 << 30,
     io: str = "auto",
     cache: str = "auto",
+    device: str = "auto",
+    stream: object = None,
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
-    a, b: histories, folders, files, arrays or {name: array}; a is the reference. Elements differ where
+    a, b: histories, folders, files, arrays or {name: array}, on the host or on a GPU; a is the reference. Elements differ where
     |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
     metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers.
     equal_nan: a NaN equals a NaN. method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
     'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'.
     residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
-    buffers at most. io: 'auto', 'uring' or 'pread'. cache: 'auto', 'buffered' or 'direct' reads.
+    buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
+    device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
+    whose work makes arrays on a GPU, as a handle or an object of PyTorch, CuPy or Numba; else what the arrays say.
     options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then.
 
     Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
@@ -525,12 +567,15 @@ def compare(
     start = time.perf_counter()
     if method not in METHODS:
         raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
-    check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
+    check_settings(
+        threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io, gds=True
+    )
     if cache not in ("auto", "buffered", "direct"):
         raise TwinrunError(f"cache must be auto, buffered or direct, not {cache!r}")
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
+    use, devices = chosen_devices(device)
     settings = _Settings(
         None if atol is None else float(atol),
         None if rtol is None else float(rtol),
@@ -543,15 +588,18 @@ def compare(
         memory,
         io,
         cache,
+        use,
+        devices,
         progress,
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
-    subject_a, subject_b = open_subject(a, options), open_subject(b, options)
+    subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     results: list[FieldComparison] = []
     opening = 0
-    for place in _matched_places(subject_a, subject_b, chosen_steps):
-        with subject_a.open(place, use_metadata) as in_a, subject_b.open(place, use_metadata) as in_b:
+    for place_a, place_b in _matched_places(subject_a, subject_b, chosen_steps):
+        place = place_b if place_a[0] is None else place_a
+        with subject_a.open(place_a, use_metadata) as in_a, subject_b.open(place_b, use_metadata) as in_b:
             pairs = _matched_fields(subject_a, subject_b, in_a, in_b, globs, place)
             opened = {id(m): m for pair in pairs for m in (ref.metadata for ref in pair) if m is not None}
             opening += sum(m.bytes_read for m in opened.values())  # headers and directories
@@ -569,4 +617,5 @@ def compare(
         bytes_read=bytes_read,
         notes=notes,
         not_compared=subject_a.left_out + subject_b.left_out,
+        device_asked=str(device),
     )

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 
-from .errors import FormatError, TwinrunError
+from . import _core
+from .errors import FormatError, TwinrunError, Unsupported
 
-__all__ = ["check_settings", "checked_path", "step_number", "utf8"]
+__all__ = ["check_settings", "checked_path", "chosen_devices", "step_number", "utf8"]
 
 _MOST_THREADS = 4096
 
 
 def check_settings(
-    *, threads: int = 0, memory: int = 1, residue_bits: int = 4, chunk_bytes: int = 4096, io: str = "auto"
+    *,
+    threads: int = 0,
+    memory: int = 1,
+    residue_bits: int = 4,
+    chunk_bytes: int = 4096,
+    io: str = "auto",
+    gds: bool = False,
 ) -> None:
-    """Raises TwinrunError for what no comparison or capture can use."""
+    """Raises TwinrunError for what no comparison or capture can use. gds: io may be that too."""
     if not 0 <= threads <= _MOST_THREADS:
         raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
     if not 0 <= memory < 1 << 62:
@@ -26,8 +34,40 @@ def check_settings(
         raise TwinrunError(
             f"the chunk size must be a power of two from 4096 to 1048576 bytes, not {chunk_bytes!r}"
         )
-    if io not in ("auto", "uring", "pread"):
-        raise TwinrunError(f"io must be auto, uring or pread, not {io!r}")
+    if io not in ("auto", "uring", "pread") and not (gds and io == "gds"):
+        raise TwinrunError(f"io must be auto, uring{', pread or gds' if gds else ' or pread'}, not {io!r}")
+
+
+def chosen_devices(device: object) -> tuple[str, list[int]]:
+    """('auto' | 'cpu' | 'cuda', numbers) of 'auto', 'cpu', 'cuda', 'cuda:1', 'cuda:0,2' or 'cuda:0-3'; no number: all.
+
+    Raises TwinrunError for anything else, Unsupported where a device that is asked for cannot be used.
+    """
+    text = str(device).strip().lower()
+    if text in ("auto", "cpu"):
+        return text, []
+    if text != "cuda" and not re.fullmatch(
+        r"cuda:[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", text
+    ):
+        raise TwinrunError(
+            f"device {str(device)!r:.60} is not understood", fix="write auto, cpu, cuda, cuda:0 or cuda:0,1"
+        )
+    numbers: list[int] = []
+    for part in text[5:].split(",") if text != "cuda" else ():
+        low, dash, high = part.partition("-")
+        numbers.extend(range(int(low), int(high if dash else low) + 1))
+    found = _core.devices()
+    if found["reason"]:
+        raise Unsupported(
+            f"no GPU can be used: {found['reason']}", fix="leave out the device, or ask for the cpu"
+        )
+    for number in numbers:
+        if number >= len(found["devices"]):
+            last = len(found["devices"]) - 1
+            raise Unsupported(f"there is no cuda:{number}", fix=f"devices are cuda:0 to cuda:{last}")
+        if found["devices"][number]["reason"]:
+            raise Unsupported(f"cuda:{number} cannot be used: {found['devices'][number]['reason']}")
+    return "cuda", list(dict.fromkeys(numbers))
 
 
 def step_number(step: object) -> int:

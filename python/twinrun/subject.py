@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import _core
-from .arrays import view
+from .arrays import DeviceArrayView, taken
 from .errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
 from .formats import Field, FileContent, formats, open_file
 from .formats.files import reading
@@ -109,6 +109,10 @@ class FieldRef:
             return None
         if self.memory is not None:
             m = self.memory
+            if isinstance(m, DeviceArrayView):
+                return _core.device_source(
+                    m.dtype, m.shape, m.strides, m.address, m.device, m.stream, m.swap, m.owner
+                )
             return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
         if self.extents is not None:
             return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
@@ -251,11 +255,13 @@ class Subject:
 
 
 class _Arrays(Subject):
-    def __init__(self, arrays: Mapping[str, object], label: str, one_array: bool = False) -> None:
+    def __init__(
+        self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
+    ) -> None:
         super().__init__("arrays", label, [(None, 0)], one_array=one_array)
         self._refs = {}
         for name, array in arrays.items():
-            v = view(name, array)
+            v = taken(name, array, stream)
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
             self._refs[name] = ref
 
@@ -388,18 +394,18 @@ def _one_array_format(name: str) -> bool:
     return known is not None and known.one_array
 
 
-def open_subject(what: object, options: Mapping[str, object] | None = None) -> Subject:
+def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
     """The subject that a path, an array or a mapping {name: array} is.
 
-    options: of formats (format, dtype, shape, …). Raises MissingFile, FormatError.
+    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises MissingFile, FormatError.
     """
     options = dict(options or {})
     if isinstance(what, Mapping):
         if not what:
             raise TwinrunError("an empty mapping has nothing to compare")
-        return _Arrays({str(k): v for k, v in what.items()}, "arrays")
+        return _Arrays({str(k): v for k, v in what.items()}, "arrays", stream=stream)
     if not isinstance(what, (str, os.PathLike)):
-        return _Arrays({"array": what}, "array", one_array=True)
+        return _Arrays({"array": what}, "array", one_array=True, stream=stream)
     path = checked_path(what)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")

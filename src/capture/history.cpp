@@ -110,6 +110,44 @@ std::string step_folder(std::int64_t step) {
     return name;
 }
 
+constexpr std::size_t kWriteBytes = 8 << 20;
+
+// An array's items, without the gaps of a stride.
+Result<> write_data(OutputFile& output, std::uint64_t offset, const CapturedField& field,
+                    std::uint64_t items) {
+    const std::size_t item = item_bytes(field.dtype);
+    const auto* from = static_cast<const std::byte*>(field.data);
+    const std::uint64_t stride = field.stride == 0 ? item : field.stride;
+    const std::uint64_t per_write = kWriteBytes / item;
+    std::vector<std::byte> packed;
+    for (std::uint64_t at = 0; at < items; at += per_write) {
+        const std::uint64_t count = std::min(per_write, items - at);
+        std::span<const std::byte> bytes{from + at * stride, count * item};
+        if (stride != item) {
+            packed.resize(count * item);
+            for (std::uint64_t k = 0; k < count; ++k) {
+                std::memcpy(packed.data() + k * item, from + (at + k) * stride, item);
+            }
+            bytes = packed;
+        }
+        TWR_CHECK(output.write_at(offset + at * item, bytes));
+    }
+    return success();
+}
+
+// The same from a device, with the checksums of what came.
+Result<> write_device_data(OutputFile& output, std::uint64_t offset, const DeviceArray& array,
+                           std::vector<std::uint64_t>& sums) {
+    static_assert(kWriteBytes % kDataSumBytes == 0);
+    const std::size_t item = item_bytes(array.dtype);
+    return copy_out(
+        array, kWriteBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
+            for (std::size_t at = 0; at < bytes.size(); at += kDataSumBytes)
+                sums.push_back(xxh3(bytes.subspan(at, std::min(kDataSumBytes, bytes.size() - at))));
+            return output.write_at(offset + first * item, bytes);
+        });
+}
+
 }  // namespace
 
 std::string seal_line(std::string json_object) {
@@ -296,7 +334,11 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
     files.metadata = "rank-00000.twm";
     Directory directory;
     directory.step = step;
-    std::vector<std::unique_ptr<MemorySource>> sources;
+    std::vector<std::unique_ptr<MemorySource>> sources;  // of each field; null: on a device
+    // Fields on devices, whose digests are made together.
+    std::vector<std::size_t> on_devices;
+    std::vector<const DeviceArray*> arrays;
+    std::vector<std::vector<std::uint64_t>> sums;  // of each of these, if their bytes come to the host
     std::uint64_t end = 0;
     for (const CapturedField& f : fields) {
         FieldPlan plan;
@@ -317,8 +359,19 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
         FieldMetadata& field = *planned;
         const std::uint64_t items = field.items();
         if (settings.keep_data && items != 0) field.extents.push_back({0, end, item, items});
-        sources.push_back(
-            std::make_unique<MemorySource>(f.dtype, items, f.data, f.stride == 0 ? item : f.stride, false));
+        if (f.device) {
+            auto checked = check_array(*f.device);
+            if (checked && (f.device->dtype != f.dtype || f.device->items() != items)) {
+                checked = Error{ErrorCode::mismatch, "the device array has another type or size"};
+            }
+            if (!checked) return where(std::move(checked).error().at("field '" + f.name + "'"));
+            on_devices.push_back(directory.fields.size());
+            arrays.push_back(&*f.device);
+            sources.push_back(nullptr);
+        } else {
+            sources.push_back(std::make_unique<MemorySource>(f.dtype, items, f.data,
+                                                             f.stride == 0 ? item : f.stride, false));
+        }
         directory.fields.push_back(std::move(field));
         if (settings.keep_data) end = round_up(end + items * item, kPageBytes);
     }
@@ -328,27 +381,20 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
         TWR_TRY(auto output, system_.create(data, end));
         for (std::size_t i = 0; i < fields.size(); ++i) {
             const FieldMetadata& field = directory.fields[i];
-            if (field.extents.empty()) continue;
+            if (field.extents.empty()) {
+                if (fields[i].device) sums.emplace_back();
+                continue;
+            }
             const std::size_t item = item_bytes(field.dtype);
             const std::uint64_t items = field.items();
-            const auto* from = static_cast<const std::byte*>(fields[i].data);
-            const std::uint64_t stride = fields[i].stride == 0 ? item : fields[i].stride;
-            const std::uint64_t per_write = (8U << 20) / item;
-            std::vector<std::byte> packed;
-            for (std::uint64_t at = 0; at < items; at += per_write) {
-                const std::uint64_t count = std::min(per_write, items - at);
-                std::span<const std::byte> bytes{from + at * stride, count * item};
-                if (stride != item) {
-                    packed.resize(count * item);
-                    for (std::uint64_t k = 0; k < count; ++k) {
-                        std::memcpy(packed.data() + k * item, from + (at + k) * stride, item);
-                    }
-                    bytes = packed;
-                }
-                TWR_CHECK(output->write_at(field.extents.front().offset + at * item, bytes));
+            const std::uint64_t offset = field.extents.front().offset;
+            if (fields[i].device) {
+                TWR_CHECK(write_device_data(*output, offset, *fields[i].device, sums.emplace_back()));
+            } else {
+                TWR_CHECK(write_data(*output, offset, fields[i], items));
             }
             // The next field begins on a page, and the last one ends on one.
-            const std::uint64_t used = field.extents.front().offset + items * item;
+            const std::uint64_t used = offset + items * item;
             const std::vector<std::byte> padding(round_up(used, kPageBytes) - used);
             if (!padding.empty()) TWR_CHECK(output->write_at(used, padding));
         }
@@ -360,8 +406,10 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
     const std::string metadata = (fs::path(folder) / files.metadata).string();
     {
         TWR_TRY(auto writer, MetadataWriter::create(system_, metadata, std::move(directory)));
-        for (std::size_t i = 0; i < fields.size(); ++i)
-            TWR_CHECK(build_field(*writer, i, *sources[i], options));
+        for (std::size_t i = 0; i < fields.size(); ++i) {
+            if (sources[i] != nullptr) TWR_CHECK(build_field(*writer, i, *sources[i], options));
+        }
+        if (!arrays.empty()) TWR_CHECK(build_device_fields(*writer, on_devices, arrays, sums));
         TWR_CHECK(writer->finish());
     }
     TWR_CHECK(system_.sync_folder(folder));

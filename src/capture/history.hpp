@@ -11,10 +11,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "compare/build.hpp"
+#include "compare/device_array.hpp"
 #include "metadata/metadata.hpp"
 
 namespace twinrun {
@@ -59,7 +61,8 @@ struct History {
 std::string seal_line(std::string json_object);
 Result<std::string> open_line(const std::string& line);
 
-// An array to capture: C order, dense or with a constant stride between items. The memory is read during capture only.
+// An array to capture: C order, dense or with a constant stride between items, or one on a device. The memory is read during
+// capture only.
 struct CapturedField {
     std::string name;
     DType dtype = DType::f32;
@@ -69,6 +72,9 @@ struct CapturedField {
     ArrayOrder order = ArrayOrder::row_major;
     bool own_tolerance = false;  // else the run's
     Tolerance tolerance;
+    // Set: the elements are these, of the same type and as many; data and stride are not used. Digests are made on the
+    // device. Only if the history keeps data do elements come to the host; else there are no checksums of them either.
+    std::optional<DeviceArray> device;
 };
 
 struct CaptureFacts {

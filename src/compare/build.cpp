@@ -9,6 +9,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "compare/device_build.hpp"
 #include "compare/tuning.hpp"
 #include "tree/build.hpp"
 
@@ -245,6 +246,12 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
                                 const StreamOptions& options) try {
     FieldMetadata& field = writer.directory().fields[number];
     TWR_CHECK(source.prepare());
+    if (const DeviceArray* array = source.device_array(); array != nullptr) {
+        TWR_CHECK(build_device_fields(writer, {&number, 1}, {&array, 1}));
+        StreamStats stats;
+        stats.io = "device";
+        return stats;
+    }
     BuildJob job(field, source, worker_count(options), true, nullptr,
                  [&](std::uint64_t offset, std::span<const std::byte> bytes) {
                      return writer.write(number, Section::residues, offset, bytes);
@@ -262,6 +269,34 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" +
                                                writer.directory().fields[number].name +
                                                "': use larger chunks"};
+}
+
+Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,
+                             std::span<const DeviceArray* const> arrays,
+                             std::span<std::vector<std::uint64_t>> data_sums) try {
+    std::vector<const FieldMetadata*> fields;
+    for (const std::size_t number : numbers)
+        fields.push_back(&writer.directory().fields[number]);
+    std::vector<BuiltField> built;
+    TWR_CHECK(build_on_device(fields, arrays, built, {},
+                              [&](std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
+                                  return writer.write(numbers[field], Section::residues, offset, bytes);
+                              }));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        FieldMetadata& field = writer.directory().fields[numbers[i]];
+        field.counts = built[i].counts;
+        field.largest_sampled = built[i].largest;
+        TWR_CHECK(writer.write(numbers[i], Section::tree, 0, little_endian_bytes(built[i].tree)));
+        TWR_CHECK(writer.write(numbers[i], Section::fine, 0, little_endian_bytes(built[i].fine)));
+        if (data_sums.empty()) {
+            field.sections[static_cast<std::size_t>(Section::data_sums)].length = 0;
+        } else {
+            TWR_CHECK(writer.write(numbers[i], Section::data_sums, 0, little_endian_bytes(data_sums[i])));
+        }
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the digests of device arrays"};
 }
 
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
@@ -284,6 +319,7 @@ Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& s
     into.tree = tree_of(field, job.digests);
     into.fine = fine_of(field, job.digests);
     into.counts = job.counts();
+    into.largest = job.largest();
     return stats;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" + field.name + "'"};

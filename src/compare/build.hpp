@@ -26,9 +26,16 @@ struct FieldPlan {
 Result<FieldMetadata> plan_field(FieldPlan plan);
 
 // Digests all of `source` and writes the sections of field `field`; updates its counts in the writer's directory. The
-// result does not depend on threads, memory or backend.
+// result does not depend on threads, memory or backend. A source on a device is digested there, and its data sums are left
+// out: its bytes do not come to the host.
 Result<StreamStats> build_field(MetadataWriter& writer, std::size_t field, ElementSource& source,
                                 const StreamOptions& options);
+
+// The same for fields whose elements are on devices: fields numbers[i] from arrays[i], all in one go. data_sums: empty, to
+// leave them out, or those of each field, as sum_data() makes them.
+Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,
+                             std::span<const DeviceArray* const> arrays,
+                             std::span<std::vector<std::uint64_t>> data_sums = {});
 
 // XXH3-64 of every 1 MiB of the field's element bytes, as Section::data_sums holds them.
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
@@ -41,6 +48,7 @@ struct BuiltField {
     std::vector<std::uint64_t> fine;
     std::vector<std::byte> residues;
     ElementCounts counts;
+    double largest = 0;  // FieldMetadata::largest_sampled
 };
 Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source,
                                     const StreamOptions& options, BuiltField& into);

@@ -7,7 +7,10 @@
 #include <new>
 
 #include "base/checked.hpp"
+#include "compare/device_array.hpp"
+#include "compare/gathered.hpp"
 #include "compare/plan.hpp"
+#include "compare/sketch_job.hpp"
 #include "compare/tuning.hpp"
 #include "tree/walk.hpp"
 
@@ -23,39 +26,6 @@ class Stopwatch {
 
    private:
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-// Statistics gathered by several workers: places, counts and maxima do not depend on the order; sums are kept a slice and
-// added in order, so that the report does not change with threads.
-class Gathered {
-   public:
-    Gathered(int workers, std::uint64_t slices)
-        : workers_(static_cast<std::size_t>(workers)), sums_(slices) {}
-    DifferenceStats& of(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
-    // Call after each slice: moves the worker's sums to the slice.
-    void close(int worker, std::uint64_t slice) {
-        DifferenceStats& mine = of(worker);
-        sums_[slice] = {mine.sum_squares, mine.sum_squares_different};
-        mine.sum_squares = mine.sum_squares_different = 0;
-    }
-    [[nodiscard]] DifferenceStats total() const {
-        DifferenceStats all;
-        for (const DifferenceStats& w : workers_)
-            all.merge(w);
-        for (const Sums& s : sums_) {
-            all.sum_squares += s.all;
-            all.sum_squares_different += s.different;
-        }
-        return all;
-    }
-
-   private:
-    struct Sums {
-        double all = 0;
-        double different = 0;
-    };
-    std::vector<DifferenceStats> workers_;
-    std::vector<Sums> sums_;
 };
 
 // Elements of the chunks that are left: both runs' data, compared exactly.
@@ -161,201 +131,6 @@ class ElementJob final : public SliceJob {
     std::size_t room_b_ = 0;
 };
 
-// Fine digests and residues of the chunks that the tree left open.
-class SketchJob final : public SliceJob {
-   public:
-    SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b,
-              std::span<const Range> chunks, std::int32_t widest, bool elements_at_hand, CacheUse cache,
-              int workers)
-        : sides_{Side{&a, field_a}, Side{&b, field_b}},
-          field_(a.directory().fields[field_a]),
-          shape_(field_.chunking()),
-          widest_(widest) {
-        for (Side& side : sides_) {
-            const FieldMetadata& f = side.file->directory().fields[side.field];
-            const SectionPlace& residues = f.place(Section::residues);
-            const bool aligned = residues.offset % kDirectAlignment == 0 &&
-                                 f.place(Section::fine).offset % kDirectAlignment == 0;
-            const bool cold =
-                cache == CacheUse::direct ||
-                (cache == CacheUse::automatic &&
-                 side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
-            side.direct = aligned && cold && side.file->file().direct_descriptor() >= 0;
-            storage_ = storage_ || side.direct;
-        }
-        const std::uint64_t gap = storage_ ? kGapOnStorage : kGapInCache;
-        plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
-        if (elements_at_hand)
-            plan_ =
-                plan_reads(leave_cheap(), shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
-        const std::uint64_t pages = plan_.most_windows * 2 * kPageBytes;
-        room_ = round_up(plan_.largest_slice * shape_.residue_bytes_per_chunk + pages, kPageBytes) +
-                round_up(plan_.largest_slice * 8 + pages, kPageBytes);
-        open_.resize(plan_.slices.size());
-        for (int w = 0; w < workers; ++w)
-            drift_.emplace_back();
-    }
-    [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
-    [[nodiscard]] std::size_t buffer_bytes() const override { return 2 * room_; }
-    [[nodiscard]] std::uint64_t total_bytes() const override {
-        return plan_.chunks_read * (shape_.residue_bytes_per_chunk + 8) * 2;
-    }
-    [[nodiscard]] bool on_storage() const override { return storage_; }
-
-    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
-        for (Side& side : sides_) {
-            std::byte* to = buffer;
-            for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
-                for (const Section section : {Section::fine, Section::residues}) {
-                    const Pages pages = pages_of(section, plan_.windows[w]);
-                    const SectionPlace& place = side.file->directory().fields[side.field].place(section);
-                    ReadRequest request;
-                    request.file = &side.file->file();
-                    request.offset = place.offset + pages.begin;
-                    request.at_least = pages.end - pages.begin;
-                    request.direct = side.direct;
-                    request.bytes = side.direct ? round_up(request.at_least, kPageBytes) : request.at_least;
-                    request.to = to;
-                    requests.push_back(request);
-                    to += round_up(pages.end - pages.begin, kPageBytes);
-                }
-            }
-            buffer += room_;
-        }
-        return success();
-    }
-
-    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
-        const DigestKernels& kernels = digest_kernels();
-        const unsigned bits = field_.settings.rule.residue_bits;
-        Drift& drift = drift_[static_cast<std::size_t>(worker)];
-        std::size_t used = 0;
-        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
-            const Window& window = plan_.windows[w];
-            std::array<std::array<const std::byte*, 2>, 2>
-                at{};  // [section][side]: of the window's first chunk
-            for (const Section section : {Section::fine, Section::residues}) {
-                const Pages pages = pages_of(section, window);
-                const std::size_t bytes = pages.end - pages.begin;
-                for (std::size_t s = 0; s < 2; ++s) {
-                    const std::byte* from = buffer + s * room_ + used;
-                    TWR_CHECK(sides_[s].file->check_pages(sides_[s].field, section, pages.begin / kPageBytes,
-                                                          {from, bytes}));
-                    at[section == Section::residues][s] = from + (window.begin * unit(section) - pages.begin);
-                }
-                used += round_up(bytes, kPageBytes);
-            }
-            for (std::size_t p = window.first_part; p < window.last_part; ++p) {
-                for (std::uint64_t c = plan_.parts[p].begin; c < plan_.parts[p].end; ++c) {
-                    const std::uint64_t from = c - window.begin;
-                    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
-                        shape_.chunk_scalars, field_.scalars() - c * shape_.chunk_scalars));
-                    const SketchVerdict verdict =
-                        check_sketch(kernels, shape_, n, bits, widest_, fine(at[0][0], from),
-                                     fine(at[0][1], from), at[1][0] + from * shape_.residue_bytes_per_chunk,
-                                     at[1][1] + from * shape_.residue_bytes_per_chunk);
-                    if (verdict.proven) {
-                        for (std::size_t i = 0; i < verdict.counts.size(); ++i)
-                            drift.counts[i] += verdict.counts[i];
-                    } else if (auto& open = open_[slice]; !open.empty() && open.back().end == c) {
-                        open.back().end = c + 1;
-                    } else {
-                        open.push_back({c, c + 1});
-                    }
-                }
-            }
-        }
-        return success();
-    }
-
-    // Chunks that the sketches did not prove equal, in order.
-    [[nodiscard]] std::vector<Range> open() const {
-        std::vector<Range> some = left_;
-        for (const auto& slice : open_)
-            some.insert(some.end(), slice.begin(), slice.end());
-        std::sort(some.begin(), some.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
-        std::vector<Range> all;
-        for (const Range& r : some) {
-            if (!all.empty() && all.back().end == r.begin) {
-                all.back().end = r.end;
-            } else {
-                all.push_back(r);
-            }
-        }
-        return all;
-    }
-    // Chunks whose sketches were read.
-    [[nodiscard]] std::uint64_t chunks_read() const {
-        std::uint64_t n = 0;
-        for (const Range& r : plan_.parts)
-            n += r.size();
-        return n;
-    }
-    [[nodiscard]] std::array<std::uint64_t, 8> counts() const {
-        std::array<std::uint64_t, 8> all{};
-        for (const Drift& d : drift_) {
-            for (std::size_t i = 0; i < all.size(); ++i)
-                all[i] += d.counts[i];
-        }
-        return all;
-    }
-
-   private:
-    static constexpr std::uint64_t kMostWindows = 32;
-    struct Side {
-        MetadataFile* file;
-        std::size_t field;
-        bool direct = false;
-    };
-    struct alignas(64) Drift {
-        std::array<std::uint64_t, 8> counts{};
-    };
-    struct Pages {
-        std::uint64_t begin;
-        std::uint64_t end;
-    };
-    // A few chunks far from others: the pages that hold their sketches are no fewer than those of their elements, which
-    // say more. Keeps these in left_ and returns the other chunks.
-    std::vector<Range> leave_cheap() {
-        std::vector<Range> kept;
-        for (const Window& window : plan_.windows) {
-            std::uint64_t pages = 0;
-            for (const Section section : {Section::fine, Section::residues}) {
-                const Pages p = pages_of(section, window);
-                pages += round_up(p.end - p.begin, kPageBytes);
-            }
-            auto& to = pages >= (window.end - window.begin) * field_.settings.chunk_bytes ? left_ : kept;
-            to.insert(to.end(), plan_.parts.begin() + static_cast<std::ptrdiff_t>(window.first_part),
-                      plan_.parts.begin() + static_cast<std::ptrdiff_t>(window.last_part));
-        }
-        return kept;
-    }
-    [[nodiscard]] std::uint64_t unit(Section section) const {
-        return section == Section::fine ? 8 : shape_.residue_bytes_per_chunk;
-    }
-    [[nodiscard]] Pages pages_of(Section section, const Window& window) const {
-        const std::uint64_t begin = window.begin * unit(section) & ~(kPageBytes - 1);
-        return {begin,
-                std::min(round_up(window.end * unit(section), kPageBytes), field_.section_bytes(section))};
-    }
-    static std::uint64_t fine(const std::byte* digests, std::uint64_t chunk) {
-        std::uint64_t word = 0;
-        __builtin_memcpy(&word, digests + chunk * 8, 8);
-        if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-        return word;
-    }
-    std::array<Side, 2> sides_;
-    const FieldMetadata& field_;
-    ChunkShape shape_;
-    std::int32_t widest_;
-    bool storage_ = false;
-    ReadPlan plan_;
-    std::vector<Range> left_;  // to the elements, unread
-    std::size_t room_ = 0;
-    std::vector<std::vector<Range>> open_;  // of each slice
-    std::vector<Drift> drift_;
-};
-
 std::uint64_t count_chunks(std::span<const Range> ranges) {
     std::uint64_t n = 0;
     for (const Range& r : ranges)
@@ -399,6 +174,60 @@ void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
     }
 }
 
+// Where a stage's work is done, with that in the result. Error: a device was asked for and cannot be had.
+Result<DevicePlace> place_of_stage(const CompareOptions& options, DeviceWork work, FieldResult& result) {
+    work.threads = worker_count(options.stream);
+    TWR_TRY(DevicePlace place, choose_place(options.device, work));
+    result.device_reason = place.reason;
+    if (!place.devices.empty()) result.device = device_names(place.devices);
+    return place;
+}
+
+// After a stage on devices: true if the CPU is to do it again, as devices could not and nobody insists on them.
+bool falls_back(const Error& error, const CompareOptions& options, const std::string& device_before,
+                FieldResult& result) {
+    if (options.device.use != DeviceUse::automatic) return false;
+    if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::unsupported) return false;
+    result.device_reason = result.device + " could not: " + error.message;
+    result.device = device_before;
+    return true;
+}
+
+void note_devices(const DeviceOutcome& outcome, FieldResult& result) {
+    result.device_seconds += outcome.device_seconds;
+    if (!outcome.note.empty()) result.device_reason += "; " + outcome.note;
+}
+
+// What a stage on elements finds, wherever it ran.
+struct ElementsFound {
+    StreamStats stream;
+    DifferenceStats stats;
+    std::uint64_t different_chunks = 0;
+};
+
+Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std::size_t chunk_items,
+                                        std::span<const Range> chunks, const CompareOptions& options,
+                                        FieldResult& result) {
+    DeviceWork work;
+    work.bytes = count_chunks(chunks) * chunk_items * item_bytes(a.dtype()) * 2;
+    if (const DeviceArray* array = a.device_array(); array != nullptr) work.array_a = array->device;
+    if (const DeviceArray* array = b.device_array(); array != nullptr) work.array_b = array->device;
+    const std::string device_before = result.device;
+    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
+    if (!place.devices.empty()) {
+        auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
+                                         options.stream, options.device.direct_storage);
+        if (found) {
+            note_devices(found->outcome, result);
+            return ElementsFound{found->outcome.stream, found->stats, found->different_chunks};
+        }
+        if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
+    }
+    ElementJob job(a, b, chunk_items, chunks, options.rule, worker_count(options.stream));
+    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+    return ElementsFound{stats, job.total(), job.different_chunks()};
+}
+
 Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items,
                       std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
@@ -409,14 +238,14 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
     }
     TWR_CHECK(a.elements->prepare());
     TWR_CHECK(b.elements->prepare());
-    ElementJob job(*a.elements, *b.elements, chunk_items, chunks, options.rule, worker_count(options.stream));
-    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
-    result.read = job.total();
-    result.io = stats.io;
+    TWR_TRY(const ElementsFound found,
+            elements_anywhere(*a.elements, *b.elements, chunk_items, chunks, options, result));
+    result.read = found.stats;
+    result.io = found.stream.io;
     result.elements.ran = true;
     result.elements.chunks_in = count_chunks(chunks);
-    result.elements.chunks_out = job.different_chunks();
-    result.elements.bytes_read += stats.bytes_read;
+    result.elements.chunks_out = found.different_chunks;
+    result.elements.bytes_read += found.stream.bytes_read;
     if (result.read.first != kNowhere) {
         TWR_TRY(result.first_bits_a, read_scalar(*a.elements, result.read.first));
         TWR_TRY(result.first_bits_b, read_scalar(*b.elements, result.read.first));
@@ -426,6 +255,45 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
         TWR_TRY(result.max_bits_b, read_scalar(*b.elements, result.read.max_abs_at));
     }
     result.elements.seconds = watch.seconds();
+    return success();
+}
+
+// The chunks that sketches do not prove, in place of those that the tree left open.
+Result<> run_sketches(const FieldSide& a, const FieldSide& b, std::int32_t widest, std::vector<Range>& open,
+                      const CompareOptions& options, FieldResult& result) {
+    const Stopwatch watch;
+    const std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
+    const auto note = [&](std::vector<Range> left, std::uint64_t chunks_read, const StreamStats& stats) {
+        result.io = stats.io;
+        result.sketch.ran = chunks_read != 0;
+        open = std::move(left);
+        result.sketch.chunks_in = chunks_read;
+        result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - chunks_read);
+        result.sketch.bytes_read =
+            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.sketch.seconds = watch.seconds();
+    };
+    DeviceWork work;
+    work.bytes = count_chunks(open) * (metadata_of(a)->chunking().residue_bytes_per_chunk + 8) * 2;
+    const std::string device_before = result.device;
+    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
+    if (!place.devices.empty()) {
+        auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open,
+                                       widest, elements_at_hand, options.cache, options.stream);
+        if (found) {
+            note_devices(found->outcome, result);
+            note(std::move(found->open), found->chunks_read, found->outcome.stream);
+            result.proven.by_cells = found->counts;
+            return success();
+        }
+        if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
+    }
+    SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, widest, elements_at_hand, options.cache,
+                  worker_count(options.stream));
+    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+    note(job.open(), job.chunks_read(), stats);
+    result.proven.by_cells = job.counts();
     return success();
 }
 
@@ -472,21 +340,7 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     result.proven.by_tree = field.scalars() - unproven_scalars;
 
     if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
-        const Stopwatch sketch_watch;
-        before = a.metadata->bytes_read() + b.metadata->bytes_read();
-        const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
-        SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, reach.widest, elements_at_hand,
-                      options.cache, worker_count(options.stream));
-        TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
-        result.io = stats.io;
-        result.sketch.ran = job.chunks_read() != 0;
-        open = job.open();
-        result.sketch.chunks_in = job.chunks_read();
-        result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - job.chunks_read());
-        result.sketch.bytes_read =
-            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
-        result.proven.by_cells = job.counts();
-        result.sketch.seconds = sketch_watch.seconds();
+        TWR_CHECK(run_sketches(a, b, reach.widest, open, options, result));
     }
     if (!open.empty()) {
         const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
@@ -560,6 +414,13 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
         }
     }
     result.scalars = items * scalars_per_item(dtype);
+    if (options.device.use == DeviceUse::gpu) {
+        // Also where no stage comes to need it: what was asked for must be there.
+        TWR_CHECK(choose_place(options.device, {}));
+        result.device_reason = "nothing was left for a device to do";
+    } else {
+        result.device_reason = "nothing was left to choose a device for";
+    }
 
     result.method = options.method;
     if (options.method != Method::direct) {

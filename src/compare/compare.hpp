@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/device_compare.hpp"
 #include "compare/difference.hpp"
 #include "compare/source.hpp"
 #include "compare/stream.hpp"
@@ -28,6 +29,7 @@ struct CompareOptions {
     Method method = Method::automatic;
     StreamOptions stream;
     CacheUse cache = CacheUse::automatic;
+    DeviceChoice device;
 };
 
 // One run's side of a field. elements may be null if the data cannot be had: then only metadata can answer.
@@ -58,6 +60,9 @@ struct FieldResult {
     Method method = Method::direct;
     std::string reason;  // why this method, if it was not asked for
     std::string io;
+    std::string device = "cpu";  // where elements and sketches were compared: "cpu", "cuda:0", "cuda:0-3"
+    std::string device_reason;   // why there
+    double device_seconds = 0;   // that copies to devices and their kernels took, of all devices
     std::uint64_t scalars = 0;
     std::uint64_t chunks = 0;
     DifferenceStats read;  // of the scalars whose elements were read

@@ -1,5 +1,5 @@
-// Private to difference_*.cpp: one pair of float64, and the places of maxima. Every backend decides by these.
-// Static, so that no copy compiled for one instruction set can stand in for another's.
+// Private to difference_*: one pair of values, and the places of maxima. Every backend, host or device, decides by these.
+// Static on the host, so that no copy compiled for one instruction set can stand in for another's.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,12 @@
 
 #include "compare/difference.hpp"
 #include "element/exact.hpp"
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define TWR_PAIR static __host__ __device__ inline
+#else
+#define TWR_PAIR static inline
+#endif
 
 namespace twinrun {
 
@@ -16,26 +22,60 @@ struct Pair {
     bool differs;
 };
 
-static inline Pair compare_pair(double a, double b, const DifferenceRule& rule) {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    constexpr double largest = std::numeric_limits<double>::max();
+inline constexpr double kInfiniteDistance = std::numeric_limits<double>::infinity();
+inline constexpr double kLargestDouble = std::numeric_limits<double>::max();
+
+TWR_PAIR double absolute_value(double x) { return __builtin_fabs(x); }
+
+TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
     if (a == b) return {0, false};
     const bool nan_a = a != a;
     const bool nan_b = b != b;
-    if (nan_a || nan_b) return nan_a && nan_b && rule.nan_equal ? Pair{0, false} : Pair{infinity, true};
-    if (std::fabs(a) == infinity || std::fabs(b) == infinity) return {infinity, true};
-    const double distance = std::fabs(a - b);
-    const double allowed = rule.tolerance.atol + rule.tolerance.rtol * std::fabs(a);
+    if (nan_a || nan_b) {
+        const bool same = nan_a && nan_b && rule.nan_equal;
+        return {same ? 0 : kInfiniteDistance, !same};
+    }
+    if (absolute_value(a) == kInfiniteDistance || absolute_value(b) == kInfiniteDistance)
+        return {kInfiniteDistance, true};
+    const double distance = absolute_value(a - b);
+    const double allowed = rule.tolerance.atol + rule.tolerance.rtol * absolute_value(a);
     // Three roundings part `distance` and `allowed` from their exact values: outside this margin they cannot
     // decide.
     constexpr double margin = 0x1p-50;
     if (distance > allowed * (1 + margin) && distance > 0x1p-1000) return {distance, true};
-    if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= largest)
+    if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= kLargestDouble)
         return {distance, false};
     return {distance, exceeds_exactly(a, b, rule.tolerance)};
 }
 
-static inline void raise(double value, std::uint64_t at, double& maximum, std::uint64_t& maximum_at) {
+// The same for 64-bit integers: d is the exact difference, rounded once.
+struct WholeNumber {
+    std::uint64_t magnitude;
+    bool negative;
+};
+TWR_PAIR WholeNumber whole_number(std::int64_t x) {
+    return {x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x), x < 0};
+}
+TWR_PAIR WholeNumber whole_number(std::uint64_t x) { return {x, false}; }
+
+template <class T>
+TWR_PAIR Pair compare_whole_pair(T a, T b, const DifferenceRule& rule) {
+    if (a == b) return {0, false};
+    const WholeNumber pa = whole_number(a);
+    const WholeNumber pb = whole_number(b);
+    const std::uint64_t apart = a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
+                                      : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a);
+    return {static_cast<double>(apart),
+            exceeds_exactly(pa.magnitude, pa.negative, pb.magnitude, pb.negative, rule.tolerance)};
+}
+TWR_PAIR Pair compare_pair(std::int64_t a, std::int64_t b, const DifferenceRule& rule) {
+    return compare_whole_pair(a, b, rule);
+}
+TWR_PAIR Pair compare_pair(std::uint64_t a, std::uint64_t b, const DifferenceRule& rule) {
+    return compare_whole_pair(a, b, rule);
+}
+
+TWR_PAIR void raise(double value, std::uint64_t at, double& maximum, std::uint64_t& maximum_at) {
     if (value > maximum || (value == maximum && value > 0 && at < maximum_at)) {
         maximum = value;
         maximum_at = at;

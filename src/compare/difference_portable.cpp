@@ -12,30 +12,6 @@ namespace twinrun {
 
 namespace {
 
-struct Integer {
-    std::uint64_t magnitude;
-    bool negative;
-};
-Integer parts(std::int64_t x) {
-    return {x < 0 ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x), x < 0};
-}
-Integer parts(std::uint64_t x) { return {x, false}; }
-
-}  // namespace
-
-template <class T>
-static Pair compare_pair(T a, T b, const DifferenceRule& rule) {
-    if (a == b) return {0, false};
-    const Integer pa = parts(a);
-    const Integer pb = parts(b);
-    const double distance =
-        static_cast<double>(a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
-                                  : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a));
-    return {distance, exceeds_exactly(pa.magnitude, pa.negative, pb.magnitude, pb.negative, rule.tolerance)};
-}
-
-namespace {
-
 template <class Stored, class Value>
 void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index,
                  const DifferenceRule& rule, DifferenceStats* stats) {

@@ -182,6 +182,12 @@ ElementView FileSource::view(std::uint64_t first, std::uint64_t count, std::byte
     return view;
 }
 
+bool FileSource::only_points(std::uint64_t first, std::uint64_t count) const {
+    std::size_t number = 0;
+    pieces(first, count, [&](const Piece&) { ++number; });
+    return number <= 1;
+}
+
 Result<std::uint64_t> read_scalar(ElementSource& source, std::uint64_t scalar) {
     const std::uint64_t item = scalar / scalars_per_item(source.dtype());
     TWR_CHECK(source.prepare());

@@ -15,6 +15,8 @@
 
 namespace twinrun {
 
+struct DeviceArray;
+
 // Whether reads go through the page cache.
 enum class CacheUse : std::uint8_t { automatic, buffered, direct };
 
@@ -38,6 +40,15 @@ class ElementSource {
     virtual Result<> prepare() { return success(); }
     // True if reads mostly go to storage, not to memory: for the planner's gaps.
     [[nodiscard]] virtual bool on_storage() const { return false; }
+    // True if views point into the caller's memory, and no buffer is needed.
+    [[nodiscard]] virtual bool in_memory() const { return false; }
+    // True if view() of these items only points into the buffer and does not look into it: then reads may go to memory
+    // that the host cannot see.
+    [[nodiscard]] virtual bool only_points(std::uint64_t /*first*/, std::uint64_t /*count*/) const {
+        return false;
+    }
+    // The array on a device whose elements these are, if that is where they lie.
+    [[nodiscard]] virtual const DeviceArray* device_array() const { return nullptr; }
 
    private:
     DType dtype_;
@@ -53,6 +64,7 @@ class MemorySource final : public ElementSource {
         return success();
     }
     ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override;
+    [[nodiscard]] bool in_memory() const override { return true; }
 
    private:
     ElementView all_;
@@ -77,6 +89,7 @@ class FileSource final : public ElementSource {
                   std::vector<ReadRequest>& requests) override;
     ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override;
     [[nodiscard]] bool on_storage() const override { return direct_; }
+    [[nodiscard]] bool only_points(std::uint64_t first, std::uint64_t count) const override;
 
    private:
     struct Piece {  // of a request for items: within one extent

@@ -13,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "compare/tuning.hpp"
@@ -24,25 +25,36 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
 
-// Aligned memory, of large pages where there is much of it and the kernel has them: fewer faults, faster pinning.
+// A worker's buffers: the job's, or aligned memory of our own, of large pages where there is much of it and the kernel has
+// them: fewer faults, faster pinning.
 class Memory {
    public:
-    explicit Memory(std::size_t bytes)
-        : alignment_(bytes >= 2 * kLargePage ? kLargePage : kDirectAlignment),
-          data_(static_cast<std::byte*>(
-              ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{alignment_}, std::nothrow))) {
-        if (data_ != nullptr && alignment_ == kLargePage)
-            static_cast<void>(::madvise(data_, bytes, MADV_HUGEPAGE));
+    static Result<Memory> make(SliceJob& job, int worker, std::size_t bytes) {
+        bytes = std::max<std::size_t>(bytes, 1);
+        TWR_TRY(std::byte* const given, job.allocate(worker, bytes));
+        if (given != nullptr) return Memory(given, 0);
+        const std::size_t alignment = bytes >= 2 * kLargePage ? kLargePage : kDirectAlignment;
+        auto* const data =
+            static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment}, std::nothrow));
+        if (data == nullptr) {
+            return Error{ErrorCode::out_of_memory,
+                         "not enough memory for read buffers: give a smaller --memory"};
+        }
+        if (alignment == kLargePage) static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
+        return Memory(data, alignment);
     }
-    ~Memory() { ::operator delete (data_, std::align_val_t{alignment_}); }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
+    ~Memory() {
+        if (alignment_ != 0) ::operator delete (data_, std::align_val_t{alignment_});
+    }
+    Memory(Memory&& other) noexcept : data_(other.data_), alignment_(std::exchange(other.alignment_, 0)) {}
+    Memory& operator=(Memory&&) = delete;
     [[nodiscard]] std::byte* data() const { return data_; }
 
    private:
     static constexpr std::size_t kLargePage = 2 << 20;
-    std::size_t alignment_;
+    Memory(std::byte* data, std::size_t alignment) : data_(data), alignment_(alignment) {}
     std::byte* data_;
+    std::size_t alignment_;  // 0: not ours
 };
 
 // What the workers of one run share.
@@ -74,8 +86,14 @@ class Run {
         if (!options_.poll(done_.load(), total_)) fail({ErrorCode::interrupted, "interrupted"});
     }
 
-    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) {
-        auto result = job_.process(slice, buffer, worker);
+    // True: under way, finish() must follow.
+    Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) {
+        auto result = job_.begin(slice, buffer, worker);
+        if (!result || !result.value()) finished_one();
+        return result;
+    }
+    Result<> finish(std::uint64_t slice, std::byte* buffer, int worker) {
+        auto result = job_.finish(slice, buffer, worker);
         finished_one();
         return result;
     }
@@ -112,12 +130,28 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
     std::vector<ReadRequest> requests;
     std::vector<ReadCompletion> completions;
     std::deque<std::size_t> ready;
+    std::vector<std::size_t> under_way;  // begun, in this order
+    under_way.reserve(slots);            // what has begun must be kept: no allocation then
+    const std::size_t most_under_way = std::max<std::size_t>(1, run.job().most_under_way());
     for (std::size_t i = 0; i < slots; ++i)
         all[i].buffer = memory + i * slot_bytes;
     std::size_t busy = 0;
     bool more = true;
-    // Reads under way point into the buffers: leave only when none is.
+    const auto finish_oldest = [&]() -> Result<> {
+        Slot& slot = all[under_way.front()];
+        under_way.erase(under_way.begin());
+        slot.busy = false;
+        --busy;
+        return run.finish(slot.slice, slot.buffer, worker);
+    };
+    // Reads and other work under way point into the buffers: leave only when none is. What they say no longer matters.
     const auto drain = [&] {
+        while (!under_way.empty()) {
+            try {
+                static_cast<void>(finish_oldest());
+            } catch (const std::exception&) {
+            }
+        }
         while (queue.outstanding() > 0) {
             completions.clear();
             if (!queue.wait(queue.outstanding(), completions)) break;
@@ -160,14 +194,23 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
                 if (!ready.empty()) break;
             }
             if (busy == 0) return success();
-            if (queue.outstanding() > 0) TWR_CHECK(collect(ready.empty() ? 1 : 0));
+            // Reads come by themselves meanwhile: what is under way elsewhere is waited for first, as it frees a slot.
+            if (queue.outstanding() > 0) TWR_CHECK(collect(ready.empty() && under_way.empty() ? 1 : 0));
             if (!ready.empty()) {
-                Slot& slot = all[ready.front()];
-                ready.pop_front();
                 if (run.stopped()) return success();
-                TWR_CHECK(run.process(slot.slice, slot.buffer, worker));
-                slot.busy = false;
-                --busy;
+                if (under_way.size() >= most_under_way) TWR_CHECK(finish_oldest());
+                const std::size_t at = ready.front();
+                ready.pop_front();
+                Slot& slot = all[at];
+                TWR_TRY(const bool goes_on, run.begin(slot.slice, slot.buffer, worker));
+                if (goes_on) {
+                    under_way.push_back(at);
+                } else {
+                    slot.busy = false;
+                    --busy;
+                }
+            } else if (!under_way.empty()) {
+                TWR_CHECK(finish_oldest());
             }
             if (worker == 0) run.poll();
             if (run.stopped()) return success();
@@ -185,10 +228,7 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
 
 // Small jobs: this thread, plain reads.
 Result<> work_inline(Run& run) {
-    const Memory memory(run.job().buffer_bytes());
-    if (memory.data() == nullptr) {
-        return Error{ErrorCode::out_of_memory, "not enough memory for read buffers: give a smaller --memory"};
-    }
+    TWR_TRY(const Memory memory, Memory::make(run.job(), 0, run.job().buffer_bytes()));
     std::vector<ReadRequest> requests;
     while (const auto slice = run.next()) {
         requests.clear();
@@ -198,7 +238,8 @@ Result<> work_inline(Run& run) {
             TWR_CHECK(r.file->read_at(r.offset, {r.to, wanted}));
             run.count_read(wanted);
         }
-        TWR_CHECK(run.process(*slice, memory.data(), 0));
+        TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
+        if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));
         run.poll();
         if (run.stopped()) break;
     }
@@ -230,26 +271,24 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     const std::uint64_t fits = std::max<std::uint64_t>(1, options.memory_bytes / slot_bytes);
     const int workers = static_cast<int>(
         std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()}));
+    const std::size_t most_slots = job.most_slots() == 0 ? kMostSlots : job.most_slots();
     const std::size_t slots =
-        std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, kMostSlots);
+        std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
     // Telling the kernel where reads go pins every page once: worth it where each is used many times.
     const std::size_t worker_bytes = slots * slot_bytes;
     const bool registers =
         job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
-    std::vector<std::unique_ptr<Memory>> memory;  // outlives the queues
+    std::vector<Memory> memory;  // outlives the queues
     std::vector<std::unique_ptr<ReadQueue>> queues;
     for (int w = 0; w < workers; ++w) {
         ReadQueueOptions queue_options;
         queue_options.backend = options.io;
         queue_options.depth = kQueueDepth;
         TWR_TRY(auto queue, make_read_queue(queue_options));
-        memory.push_back(std::make_unique<Memory>(worker_bytes));
-        if (memory.back()->data() == nullptr) {
-            return Error{ErrorCode::out_of_memory,
-                         "not enough memory for read buffers: give a smaller --memory"};
-        }
+        TWR_TRY(Memory buffers_of_worker, Memory::make(job, w, worker_bytes));
+        memory.push_back(std::move(buffers_of_worker));
         if (registers) {
-            const std::span<std::byte> buffers(memory.back()->data(), worker_bytes);
+            const std::span<std::byte> buffers(memory.back().data(), worker_bytes);
             TWR_CHECK(queue->register_buffers(std::span(&buffers, 1)));
         }
         queues.push_back(std::move(queue));
@@ -257,7 +296,7 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     const auto guarded = [&](int worker) {
         const auto at = static_cast<std::size_t>(worker);
         try {
-            auto result = work(run, worker, slots, slot_bytes, memory[at]->data(), *queues[at]);
+            auto result = work(run, worker, slots, slot_bytes, memory[at].data(), *queues[at]);
             if (!result) run.fail(std::move(result).error());
         } catch (const std::bad_alloc&) {
             run.fail({ErrorCode::out_of_memory, "not enough memory: give a smaller --memory"});

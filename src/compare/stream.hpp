@@ -35,10 +35,28 @@ class SliceJob {
     [[nodiscard]] virtual std::uint64_t total_bytes() const = 0;
     // True if reads wait for storage: then even little work goes through a queue that has many under way.
     [[nodiscard]] virtual bool on_storage() const { return false; }
+    // At most this many buffers a worker; 0: the stream's choice.
+    [[nodiscard]] virtual std::size_t most_slots() const { return 0; }
+    // Memory for all buffers of a worker, aligned to kDirectAlignment, valid as long as the job: page-locked, say. Null:
+    // the stream takes its own. Called by the thread that called run_slices.
+    virtual Result<std::byte*> allocate(int /*worker*/, std::size_t /*bytes*/) { return nullptr; }
     // Adds the reads of a slice into its buffer (aligned to kDirectAlignment). Called once a slice, by any worker.
     virtual Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) = 0;
     // The reads are done. Called by the worker that planned it; at most one call a worker at a time.
     virtual Result<> process(std::uint64_t slice, std::byte* buffer, int worker) = 0;
+
+    // For work that goes on elsewhere (on a device), called in place of process(): true if it is under way and still needs
+    // the buffer. Then finish() waits for it: called by the same worker, once for each such slice, in the order in which
+    // they began, and also where an error ends the run. begin() that fails leaves nothing under way.
+    virtual Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) {
+        TWR_CHECK(process(slice, buffer, worker));
+        return false;
+    }
+    virtual Result<> finish(std::uint64_t /*slice*/, std::byte* /*buffer*/, int /*worker*/) {
+        return success();
+    }
+    // How many slices of one worker may be under way at once.
+    [[nodiscard]] virtual std::size_t most_under_way() const { return 1; }
 };
 
 [[nodiscard]] int worker_count(const StreamOptions& options);

@@ -66,6 +66,8 @@ Result<> MetadataWriter::finish() {
     for (std::size_t f = 0; f < directory_.fields.size(); ++f) {
         for (std::size_t s = 0; s < kSections; ++s) {
             auto& sums = sums_[f][s];
+            // A section may have been left out.
+            sums.resize(divide_up(directory_.fields[f].sections[s].length, kPageBytes));
             if constexpr (std::endian::native == std::endian::big) {
                 for (auto& sum : sums)
                     sum = __builtin_bswap64(sum);

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -36,6 +38,115 @@ bool known(double a, double b, const Tolerance& t, bool* exceeds) {
 }
 
 double after(double x) { return std::nextafter(x, std::numeric_limits<double>::infinity()); }
+
+// ---- a sum over an array of all limbs, of any sizes ----
+
+class FixedPoint {
+   public:
+    void add(unsigned __int128 magnitude, int exponent, bool negative) {
+        const int bit = exponent + 2148;  // the smallest product of two float64
+        std::size_t limb = static_cast<std::size_t>(bit) / 32;
+        const unsigned shift = static_cast<unsigned>(bit) % 32;
+        std::uint64_t carry = 0;
+        while (magnitude != 0 || carry != 0) {
+            const std::uint64_t part = (static_cast<std::uint64_t>(magnitude & 0xFFFFFFFFU) << shift) + carry;
+            const auto low = static_cast<std::int64_t>(part & 0xFFFFFFFFU);
+            limbs_[limb++] += negative ? -low : low;
+            carry = part >> 32;
+            magnitude >>= 32;
+        }
+    }
+    [[nodiscard]] bool positive() const {
+        std::int64_t carry = 0;
+        bool nonzero = false;
+        for (const std::int64_t limb : limbs_) {
+            const std::int64_t sum = limb + carry;
+            nonzero = nonzero || (sum & 0xFFFFFFFF) != 0;
+            carry = sum >> 32;
+        }
+        return carry == 0 && nonzero;
+    }
+
+   private:
+    std::array<std::int64_t, 140> limbs_{};
+};
+
+struct Term {
+    unsigned __int128 magnitude;
+    int exponent;
+    bool negative;
+};
+Term term(double x) {
+    int exponent = 0;
+    static_cast<void>(std::frexp(x, &exponent));
+    exponent = std::max(exponent - 53, -1074);  // of the last bit
+    return {static_cast<std::uint64_t>(std::ldexp(std::fabs(x), -exponent)), exponent, x < 0};
+}
+
+// In one direction or the other: |x| > y is x > y or -x > y.
+bool summed(const Term& a, const Term& b, const Tolerance& t) {
+    const Term atol = term(t.atol);
+    const Term rtol = term(t.rtol);
+    for (const bool turned : {false, true}) {
+        FixedPoint sum;
+        sum.add(a.magnitude, a.exponent, a.negative != turned);
+        sum.add(b.magnitude, b.exponent, b.negative == turned);
+        sum.add(atol.magnitude, atol.exponent, true);
+        sum.add(rtol.magnitude * a.magnitude, rtol.exponent + a.exponent, true);
+        if (sum.positive()) return true;
+    }
+    return false;
+}
+
+TEST(Exact, EqualsASumOfAllLimbs) {
+    std::mt19937_64 random(7);
+    const auto any = [&] {  // any bits of a finite number, or few bits, or an extreme
+        switch (random() % 5) {
+            case 0:
+                return std::ldexp(static_cast<double>(random() % 16),
+                                  static_cast<int>(random() % 2090) - 1074);
+            case 1: return random() % 2 != 0 ? 0.0 : -0.0;
+            case 2:
+                return random() % 2 != 0 ? std::numeric_limits<double>::max()
+                                         : std::numeric_limits<double>::denorm_min();
+            default: break;
+        }
+        const std::uint64_t bits =
+            random() % 3 == 0 ? random() % (1ULL << 53) : random();  // denormals, or all
+        double x = 0;
+        std::memcpy(&x, &bits, sizeof x);
+        return std::isfinite(x) ? x : 1.0;
+    };
+    int over = 0;
+    constexpr int rounds = 300000;
+    for (int round = 0; round < rounds; ++round) {
+        const double a = any();
+        double b = any();
+        Tolerance t{std::fabs(any()), random() % 3 == 0 ? 0 : std::fabs(any())};
+        if (random() % 2 == 0 && t.rtol > 4) t.rtol = std::ldexp(t.rtol, -1 - std::ilogb(t.rtol));
+        if (random() % 2 == 0) {  // near the threshold
+            const double step = t.atol + t.rtol * std::fabs(a);
+            b = random() % 2 != 0 ? a + step : a - step;
+            if (random() % 3 == 0) b = after(b);
+            if (random() % 3 == 0) b = -after(-b);
+            if (!std::isfinite(b)) continue;
+        }
+        const bool expected = summed(term(a), term(b), t);
+        over += expected ? 1 : 0;
+        ASSERT_EQ(exceeds_exactly(a, b, t), expected)
+            << std::hexfloat << a << ' ' << b << ' ' << t.atol << ' ' << t.rtol;
+        const std::uint64_t whole_a = random() >> random() % 64;
+        const std::uint64_t whole_b =
+            random() % 2 != 0 ? whole_a + random() % 5 - 2 : random() >> random() % 64;
+        const bool negative_a = random() % 2 != 0;
+        const bool negative_b = random() % 2 != 0;
+        ASSERT_EQ(exceeds_exactly(whole_a, negative_a, whole_b, negative_b, t),
+                  summed({whole_a, 0, negative_a}, {whole_b, 0, negative_b}, t))
+            << std::hexfloat << whole_a << ' ' << whole_b << ' ' << t.atol << ' ' << t.rtol;
+    }
+    EXPECT_GT(over, rounds / 8);
+    EXPECT_LT(over, rounds / 8 * 7);
+}
 
 TEST(Exact, EqualsQuadruplePrecisionWhereThatIsExact) {
     std::mt19937_64 random(3);

@@ -13,7 +13,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import TwinrunError
 
-__all__ = ["SIZE", "THREADS", "Size", "console", "format_options", "progress_bar", "read_options"]
+__all__ = [
+    "SIZE",
+    "THREADS",
+    "Size",
+    "console",
+    "device_options",
+    "format_options",
+    "progress_bar",
+    "read_options",
+]
 
 
 class Size(click.ParamType):
@@ -52,18 +61,30 @@ def console(stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, emoji=False, markup=False)
 
 
-def read_options(command: Callable) -> Callable:
+def read_options(command: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:
     """Options of every verb that reads data."""
     for option in reversed(
         [
             click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores."),
             click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most."),
-            click.option("--io", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True,
+            click.option("--io", type=click.Choice(ways), default="auto", show_default=True,
                          help="How files are read."),
         ]
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def device_options(command: Callable) -> Callable:
+    """Options of verbs that can work on GPUs: those of `read_options` too."""
+    command = click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        metavar="auto|cpu|cuda|cuda:N[,M]",
+        help="Where to compare: on the CPU, on all GPUs, or on these; auto: where it is expected to be faster.",
+    )(command)
+    return read_options(command, ("auto", "uring", "pread", "gds"))
 
 
 def format_options(command: Callable) -> Callable:

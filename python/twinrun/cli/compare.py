@@ -11,7 +11,7 @@ from ..comparison import compare as compare_runs
 from ..errors import TwinrunError
 from ..report.document import document, incomparable_document, write_json
 from ..report.text import print_comparison
-from .common import console, format_dict, format_options, progress_bar, read_options
+from .common import console, device_options, format_dict, format_options, progress_bar
 
 
 @click.command()
@@ -44,7 +44,7 @@ from .common import console, format_dict, format_options, progress_bar, read_opt
 @click.option("-v", "--verbose", is_flag=True, help="Also what each stage read and took.")
 @click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
 @format_options
-@read_options
+@device_options
 def compare(
     run_a: str,
     run_b: str,
@@ -68,6 +68,7 @@ def compare(
     threads: int,
     memory: int,
     io: str,
+    device: str,
 ) -> int:
     """Say whether two runs agree; if not: at which step, rank, field and index they first part, and by how much.
 
@@ -92,6 +93,7 @@ def compare(
                 memory=memory,
                 io=io,
                 cache=cache,
+                device=device,
                 options=format_dict(format_name, dtype, shape, offset),
                 progress=progress,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -32,23 +33,72 @@ def _settings(ref: FieldRef) -> str:
     return f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}"
 
 
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _devices_line(found: dict) -> str:
+    """One line: what `--system` says of GPUs."""
+    usable = [f"cuda:{n} {d['name']}" for n, d in enumerate(found["devices"]) if d["usable"]]
+    if not usable:
+        return f"GPUs: none can be used: {found['reason']}"
+    return f"GPUs: {', '.join(usable)} (more: twinrun show --devices)"
+
+
+def _show_devices(out: Console, found: dict) -> None:
+    out.print(one_line(f"library: {found['library'] or 'none'}"), soft_wrap=True)
+    if found["runtime_version"]:
+        driver = found["driver_version"]
+        said = f"CUDA {_version(driver)}" if driver else "none"
+        out.print(f"made for: CUDA {_version(found['runtime_version'])}; driver: {said}", soft_wrap=True)
+    if found["devices"]:
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        for column in ("device", "name", "bus", "compute", "SMs", "memory", "free", "used"):
+            table.add_column(column, justify="right" if column in ("SMs", "memory", "free") else "left")
+        for number, d in enumerate(found["devices"]):
+            table.add_row(
+                f"cuda:{number}",
+                Text(one_line(d["name"])),
+                d["bus"],
+                ".".join(map(str, d["compute"])),
+                str(d["multiprocessors"]),
+                byte_size(d["memory_bytes"]),
+                byte_size(d["free_bytes"]) if d["usable"] else "",
+                Text("yes" if d["usable"] else "no"),
+            )
+        out.print(table)
+    for number, d in enumerate(found["devices"]):
+        if not d["usable"]:
+            out.print(one_line(f"cuda:{number} is not used: {d['reason']}"), soft_wrap=True)
+    if found["reason"]:
+        out.print(one_line(f"GPUs are not used: {found['reason']}"), soft_wrap=True)
+    storage = found["direct_storage"]
+    if storage["available"]:
+        said = f"available ({storage['library']})" + (f": {storage['reason']}" if storage["reason"] else "")
+    else:
+        said = f"not used: {storage['reason']}"
+    out.print(one_line(f"GPUDirect Storage: {said}"), soft_wrap=True)
+
+
 @click.command()
 @click.argument("path", type=click.Path(), required=False)
 @click.option(
     "--step", type=int, default=None, help="Of a history or folder: this step (default: the first)."
 )
 @click.option("--system", is_flag=True, help="What this machine offers: instruction sets, io_uring, cores.")
+@click.option("--devices", is_flag=True, help="Which GPUs were found, and why one is not used.")
 @format_options
 def show(
     path: str | None,
     step: int | None,
     system: bool,
+    devices: bool,
     format_name: str | None,
     dtype: str | None,
     shape: str | None,
     offset: int | None,
 ) -> int:
-    """Show the fields of a history, folder, file or metadata file, or (--system) what twinrun uses on this machine."""
+    """Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine."""
     out = console()
     if system:
         out.print(f"twinrun {_core.__version__}")
@@ -58,10 +108,14 @@ def show(
             out.print(f"TWINRUN_BACKEND={ignored} is not available here and was ignored")
         out.print(f"reads: {'io_uring' if _core.uring_available() else 'pread (io_uring is not available)'}")
         out.print(f"threads: {_core.worker_count()}")
-        if path is None:
-            return 0
+        if not devices:
+            out.print(one_line(_devices_line(_core.devices())), soft_wrap=True)
+    if devices:
+        _show_devices(out, _core.devices())
     if path is None:
-        raise click.UsageError("name a path, or --system")
+        if system or devices:
+            return 0
+        raise click.UsageError("name a path, --system or --devices")
     subject = open_subject(path, format_dict(format_name, dtype, shape, offset))
     places = [p for p in subject.places if step is None or p[0] == step]
     if not places:

@@ -50,6 +50,8 @@ def document(c: Comparison) -> dict:
             "bytes_compared": c.bytes_compared,
             "bytes_read": c.bytes_read,
             "seconds": c.seconds,
+            "device": c.device,
+            "device_seconds": c.device_seconds,
             "not_compared": c.not_compared,
             "notes": c.notes,
         }

@@ -152,9 +152,20 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
     reasons = {f.reason for f in c.fields if f.reason}
     for reason in sorted(reasons)[:3]:
         console.print(Text(f"method: {reason}"), style="dim", soft_wrap=True)
+    device = _device_line(c)
+    if device and (details or c.device_asked not in ("auto", "cpu") or c.device != "cpu"):
+        console.print(Text(one_line(device)), style="dim", soft_wrap=True)
     if details:
         _details(console, c)
     console.print(Text(verdict_line(c), style="bold green" if c.same else "bold red"), soft_wrap=True)
+
+
+def _device_line(c: Comparison) -> str:
+    """Where the work was done, and why; of several reasons the first for a GPU."""
+    on_gpu = [f for f in c.fields if f.device != "cpu"]
+    reasons = list(dict.fromkeys(f.device_reason for f in (on_gpu or c.fields) if f.device_reason))
+    more = f"; {len(reasons) - 1} more in --json" if len(reasons) > 1 else ""
+    return f"device: {c.device}" + (f" ({reasons[0]}{more})" if reasons else "")
 
 
 def _details(console: Console, c: Comparison) -> None:
@@ -165,6 +176,8 @@ def _details(console: Console, c: Comparison) -> None:
                 f"{stage['seconds']:.3g} s",
                 style="dim",
             )
+    if c.device_seconds > 0:
+        console.print(f"device: {c.device_seconds:.3g} s of copies and kernels", style="dim")
     first = c.first
     if first is not None:
         console.print(

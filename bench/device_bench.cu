@@ -1,0 +1,360 @@
+// Speed of the device library's kernels beside the device's own limits, all measured in one run, the lines that are compared
+// taking turns. Prints one JSON object a line.
+//
+//   bench_device [--bytes N] [--rounds N] [--only TEXT] [--device N]
+//
+// bytes: of one array (default 4 GiB). rate: bytes read (and written, where it says so) a second, median; spread: from the
+// 10th to the 90th percentile, as a share of the median.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compare/difference_device.hpp"
+#include "digest/digest_device.hpp"
+#include "platform/gpu.hpp"
+#include "tree/tree_device.hpp"
+
+namespace {
+
+using namespace twinrun;
+
+[[noreturn]] void stop(const std::string& why) {
+    std::fprintf(stderr, "%s\n", why.c_str());
+    std::exit(2);
+}
+void check(const DeviceStatus& status) {
+    if (status.failed) stop(status.text);
+}
+void check(cudaError_t error) {
+    if (error != cudaSuccess) stop(cudaGetErrorString(error));
+}
+void check(const Result<>& result) {
+    if (!result.ok()) stop(result.error().message);
+}
+
+// ---- ceilings ----
+
+template <int Loads>
+__global__ void read_only(const uint4* data, std::size_t n, std::uint32_t* sink) {
+    std::uint32_t all = 0;
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    for (; i + (Loads - 1) * stride < n; i += Loads * stride) {
+        uint4 v[Loads];
+#pragma unroll
+        for (int k = 0; k < Loads; ++k)
+            v[k] = __ldcs(data + i + k * stride);
+#pragma unroll
+        for (int k = 0; k < Loads; ++k)
+            all |= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    for (; i < n; i += stride)
+        all |= data[i].x;
+    if (all == 0x12345) *sink = all;
+}
+
+__global__ void copy_kernel(const uint4* from, uint4* to, std::size_t n) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride)
+        __stcs(to + i, __ldcs(from + i));
+}
+
+// Approximately normal values, the same for the same seed.
+__device__ double normal(std::uint64_t i, std::uint64_t seed) {
+    const std::uint64_t a = splitmix64(i * 2 + seed * 0x9E3779B97F4A7C15ULL);
+    double sum = 0;
+    for (int k = 0; k < 4; ++k)
+        sum += static_cast<double>(a >> (16 * k) & 0xFFFF);
+    return (sum / 65536 - 2) * 1.7320508;
+}
+// kind 0: as a; 1: all within noise; 2: all differ by 2 tolerances; 3: one scalar in 1000 differs by 2 tolerances.
+template <class T>
+__global__ void make(T* to, std::size_t n, int kind, double noise) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
+        double x = normal(i, 1);
+        if (kind == 1) x += noise * (static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-52 - 1);
+        if (kind == 2 || (kind == 3 && splitmix64(i + 78) % 1000 == 0)) x += noise;
+        to[i] = static_cast<T>(x);
+    }
+}
+
+// ---- measuring ----
+
+struct Line {
+    std::string name;
+    double bytes;  // that count
+    std::function<void(cudaStream_t)> work;
+    std::map<std::string, std::string> facts;
+    std::vector<double> seconds;
+};
+
+class Bench {
+   public:
+    Bench(int rounds, std::string only) : rounds_(rounds), only_(std::move(only)) {
+        check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        check(cudaEventCreate(&begin_));
+        check(cudaEventCreate(&end_));
+    }
+    void add(Line line) {
+        if (only_.empty() || line.name.find(only_) != std::string::npos || line.facts.count("ceiling") != 0)
+            lines_.push_back(std::move(line));
+    }
+    void run() {
+        for (Line& line : lines_) {
+            line.work(stream_);
+            check(cudaStreamSynchronize(stream_));
+        }
+        for (int round = 0; round < rounds_; ++round) {
+            for (Line& line : lines_) {
+                check(cudaEventRecord(begin_, stream_));
+                line.work(stream_);
+                check(cudaEventRecord(end_, stream_));
+                check(cudaEventSynchronize(end_));
+                float ms = 0;
+                check(cudaEventElapsedTime(&ms, begin_, end_));
+                line.seconds.push_back(ms / 1000.0);
+            }
+        }
+        for (Line& line : lines_) {
+            std::sort(line.seconds.begin(), line.seconds.end());
+            const auto at = [&](double share) {
+                return line.seconds[static_cast<std::size_t>(share * static_cast<double>(line.seconds.size() - 1))];
+            };
+            const double median = at(0.5);
+            std::printf("{\"line\": \"%s\"", line.name.c_str());
+            for (const auto& [key, value] : line.facts)
+                std::printf(", \"%s\": \"%s\"", key.c_str(), value.c_str());
+            std::printf(", \"GBps\": %.1f, \"spread\": %.3f, \"ms\": %.4f}\n", line.bytes / median / 1e9,
+                        (at(0.9) - at(0.1)) / median, median * 1e3);
+            std::fflush(stdout);
+        }
+        lines_.clear();
+    }
+
+   private:
+    int rounds_;
+    std::string only_;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t begin_ = nullptr;
+    cudaEvent_t end_ = nullptr;
+    std::vector<Line> lines_;
+};
+
+std::string text(std::size_t n) { return std::to_string(n); }
+
+DigestSettings settings_of(double atol, unsigned bits, std::uint32_t chunk, DigestKind kind = DigestKind::linear) {
+    DigestSettings s;
+    s.kind = kind;
+    s.tolerance = {atol, 0};
+    if (kind == DigestKind::linear) s.rule = *cell_rule(s.tolerance, bits);
+    s.chunk_bytes = chunk;
+    return s;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::size_t bytes = 4ULL << 30;
+    int rounds = 15;
+    int device = 0;
+    std::string only;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (std::strcmp(argv[i], "--bytes") == 0) bytes = std::strtoull(argv[i + 1], nullptr, 0) / 4096 * 4096;
+        if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::atoi(argv[i + 1]);
+        if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+        if (std::strcmp(argv[i], "--device") == 0) device = std::atoi(argv[i + 1]);
+    }
+    if (probe_devices().usable().empty()) stop(probe_devices().reason);
+    check(cudaSetDevice(device));
+    const DeviceDigestKernels& digests = *device_digest_kernels();
+    const DeviceDifferenceKernels* differences = device_difference_kernels();
+    const DeviceTreeKernels* trees = device_tree_kernels();
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device));
+    const DeviceFacts& facts = probe_devices().devices[static_cast<std::size_t>(device)];
+    std::printf("{\"device\": \"%s\", \"driver\": %d, \"runtime\": %d, \"bytes\": %zu, \"rounds\": %d}\n", facts.name,
+                probe_devices().driver_version, probe_devices().runtime_version, bytes, rounds);
+
+    DeviceMemory a, b, out, scratch, host, residues;
+    check(a.reserve(device, bytes));
+    check(b.reserve(device, bytes));
+    check(out.reserve(device, bytes / 4096 * 16 + (64 << 20)));
+    check(residues.reserve(device, bytes / 8));
+    check(scratch.reserve(device, 256 << 20));
+    check(host.reserve(kHostMemory, 256 << 20));
+    std::uint32_t* sink = out.as<std::uint32_t>();
+    const int wide = properties.multiProcessorCount * 16;
+
+    Bench bench(rounds, only);
+    const auto ceilings = [&] {
+        bench.add({"read-only, 4 loads", static_cast<double>(bytes),
+                   [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+                   {{"ceiling", "read"}}});
+        bench.add({"read-only, 8 loads", static_cast<double>(bytes),
+                   [&](cudaStream_t s) { read_only<8><<<wide / 2, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+                   {{"ceiling", "read"}}});
+        bench.add({"copy, kernel (read + written)", 2.0 * static_cast<double>(bytes),
+                   [&](cudaStream_t s) { copy_kernel<<<wide, 256, 0, s>>>(a.as<uint4>(), b.as<uint4>(), bytes / 16); },
+                   {{"ceiling", "copy"}}});
+        bench.add({"copy, cudaMemcpy (read + written)", 2.0 * static_cast<double>(bytes),
+                   [&](cudaStream_t s) {
+                       check(cudaMemcpyAsync(b.data(), a.data(), bytes, cudaMemcpyDeviceToDevice, s));
+                   },
+                   {{"ceiling", "copy"}}});
+    };
+    const auto digest_line = [&](DType scalar, std::uint32_t chunk, unsigned bits, double atol, DigestKind kind,
+                                 const std::string& name) {
+        const std::size_t chunks = bytes / chunk;
+        DeviceDigestItem item;
+        item.data = a.data();
+        item.scalars = bytes / item_bytes(scalar);
+        item.scalar = scalar;
+        item.settings = settings_of(atol, bits, chunk, kind);
+        item.leaves = out.as<std::uint64_t>();
+        item.fine = out.as<std::uint64_t>() + chunks;
+        item.residues = bits == 0 ? nullptr : residues.data();
+        const double counted = static_cast<double>(bytes) +
+                               (bits == 0 ? 0.0 : static_cast<double>(bytes / item_bytes(scalar) * bits / 8));
+        bench.add({name, counted,
+                   [&, item](cudaStream_t s) {
+                       check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}, {"chunk", text(chunk)}, {"bits", text(bits)}}});
+    };
+
+    for (const DType scalar : {DType::f32, DType::f64}) {
+        if (scalar == DType::f32) {
+            make<<<wide, 256>>>(a.as<float>(), bytes / 4, 0, 0.0);
+        } else {
+            make<<<wide, 256>>>(a.as<double>(), bytes / 8, 0, 0.0);
+        }
+        check(cudaDeviceSynchronize());
+        ceilings();
+        for (std::uint32_t chunk = 4096; chunk <= 1 << 20; chunk *= 4) {
+            digest_line(scalar, chunk, 0, 1e-3, DigestKind::linear, "digest, fine + coarse");
+            digest_line(scalar, chunk, 4, 1e-3, DigestKind::linear, "digest, fine + coarse + residues (read + written)");
+        }
+        digest_line(scalar, 4096, 2, 1e-3, DigestKind::linear, "digest, fine + coarse + residues (read + written)");
+        for (const std::uint32_t chunk : {4096U, 65536U, 524288U})
+            digest_line(scalar, chunk, 0, 1e-3, DigestKind::published, "published Murmur3F");
+        // What is not made for speed.
+        DigestSettings exact = settings_of(0, 0, 4096);
+        DeviceDigestItem item;
+        item.data = a.data();
+        item.scalars = bytes / item_bytes(scalar);
+        item.scalar = scalar;
+        item.settings = exact;
+        item.leaves = out.as<std::uint64_t>();
+        bench.add({"digest, exact (tokens)", static_cast<double>(bytes),
+                   [&, item](cudaStream_t s) {
+                       check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        item.settings.tolerance = {1e-6, 1e-6};
+        item.settings.rule = *cell_rule(item.settings.tolerance, 0);
+        bench.add({"digest, relative tolerance", static_cast<double>(bytes),
+                   [&, item](cudaStream_t s) {
+                       check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        item.settings.tolerance = {1e-300, 0};
+        item.settings.rule = *cell_rule(item.settings.tolerance, 0);
+        bench.add({"digest, every value far from its cells", static_cast<double>(bytes),
+                   [&, item](cudaStream_t s) {
+                       check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        bench.run();
+
+        // Many tensors of mixed sizes, one call, against one array.
+        std::vector<DeviceDigestItem> many;
+        std::size_t at = 0;
+        for (std::uint64_t k = 0; k < 1000; ++k) {
+            const double share = static_cast<double>(splitmix64(k) >> 11) * 0x1p-53;
+            std::size_t size = static_cast<std::size_t>(std::exp(share * 9.2) * 4096.0) / 4 * 4;
+            if (k % 100 == 0) size = bytes / 40;
+            size = std::min(size, bytes - at);
+            if (size == 0) break;
+            DeviceDigestItem one;
+            one.data = a.data() + at;
+            one.scalars = size / item_bytes(scalar);
+            one.scalar = scalar;
+            one.settings = settings_of(1e-3, 0, 4096);
+            one.leaves = out.as<std::uint64_t>() + at / 4096 + k;
+            one.fine = one.leaves + bytes / 4096 + 4096;
+            many.push_back(one);
+            at = (at + size + 511) / 512 * 512;
+            at = std::min(at, bytes);
+        }
+        ceilings();
+        DeviceDigestItem whole = many.front();
+        whole.data = a.data();
+        whole.scalars = at / item_bytes(scalar);
+        bench.add({"digest, one array", static_cast<double>(at),
+                   [&, whole](cudaStream_t s) {
+                       check(digests.digest(device, &whole, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        bench.add({"digest, " + text(many.size()) + " tensors", static_cast<double>(at),
+                   [&](cudaStream_t s) {
+                       check(digests.digest(device, many.data(), many.size(), scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        bench.run();
+
+        if (trees != nullptr) {
+            const std::size_t leaves = bytes / 4096;
+            std::vector<DeviceTreeItem> tree(1);
+            tree[0] = {out.as<std::uint64_t>(), leaves, DigestKind::linear, 1};
+            bench.add({"tree, one", static_cast<double>(leaves * 8),
+                       [&, tree](cudaStream_t s) {
+                           check(trees->build(device, tree.data(), 1, scratch.data(), host.data(), s));
+                       },
+                       {}});
+            bench.run();
+        }
+        if (differences == nullptr || differences->compare == nullptr) continue;
+        const char* const names[] = {"identical", "all within the tolerance", "all differ", "0.1% differ"};
+        for (int kind = 0; kind < 4; ++kind) {
+            const double noise = kind == 1 ? 0.4e-3 : 2e-3;
+            if (scalar == DType::f32) {
+                make<<<wide, 256>>>(b.as<float>(), bytes / 4, kind, noise);
+            } else {
+                make<<<wide, 256>>>(b.as<double>(), bytes / 8, kind, noise);
+            }
+            check(cudaDeviceSynchronize());
+            DeviceDifference what;
+            what.scalar = scalar;
+            what.rule.tolerance = {1e-3, 0};
+            what.chunk_scalars = 4096 / item_bytes(scalar);
+            const DevicePart part{a.data(), b.data(), bytes / item_bytes(scalar), 0};
+            std::size_t device_bytes = 0;
+            std::size_t host_bytes = 0;
+            differences->scratch(device, what, &part, 1, &device_bytes, &host_bytes);
+            check(scratch.reserve(device, device_bytes));
+            bench.add({"read-only, 4 loads", static_cast<double>(bytes),
+                       [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+                       {{"ceiling", "read"}}});
+            for (const Tolerance tolerance : {Tolerance{1e-3, 0}, Tolerance{1e-4, 1e-3}}) {
+                what.rule.tolerance = tolerance;
+                bench.add({std::string("elements, ") + names[kind], 2.0 * static_cast<double>(bytes),
+                           [&, what, part](cudaStream_t s) {
+                               check(differences->compare(device, what, &part, 1,
+                                                          reinterpret_cast<DeviceDifferenceResult*>(out.data()),
+                                                          scratch.data(), host.data(), s));
+                           },
+                           {{"dtype", std::string(dtype_name(scalar))},
+                            {"tolerance", tolerance.rtol == 0 ? "absolute" : "combined"}}});
+            }
+            bench.run();
+        }
+    }
+    return 0;
+}

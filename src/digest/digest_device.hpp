@@ -1,0 +1,60 @@
+// Digests, residues and sketch checks on a device: the table "digest" of the device library (digest_cuda.cu). Results equal
+// those of the portable kernels bit for bit.
+//
+// All pointers but those said to be the host's are device memory. All work is put into `stream`; nothing blocks and nothing is
+// allocated. One call takes any number of fields and makes no launch a field.
+#pragma once
+
+#include "digest/digest.hpp"
+#include "platform/device.hpp"
+
+namespace twinrun {
+
+// One field: dense native scalars.
+struct DeviceDigestItem {
+    const void* data = nullptr;  // aligned to the scalar's size; 16-byte alignment is fastest
+    std::uint64_t scalars = 0;
+    DType scalar = DType::f32;  // not complex
+    DigestSettings settings;
+    // Linear: coarse digests, a word a chunk (the tree's leaves). Published: both halves, two words a chunk.
+    std::uint64_t* leaves = nullptr;
+    std::uint64_t* fine = nullptr;    // linear: a word a chunk; may be null
+    std::byte* residues = nullptr;    // as Digester::chunks; may be null
+    ElementCounts* counts = nullptr;  // added to: the caller clears them; may be null
+    std::uint64_t* largest =
+        nullptr;  // bits of the largest finite |x| of a sample (FieldMetadata::largest_sampled), raised;
+                  // may be null
+};
+
+// The residues and fine digests of two runs for consecutive chunks of one field, the first of them at a chunk's beginning.
+struct DeviceSketchItem {
+    const std::uint64_t* fine_a = nullptr;
+    const std::uint64_t* fine_b = nullptr;
+    const std::byte* residues_a = nullptr;  // 16-byte aligned
+    const std::byte* residues_b = nullptr;
+    std::uint64_t scalars = 0;  // of all these chunks: the last may be short
+    DType scalar = DType::f32;
+    std::uint32_t chunk_bytes = kSmallestChunk;
+    unsigned residue_bits = 4;
+    std::int32_t widest = 0;
+    // The chunks to look at, as numbers among these; null: all of them.
+    const std::uint32_t* chunks = nullptr;
+    std::uint64_t count = 0;
+    std::uint8_t* proven = nullptr;   // of each chunk looked at: 1 or 0
+    std::uint64_t* counts = nullptr;  // 8: scalars of proven chunks by |c|, added to
+};
+
+struct DeviceDigestKernels {
+    // Scratch that digest() needs for these items: on the device, and page-locked on the host.
+    void (*scratch)(const DeviceDigestItem* items, std::size_t n, std::size_t* device_bytes,
+                    std::size_t* host_bytes);
+    // Both scratch areas belong to the call until its work in `stream` is done. Items of 0 scalars are left out.
+    DeviceStatus (*digest)(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
+                           void* host_scratch, StreamHandle stream);
+    DeviceStatus (*sketch)(int device, const DeviceSketchItem& item, StreamHandle stream);
+};
+[[nodiscard]] inline const DeviceDigestKernels* device_digest_kernels() {
+    return static_cast<const DeviceDigestKernels*>(device_table("digest"));
+}
+
+}  // namespace twinrun

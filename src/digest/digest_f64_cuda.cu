@@ -1,0 +1,10 @@
+#include "digest/digest_kernel.cuh"
+
+namespace twinrun::gpu {
+
+KernelChoice f64_kernel(CellKind kind, unsigned bits) {
+    constexpr std::size_t kShared = shared_bytes<F64>(F64::kItemShift);
+    return {kernel_of<F64>(kind, bits), kShared, kShared};
+}
+
+}  // namespace twinrun::gpu

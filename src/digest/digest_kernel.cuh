@@ -1,0 +1,919 @@
+// Private to digest_*cuda.cu: the kernel that makes digests and residues of blocks.
+//
+// A digest is a product of a matrix and a vector: D = sum_i r_i q_i. With q_i and r_i cut into bytes, the digests of 16 blocks
+// are products of byte matrices, 16 x positions by positions x 8, which tensor cores compute exactly in 32-bit integers
+// (mma m16n8k32, u8 x u8): an element costs its conversion and the transposition of its bytes, no multiplication. One
+// product for each byte of q ("plane"), and one for its low bits, from which the coarse digest follows:
+// q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
+//
+// A warp takes 16 blocks (a tile). In a step it takes 32 positions of each: lane 4 g + t holds rows g and g + 8, and of them
+// positions 2t, 2t + 1, 2t + 8, 2t + 9, 2t + 16, 2t + 17, 2t + 24, 2t + 25: in this order the low bits that a lane holds
+// are whole words of a residue line. Data come through shared memory, several steps ahead (cp.async).
+//
+// Values without a narrow cell (tokens, NaN, far values) leave the loop: their products are computed one by one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "digest/digest.hpp"
+#include "digest/field61.hpp"
+#include "platform/gpu.hpp"
+
+namespace twinrun::gpu {
+
+inline constexpr int kRows = 16;            // blocks of a tile
+inline constexpr int kStepPositions = 32;   // of each row
+inline constexpr unsigned kLineSteps = 4;   // steps between writes of residues
+inline constexpr int kWarps = 4;            // of a thread block
+inline constexpr int kThreads = kWarps * 32;
+inline constexpr unsigned kAll = 0xFFFFFFFFU;
+
+// One field, as kernels take it.
+struct Field {
+    const std::byte* data;
+    std::uint64_t scalars;
+    std::uint64_t first_tile;  // among all tiles of the launch
+    std::uint64_t* leaves;     // of pieces: of chunks, or of 16 blocks where chunks are larger
+    std::uint64_t* fine;
+    std::byte* residues;
+    unsigned long long* counts;
+    double inverse;           // absolute: 2^-fine_exponent; not a number: every value leaves the loop
+    std::uint64_t bias_sum;   // bias times the sum of coefficients, mod p
+    CellRule rule;
+    DType scalar;
+    std::uint8_t item_shift;   // log2 of the scalar's bytes
+    bool aligned;              // to 16 bytes: through shared memory
+    std::uint32_t piece_blocks;  // 1 to 16
+};
+
+struct Launch {
+    const Field* fields;
+    std::uint32_t count;
+    std::uint64_t tiles;
+    unsigned long long* next_tile;
+};
+
+// ---- what differs between vendors ----
+
+// c += a b for one tile of 16 x 32 and 32 x 8 bytes.
+__device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+#if defined(__CUDA_ARCH__)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#elif defined(__HIP_DEVICE_COMPILE__)
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned group = lane / 4;
+    const auto dot = [](std::uint32_t x, std::uint32_t y, std::uint32_t sum) {
+        for (unsigned i = 0; i < 32; i += 8)
+            sum += (x >> i & 0xFF) * (y >> i & 0xFF);
+        return sum;
+    };
+    for (unsigned t = 0; t < 4; ++t) {
+        const unsigned row = group * 4 + t;
+        const std::uint32_t x0 = __shfl(a0, row, 32), x1 = __shfl(a1, row, 32);
+        const std::uint32_t x2 = __shfl(a2, row, 32), x3 = __shfl(a3, row, 32);
+        for (unsigned column = 0; column < 2; ++column) {
+            const unsigned from = (lane % 4 * 2 + column) * 4 + t;
+            const std::uint32_t y0 = __shfl(b0, from, 32), y1 = __shfl(b1, from, 32);
+            c[column] = dot(x2, y1, dot(x0, y0, c[column]));
+            c[2 + column] = dot(x3, y1, dot(x1, y0, c[2 + column]));
+        }
+    }
+#endif
+}
+
+// How the L2 cache treats what is read once. Where little is written, what is read makes room first, and what is written stays
+// together: 4275 GB/s against 4110 (float32, chunks of 4 KiB, H200). With residues it is the other way: 3890 against 4100.
+struct ReadPolicy {
+    std::uint64_t bits = 0;
+    __device__ static ReadPolicy evict_first() {
+        ReadPolicy policy;
+#if defined(__CUDA_ARCH__)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy.bits));
+#endif
+        return policy;
+    }
+};
+// 16 bytes from global to shared memory. The L2 cache brings whole lines: the warp asks for their other parts at once.
+template <bool EvictFirst>
+__device__ inline void stage_16(std::byte* to, const std::byte* from, ReadPolicy policy) {
+#if defined(__CUDA_ARCH__)
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (EvictFirst) {
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                     "l"(policy.bits)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    }
+#else
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#endif
+}
+// The same where only the first `valid` bytes are there; zeros take the others' place.
+__device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
+#if defined(__CUDA_ARCH__)
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid)
+                 : "memory");
+#else
+    for (int i = 0; i < 16; ++i)
+        to[i] = i < valid ? from[i] : std::byte{0};
+#endif
+}
+__device__ inline void stage_commit() {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// All but the newest `left` groups are there.
+template <int Left>
+__device__ inline void stage_wait() {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+#endif
+}
+__device__ inline void warp_sync() {
+#if defined(__CUDA_ARCH__)
+    __syncwarp();
+#else
+    __threadfence_block();
+#endif
+}
+__device__ inline std::uint64_t shuffle_xor(std::uint64_t value, int lanes) {
+#if defined(__CUDA_ARCH__)
+    return __shfl_xor_sync(kAll, static_cast<unsigned long long>(value), lanes, 32);
+#elif defined(__HIP_DEVICE_COMPILE__)
+    return __shfl_xor(static_cast<unsigned long long>(value), lanes, 32);
+#else
+    return value;
+#endif
+}
+__device__ inline std::uint64_t shuffle_from(std::uint64_t value, int lane) {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(kAll, static_cast<unsigned long long>(value), lane, 32);
+#elif defined(__HIP_DEVICE_COMPILE__)
+    return __shfl(static_cast<unsigned long long>(value), lane, 32);
+#else
+    return value;
+#endif
+}
+__device__ inline bool any_lane(bool value) {
+#if defined(__CUDA_ARCH__)
+    return __any_sync(kAll, value) != 0;
+#elif defined(__HIP_DEVICE_COMPILE__)
+    return (__ballot(value) >> (threadIdx.x / 32 % 2 * 32) & kAll) != 0;
+#else
+    return value;
+#endif
+}
+__device__ inline std::uint32_t bytes_of(std::uint32_t x, std::uint32_t y, std::uint32_t selector) {
+    return __byte_perm(x, y, selector);
+}
+
+// ---- values ----
+
+__device__ inline float half_to_float(std::uint32_t half) {
+    const std::uint32_t sign = (half & 0x8000) << 16;
+    const std::uint32_t exponent = half >> 10 & 0x1F;
+    const std::uint32_t fraction = half & 0x3FF;
+    if (exponent == 0x1F) return __uint_as_float(sign | 0x7F800000U | fraction << 13);
+    if (exponent != 0) return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
+    // fraction * 2^-24, exact; the sign is kept for zero too
+    return __uint_as_float(sign | __float_as_uint(static_cast<float>(fraction) * 0x1p-24F));
+}
+
+// A scalar's bits, zero-extended, from any alignment of its size.
+__device__ inline std::uint64_t raw_scalar(const std::byte* at, unsigned item_shift) {
+    switch (item_shift) {
+        case 0: return *reinterpret_cast<const std::uint8_t*>(at);
+        case 1: return *reinterpret_cast<const std::uint16_t*>(at);
+        case 2: return *reinterpret_cast<const std::uint32_t*>(at);
+        default: return *reinterpret_cast<const std::uint64_t*>(at);
+    }
+}
+
+struct Integer64 {
+    std::uint64_t magnitude;
+    bool negative;
+};
+__device__ inline Integer64 integer_parts(std::uint64_t raw, DType scalar) {
+    const bool negative = scalar == DType::i64 && static_cast<std::int64_t>(raw) < 0;
+    return {negative ? ~raw + 1 : raw, negative};
+}
+
+// As a float64. 64-bit integers that it does not hold exactly become NaN: they leave the loop.
+__device__ inline double value_of(std::uint64_t raw, DType scalar) {
+    switch (scalar) {
+        case DType::f16: return half_to_float(static_cast<std::uint32_t>(raw));
+        case DType::bf16: return __uint_as_float(static_cast<std::uint32_t>(raw) << 16);
+        case DType::f32: return __uint_as_float(static_cast<std::uint32_t>(raw));
+        case DType::f64: return __longlong_as_double(static_cast<long long>(raw));
+        case DType::i8: return static_cast<std::int8_t>(raw);
+        case DType::i16: return static_cast<std::int16_t>(raw);
+        case DType::i32: return static_cast<std::int32_t>(raw);
+        case DType::u8:
+        case DType::u16:
+        case DType::u32: return static_cast<std::uint32_t>(raw);
+        case DType::boolean: return raw != 0 ? 1.0 : 0.0;
+        case DType::i64:
+        case DType::u64: {
+            const Integer64 parts = integer_parts(raw, scalar);
+            if (parts.magnitude > kLargestExactInteger) return __longlong_as_double(0x7FF8000000000000LL);
+            const double x = static_cast<double>(parts.magnitude);
+            return parts.negative ? -x : x;
+        }
+        default: return 0;
+    }
+}
+
+__device__ inline Cell cell_of_raw(std::uint64_t raw, DType scalar, const CellRule& rule, int coarse_shift) {
+    if (scalar == DType::i64 || scalar == DType::u64) {
+        const Integer64 parts = integer_parts(raw, scalar);
+        return cell_of_integer(parts.magnitude, parts.negative, rule, coarse_shift);
+    }
+    return cell_of(value_of(raw, scalar), rule, coarse_shift);
+}
+
+__device__ inline std::uint64_t field_value(const Cell& cell) {
+    return cell.token ? reduce61(cell.bits) : signed61(static_cast<std::int64_t>(cell.bits));
+}
+
+// ---- sources: how scalars of one dtype become the kernel's float64 ----
+
+struct F32 {
+    static constexpr DType kScalar = DType::f32;
+    static constexpr bool kFixed = true;
+    static constexpr unsigned kItemShift = 2;
+    static constexpr unsigned kStages = 3;      // of the ring in shared memory
+    static constexpr unsigned kStageSteps = 2;  // steps in each
+    static constexpr unsigned kPad = 32;  // bytes between rows: no bank is asked twice in one access
+    using Pair = float2;
+    __device__ static double first(Pair p) { return p.x; }
+    __device__ static double second(Pair p) { return p.y; }
+};
+struct F64 {
+    static constexpr DType kScalar = DType::f64;
+    static constexpr bool kFixed = true;
+    static constexpr unsigned kItemShift = 3;
+    static constexpr unsigned kStages = 4;
+    static constexpr unsigned kStageSteps = 1;
+    static constexpr unsigned kPad = 64;
+    using Pair = double2;
+    __device__ static double first(Pair p) { return p.x; }
+    __device__ static double second(Pair p) { return p.y; }
+};
+// Any dtype, and any alignment.
+struct Any {
+    static constexpr bool kFixed = false;
+    static constexpr unsigned kItemShift = 3;  // the largest
+    static constexpr unsigned kStages = 4;
+    static constexpr unsigned kStageSteps = 1;
+    static constexpr unsigned kPad = 64;
+};
+
+// Bytes from row to row in a stage.
+template <class Source>
+__host__ __device__ constexpr unsigned stage_row(unsigned item_shift) {
+    return (Source::kStageSteps * kStepPositions << item_shift) + Source::kPad;
+}
+inline constexpr std::size_t kRhoBytes = kRows * 8;
+// Bytes of shared memory: the coefficients' bytes for a block, powers of RHO, each warp's ring.
+template <class Source>
+__host__ __device__ constexpr std::size_t shared_bytes(unsigned item_shift) {
+    return (kBlockBytes >> item_shift) * 8 + kRhoBytes + std::size_t{kWarps} * Source::kStages * kRows * stage_row<Source>(item_shift);
+}
+
+// ---- kinds of cells ----
+
+// Planes: bytes of the biased cell that are multiplied. bias: what each value carries besides its cell.
+template <CellKind Kind>
+struct Cells;
+template <>
+struct Cells<CellKind::absolute> {
+    // x 2^-e + 1.5 2^52, rounded down, has the spacing 1: its low 51 bits are floor(x 2^-e) + 2^51; of the 56 bits that are
+    // multiplied, 0x38 at the top belongs to the bias.
+    static constexpr int kPlanes = 7;
+    static constexpr std::uint64_t kNeutral = 0x4338000000000000ULL;
+    static constexpr std::uint64_t kBias = 0x0038000000000000ULL;
+    __device__ static std::uint64_t biased(double x, double inverse, int /*exponent*/) {
+        return static_cast<std::uint64_t>(__double_as_longlong(__fma_rd(x, inverse, 0x1.8p52)));
+    }
+    // Not 0: out of the range that the planes hold.
+    __device__ static std::uint32_t outside(std::uint64_t v) {
+        return (static_cast<std::uint32_t>(v >> 32) ^ 0x43300000U) & 0xFFF00000U;
+    }
+};
+template <>
+struct Cells<CellKind::relative> {
+    static constexpr int kPlanes = 8;
+    static constexpr std::uint64_t kNeutral = 1ULL << 59;
+    static constexpr std::uint64_t kBias = kNeutral;
+    __device__ static std::uint64_t biased(double x, double origin, int exponent) {
+        const std::uint64_t sum = bits_of(fabs(x) + origin);
+        constexpr std::uint64_t kSmallest = 0x0170000000000000ULL;  // kSmallestSum
+        std::int64_t key = static_cast<std::int64_t>(sum - bits_of(origin));
+        key = (bits_of(x) >> 63) != 0 ? -key : key;
+        const std::uint64_t v = static_cast<std::uint64_t>(key >> exponent) + kBias;
+        return sum - kSmallest < 0x7FF0000000000000ULL - kSmallest || sum == 0 ? v : ~0ULL;
+    }
+    // A cell of -2^59 would do for the planes; it counts as a token (|q| < 2^59).
+    __device__ static std::uint32_t outside(std::uint64_t v) { return v - 1 >= (1ULL << 60) - 1 ? 1 : 0; }
+};
+template <>
+struct Cells<CellKind::tokens> {
+    static constexpr int kPlanes = 8;
+    static constexpr std::uint64_t kNeutral = 0;
+    static constexpr std::uint64_t kBias = 0;
+    // The token, but of values whose token is made in another way than by one mixing.
+    __device__ static std::uint64_t biased(double x, double /*inverse*/, int /*exponent*/) {
+        const std::uint64_t bits = bits_of(x);
+        const std::uint64_t number = (bits << 1) == 0 ? 0 : bits;
+        const auto high = static_cast<std::uint32_t>(number >> 32);
+        const bool special = (high & 0x7FF00000U) == 0x7FF00000U || number - 1 < kSeedLimit - 1;
+        return special ? ~0ULL : reduce61(splitmix64(number));
+    }
+    __device__ static std::uint32_t outside(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 63); }
+};
+
+// ---- the kernel ----
+
+struct Tile {
+    const Field* field;  // null: there is none
+    const std::byte* data;
+    std::uint64_t first_block;
+    std::uint32_t rows;          // blocks that are there
+    std::uint32_t last_scalars;  // of the last of them
+};
+
+template <class Source, CellKind Kind, unsigned Bits>
+class Worker {
+   public:
+    static constexpr int kPlanes = Cells<Kind>::kPlanes;
+    static constexpr bool kExact = Kind == CellKind::tokens;
+    static constexpr bool kEvictFirst = Bits == 0;
+    static constexpr unsigned kStages = Source::kStages;
+    static constexpr unsigned kStageSteps = Source::kStageSteps;
+    // Steps that the ring is ahead. The next tile is asked for when a tile begins and looked up with its last line.
+    static constexpr unsigned kAhead = (kStages - 1) * kStageSteps;
+    static_assert(kAhead <= kLineSteps && kLineSteps % kStageSteps == 0);
+
+    __device__ Worker(const Launch& launch, std::byte* shared, unsigned item_shift)
+        : launch_(launch),
+          item_shift_(Source::kFixed ? Source::kItemShift : item_shift),
+          block_scalars_(static_cast<unsigned>(kBlockBytes) >> item_shift_),
+          steps_(block_scalars_ / kStepPositions),
+          stage_row_(stage_row<Source>(item_shift_)),
+          lane_(threadIdx.x % 32),
+          coefficients_(reinterpret_cast<const uint2*>(shared)),
+          rho_(reinterpret_cast<const std::uint64_t*>(shared + std::size_t{block_scalars_} * 8)),
+          ring_(shared + std::size_t{block_scalars_} * 8 + kRhoBytes + threadIdx.x / 32 * std::size_t{kStages} * kRows * stage_row_),
+          fill_at_(ring_),
+          use_at_(ring_),
+          policy_(kEvictFirst ? ReadPolicy::evict_first() : ReadPolicy{}) {}
+
+    __device__ void run() {
+        Tile now = tile_of(ask());
+        if (now.field == nullptr) return;
+        produce(now);
+        for (unsigned i = 0; i + 1 < kStages; ++i)
+            fill();
+        for (;;) {
+            const unsigned long long number = ask();
+            Tile next{};
+            begin(now);
+            for (unsigned line = 0; line < steps_; line += kLineSteps) {
+                const bool last = line + kLineSteps == steps_;
+                if (last) next = tile_of(number);
+#pragma unroll
+                for (unsigned i = 0; i < kLineSteps; ++i) {
+                    if (i % kStageSteps == 0) {
+                        stage_wait<kStages - 2>();
+                        warp_sync();  // what other lanes brought is there too, and the stage before was read by all
+                        if (i + kAhead == kLineSteps && last) produce(next);
+                        fill();
+                    }
+                    take_step(now, line + i, use_at_ + i % kStageSteps * (kStepPositions << item_shift_), i);
+                    if (i % kStageSteps == kStageSteps - 1) use_at_ = behind(use_at_);
+                }
+                if constexpr (Bits != 0) put_residues(now, line);
+            }
+            finish(now);
+            if (next.field == nullptr) break;
+            now = next;
+        }
+        stage_wait<0>();
+    }
+
+   private:
+    // The number of a tile that no warp has taken: lane 0 has it.
+    __device__ unsigned long long ask() { return lane_ == 0 ? atomicAdd(launch_.next_tile, 1ULL) : 0; }
+    __device__ Tile tile_of(unsigned long long asked) {
+        const std::uint64_t number = shuffle_from(asked, 0);
+        Tile tile{};
+        if (number >= launch_.tiles) return tile;
+        std::uint32_t low = 0;
+        std::uint32_t high = launch_.count;  // the field is in [low, high)
+        while (high - low > 1) {
+            const std::uint32_t middle = (low + high) / 2;
+            (launch_.fields[middle].first_tile <= number ? low : high) = middle;
+        }
+        tile.field = launch_.fields + low;
+        tile.first_block = (number - tile.field->first_tile) * kRows;
+        tile.data = tile.field->data + tile.first_block * kBlockBytes;
+        const std::uint64_t first = tile.first_block * block_scalars_;
+        const std::uint64_t left = tile.field->scalars - first;
+        const std::uint64_t blocks = (left + block_scalars_ - 1) / block_scalars_;
+        tile.rows = blocks < kRows ? static_cast<std::uint32_t>(blocks) : kRows;
+        const std::uint64_t behind = left - std::uint64_t{tile.rows - 1} * block_scalars_;
+        tile.last_scalars = behind < block_scalars_ ? static_cast<std::uint32_t>(behind) : block_scalars_;
+        return tile;
+    }
+    __device__ unsigned scalars_in(const Tile& tile, unsigned row) const {
+        return row + 1 < tile.rows ? block_scalars_ : row + 1 == tile.rows ? tile.last_scalars : 0;
+    }
+    __device__ static bool full(const Tile& tile, unsigned block_scalars) {
+        return tile.rows == kRows && tile.last_scalars == block_scalars;
+    }
+
+    __device__ std::byte* behind(std::byte* stage) const {
+        std::byte* next = stage + kRows * stage_row_;
+        return next == ring_ + kStages * kRows * stage_row_ ? ring_ : next;
+    }
+    // Pieces of 16 bytes of a row in a stage.
+    __device__ unsigned pieces() const { return 2 * kStageSteps << item_shift_; }
+    // From now on fill() brings the steps of this tile.
+    __device__ void produce(const Tile& tile) {
+        source_ = nullptr;
+        if (tile.field == nullptr || !(Source::kFixed || tile.field->aligned)) return;
+        source_ = tile.data + lane_ / pieces() * kBlockBytes + lane_ % pieces() * 16;
+        source_whole_ = full(tile, block_scalars_);
+        source_rows_ = tile.rows;
+        // Of the last row, for this lane's column: what is left of it.
+        source_last_ = static_cast<int>(tile.last_scalars << item_shift_) - static_cast<int>(lane_ % pieces() * 16);
+    }
+    // Brings the next steps into the ring.
+    __device__ void fill() {
+        const unsigned rows = 32 / pieces();  // that the warp brings at a time
+        std::byte* to = fill_at_ + lane_ / pieces() * stage_row_ + lane_ % pieces() * 16;
+        if (source_ != nullptr) {
+            if (source_whole_) {
+                if constexpr (Source::kFixed) {
+#pragma unroll
+                    for (unsigned row = 0; row < kRows; row += rows)
+                        stage_16<kEvictFirst>(to + row * stage_row_, source_ + row * kBlockBytes, policy_);
+                } else {
+                    for (unsigned row = 0; row < kRows; row += rows)
+                        stage_16<kEvictFirst>(to + row * stage_row_, source_ + row * kBlockBytes, policy_);
+                }
+            } else {
+#pragma unroll 1
+                for (unsigned row = 0; row < kRows; row += rows) {
+                    const unsigned mine = row + lane_ / pieces();
+                    const int valid = mine + 1 < source_rows_ ? 16 : mine + 1 == source_rows_ ? source_last_ : 0;
+                    stage_some(to + row * stage_row_, source_ + row * kBlockBytes,
+                               valid < 0 ? 0 : valid > 16 ? 16 : valid);
+                }
+            }
+            source_ += kStageSteps * kStepPositions << item_shift_;
+            source_last_ -= static_cast<int>(kStageSteps * kStepPositions << item_shift_);
+        }
+        stage_commit();  // also of nothing: waiting counts groups
+        fill_at_ = behind(fill_at_);
+    }
+
+    __device__ void begin(const Tile& tile) {
+        const Field& field = *tile.field;
+        inverse_ = Kind == CellKind::relative ? field.rule.key_origin : field.inverse;
+        exponent_ = field.rule.fine_exponent;
+        low_mask_ = ((1U << field.rule.coarse_shift) - 1) * 0x01010101U;
+        scalar_ = field.scalar;
+        aligned_ = Source::kFixed || field.aligned;
+#pragma unroll
+        for (int p = 0; p < kPlanes; ++p)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                fine_[p][i] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            low_[i] = 0;
+        tokens_ = nans_ = 0;
+        left_ = 0;
+    }
+
+    __device__ unsigned row_of(unsigned half) const { return lane_ / 4 + half * 8; }
+    // The position of a lane's value within its step.
+    __device__ unsigned position(unsigned step, unsigned value) const {
+        return step * kStepPositions + value / 2 * 8 + lane_ % 4 * 2 + value % 2;
+    }
+
+    __device__ std::uint64_t raw_at(const Tile& tile, unsigned half, unsigned where) const {
+        return raw_scalar(tile.data + row_of(half) * kBlockBytes + (std::size_t{where} << item_shift_), item_shift_);
+    }
+
+    __device__ void load_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half, double (&x)[8]) const {
+        if constexpr (Source::kFixed) {
+            using Pair = typename Source::Pair;
+            const auto* row = reinterpret_cast<const Pair*>(stage + row_of(half) * stage_row_);
+#pragma unroll
+            for (unsigned m = 0; m < 4; ++m) {
+                const Pair pair = row[lane_ % 4 + m * 4];
+                x[2 * m] = Source::first(pair);
+                x[2 * m + 1] = Source::second(pair);
+            }
+        } else {
+            const DType scalar = scalar_;
+            if (aligned_) {
+                const std::byte* row = stage + row_of(half) * stage_row_;
+#pragma unroll
+                for (unsigned i = 0; i < 8; ++i)
+                    x[i] = value_of(raw_scalar(row + (std::size_t{position(0, i)} << item_shift_), item_shift_), scalar);
+            } else {
+                const unsigned there = scalars_in(tile, row_of(half));
+#pragma unroll
+                for (unsigned i = 0; i < 8; ++i) {
+                    const unsigned where = position(step, i);
+                    x[i] = where < there ? value_of(raw_at(tile, half, where), scalar) : 0.0;
+                }
+            }
+        }
+    }
+
+    // Biased cells of one row's values in this step, as low and high words.
+    __device__ void cells_of_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half,
+                                 std::uint32_t (&low)[8], std::uint32_t (&high)[8]) {
+        double x[8];
+        load_row(tile, step, stage, half, x);
+        std::uint32_t outside = 0;
+        // Zeros that stand where no value is have a cell of 0, but a token.
+        const unsigned there = kExact ? scalars_in(tile, row_of(half)) : 0;
+#pragma unroll
+        for (unsigned i = 0; i < 8; ++i) {
+            std::uint64_t v = Cells<Kind>::biased(x[i], inverse_, exponent_);
+            if (kExact && there != block_scalars_ && position(step, i) >= there) v = 0;
+            outside |= Cells<Kind>::outside(v);
+            low[i] = static_cast<std::uint32_t>(v);
+            high[i] = static_cast<std::uint32_t>(v >> 32);
+        }
+        if (outside != 0) {
+            // finish() takes these values one by one; here they count as nothing.
+            left_ |= 1U << step * 32 / steps_;
+#pragma unroll
+            for (unsigned i = 0; i < 8; ++i) {
+                if (Cells<Kind>::outside(low[i] | static_cast<std::uint64_t>(high[i]) << 32) == 0) continue;
+                low[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral);
+                high[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral >> 32);
+            }
+        }
+    }
+
+    // Transposes four words into their four byte planes.
+    __device__ static void transpose(const std::uint32_t* w, std::uint32_t (&plane)[4]) {
+        const std::uint32_t a = bytes_of(w[0], w[1], 0x5140);
+        const std::uint32_t b = bytes_of(w[2], w[3], 0x5140);
+        const std::uint32_t c = bytes_of(w[0], w[1], 0x7362);
+        const std::uint32_t d = bytes_of(w[2], w[3], 0x7362);
+        plane[0] = bytes_of(a, b, 0x5410);
+        plane[1] = bytes_of(a, b, 0x7632);
+        plane[2] = bytes_of(c, d, 0x5410);
+        plane[3] = bytes_of(c, d, 0x7632);
+    }
+
+    __device__ void take_step(const Tile& tile, unsigned step, const std::byte* stage, unsigned in_line) {
+        std::uint32_t planes[4][8];  // [register of the matrix][byte of the cell]
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            std::uint32_t low[8];
+            std::uint32_t high[8];
+            cells_of_row(tile, step, stage, half, low, high);
+#pragma unroll
+            for (unsigned quarter = 0; quarter < 2; ++quarter) {
+                std::uint32_t part[4];
+                transpose(low + quarter * 4, part);
+#pragma unroll
+                for (unsigned p = 0; p < 4; ++p)
+                    planes[half + 2 * quarter][p] = part[p];
+                transpose(high + quarter * 4, part);
+#pragma unroll
+                for (unsigned p = 0; p < 4; ++p)
+                    planes[half + 2 * quarter][4 + p] = part[p];
+            }
+            if constexpr (Bits != 0) keep_residues(half, in_line, planes[half][0], planes[half + 2][0]);
+        }
+        const uint2 r = coefficients_[step * 32 + lane_];
+#pragma unroll
+        for (int p = 0; p < kPlanes; ++p)
+            multiply_bytes(fine_[p], planes[0][p], planes[1][p], planes[2][p], planes[3][p], r.x, r.y);
+        if constexpr (!kExact) {
+            multiply_bytes(low_, planes[0][0] & low_mask_, planes[1][0] & low_mask_, planes[2][0] & low_mask_,
+                           planes[3][0] & low_mask_, r.x, r.y);
+        }
+    }
+
+    // The low bits of this step's cells: those of even positions in the low half of a word, of odd ones in the high half.
+    __device__ void keep_residues(unsigned half, unsigned in_line, std::uint32_t first, std::uint32_t second) {
+        if constexpr (Bits == 4) {
+            const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
+            const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
+            // Bytes: even positions' first 8 bits and second 8, odd positions' likewise.
+            residues_[half][in_line] = bytes_of(a, b, 0x5140);
+        } else {
+            const std::uint32_t a = (first & 0x0303U) | (first >> 14 & 0x0C0CU);
+            const std::uint32_t b = (second & 0x0303U) | (second >> 14 & 0x0C0CU);
+            residues_[half][in_line] = a | b << 4;
+        }
+    }
+
+    // Four steps' residues: with 4 bits a line of 128 scalars, with 2 bits half a line of 256.
+    __device__ void put_residues(const Tile& tile, unsigned line) {
+        if (tile.field->residues == nullptr) return;
+        constexpr unsigned kPerLine = 512 / Bits;
+        const std::size_t block_bytes = std::size_t{block_scalars_} * Bits / 8;
+        const unsigned first = line * kStepPositions;
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            const unsigned row = row_of(half);
+            if (first / kPerLine * kPerLine >= scalars_in(tile, row)) continue;
+            std::byte* to = tile.field->residues + (tile.first_block + row) * block_bytes +
+                            first / kPerLine * kResidueLine + lane_ % 4 * 16;
+            const std::uint32_t* w = residues_[half];
+            if constexpr (Bits == 4) {
+                uint4 words;
+                words.x = bytes_of(w[0], w[1], 0x5410);
+                words.y = bytes_of(w[2], w[3], 0x5410);
+                words.z = bytes_of(w[0], w[1], 0x7632);
+                words.w = bytes_of(w[2], w[3], 0x7632);
+                *reinterpret_cast<uint4*>(to) = words;
+            } else {
+                const std::uint32_t a = bytes_of(w[0], w[1], 0x5140);  // even 0, even 1, odd 0, odd 1
+                const std::uint32_t b = bytes_of(w[2], w[3], 0x5140);
+                to += first % kPerLine / 128 * 4;
+                *reinterpret_cast<std::uint32_t*>(to) = bytes_of(a, b, 0x5410);
+                *reinterpret_cast<std::uint32_t*>(to + 8) = bytes_of(a, b, 0x7632);
+            }
+        }
+    }
+
+    // x 2^k mod p for x below 2^61.
+    __device__ static std::uint64_t rotate61(std::uint64_t x, unsigned k) {
+        return reduce61(((x << k) & kPrime) | (k == 0 ? 0 : x >> (61 - k)));
+    }
+    // A row's sum over a matrix of planes: this lane's two columns of each.
+    template <int Planes>
+    __device__ std::uint64_t row_sum(const std::uint32_t (&c)[Planes][4], unsigned half) const {
+        std::uint64_t low = 0;
+        std::uint64_t high = 0;
+#pragma unroll
+        for (int p = 0; p < Planes; ++p) {
+            // Below 2^28 each, so the sums stay below 2^61.
+            const std::uint64_t two = c[p][half * 2] + (static_cast<std::uint64_t>(c[p][half * 2 + 1]) << 8);
+            (p < 4 ? low : high) += two << (p % 4 * 8);
+        }
+        std::uint64_t sum = add61(reduce61(low), rotate61(reduce61(high), 32));
+        sum = rotate61(sum, lane_ % 4 * 16);
+        sum = add61(sum, shuffle_xor(sum, 1));
+        return add61(sum, shuffle_xor(sum, 2));
+    }
+    __device__ std::uint64_t sum_of_row(std::uint64_t value) const {
+        value = add61(value, shuffle_xor(value, 1));
+        return add61(value, shuffle_xor(value, 2));
+    }
+
+    __device__ void finish(const Tile& tile) {
+        const Field& field = *tile.field;
+        std::uint64_t fine[2];
+        std::uint64_t coarse[2];
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            fine[half] = row_sum<kPlanes>(fine_, half);
+            if constexpr (kExact) {
+                coarse[half] = fine[half];
+            } else {
+                fine[half] = subtract61(fine[half], field.bias_sum);
+                const std::uint32_t(&only)[1][4] = reinterpret_cast<const std::uint32_t(&)[1][4]>(low_);
+                const std::uint64_t low = row_sum<1>(only, half);
+                const unsigned shift = field.rule.coarse_shift;
+                coarse[half] = rotate61(subtract61(fine[half], low), shift == 0 ? 0 : 61 - shift);
+            }
+            // A row that is not there is a block of zeros to the sums: it must not be one to the digest.
+            if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
+        }
+        if (any_lane(left_ != 0)) {
+#pragma unroll
+            for (unsigned half = 0; half < 2; ++half)
+                take_left(tile, half, fine[half], coarse[half]);
+        }
+        put_digests(tile, fine, coarse);
+        if (field.counts != nullptr) put_counts(field, tile);
+    }
+
+    // Adds the values of one row that are out of the planes' range.
+    __device__ void take_left(const Tile& tile, unsigned half, std::uint64_t& fine_sum, std::uint64_t& coarse_sum) {
+        const CellRule rule = tile.field->rule;
+        const unsigned there = scalars_in(tile, row_of(half));
+        const unsigned part_steps = (steps_ + 31) / 32;
+        const int shift = rule.coarse_shift;
+        const bool wide_integers = !Source::kFixed && (scalar_ == DType::i64 || scalar_ == DType::u64);
+        std::uint64_t fine = 0;
+        std::uint64_t coarse = 0;
+        std::uint64_t nan_r = 0;  // sum of the coefficients of NaNs: masked regions are full of them
+#pragma unroll 1
+        for (std::uint32_t rest = left_; rest != 0; rest &= rest - 1) {
+            const unsigned part = static_cast<unsigned>(__ffs(static_cast<int>(rest))) - 1;
+            const unsigned first_step = (part * steps_ + 31) / 32;
+#pragma unroll 1
+            for (unsigned k = 0; k < part_steps * 8; ++k) {
+                const unsigned where = position(first_step + k / 8, k % 8);
+                if (where >= there) continue;
+                const std::uint64_t raw = raw_at(tile, half, where);
+                const DType scalar = source_scalar();
+                const double x = value_of(raw, scalar);
+                if (Cells<Kind>::outside(Cells<Kind>::biased(x, inverse_, exponent_)) == 0) continue;
+                const std::uint64_t r = coefficient(where);
+                std::uint64_t bits = kNanToken;
+                if (x != x && !wide_integers) {
+                    nan_r = add61(nan_r, r);
+                    ++nans_;
+                    ++tokens_;
+                } else {
+                    const Cell cell = wide_integers ? cell_of_raw(raw, scalar, rule, 0) : cell_of(x, rule, 0);
+                    fine = add61(fine, multiply61(r, field_value(cell)));
+                    if (shift != 0) {
+                        const Cell wider = wide_integers ? cell_of_raw(raw, scalar, rule, shift) : cell_of(x, rule, shift);
+                        coarse = add61(coarse, multiply61(r, field_value(wider)));
+                    }
+                    tokens_ += cell.token;
+                    bits = cell.bits;
+                }
+                if (Bits != 0 && tile.field->residues != nullptr) patch_residue(tile, half, where, bits);
+            }
+        }
+        if (shift == 0) coarse = fine;
+        const std::uint64_t nan_sum = multiply61(nan_r, reduce61(kNanToken));
+        fine_sum = add61(fine_sum, sum_of_row(add61(fine, nan_sum)));
+        coarse_sum = add61(coarse_sum, sum_of_row(add61(coarse, nan_sum)));
+    }
+    __device__ DType source_scalar() const {
+        if constexpr (Source::kFixed) {
+            return Source::kScalar;
+        } else {
+            return scalar_;
+        }
+    }
+    // This lane wrote the word, and zeros for this value.
+    __device__ void patch_residue(const Tile& tile, unsigned half, unsigned where, std::uint64_t bits) const {
+        constexpr unsigned kWidth = Bits == 0 ? 1 : Bits;
+        constexpr unsigned kPerLine = 512 / kWidth;
+        const unsigned bit = where % kPerLine / 8 * kWidth;
+        std::byte* line = tile.field->residues + (tile.first_block + row_of(half)) * (std::size_t{block_scalars_} * kWidth / 8) +
+                          where / kPerLine * kResidueLine;
+        auto* at = reinterpret_cast<unsigned char*>(line) + where % 8 * 8 + bit / 8;
+        *at = static_cast<unsigned char>(*at | (bits & ((1U << kWidth) - 1)) << bit % 8);
+    }
+
+    // Blocks join to pieces by Horner's rule.
+    __device__ void put_digests(const Tile& tile, std::uint64_t (&fine)[2], std::uint64_t (&coarse)[2]) {
+        const Field& field = *tile.field;
+        const unsigned blocks = field.piece_blocks;
+        if (blocks > 1) {
+#pragma unroll
+            for (unsigned half = 0; half < 2; ++half) {
+                const unsigned row = row_of(half);
+                const unsigned begin = row & ~(blocks - 1);
+                const unsigned there = tile.rows <= begin ? 0 : tile.rows - begin < blocks ? tile.rows - begin : blocks;
+                const unsigned behind = row - begin < there ? there - 1 - (row - begin) : 0;
+                const std::uint64_t power = rho_[behind];
+                fine[half] = multiply61(fine[half], power);
+                coarse[half] = multiply61(coarse[half], power);
+            }
+            if (blocks == 16) {
+                fine[0] = add61(fine[0], fine[1]);
+                coarse[0] = add61(coarse[0], coarse[1]);
+            }
+            for (unsigned i = 1; i < blocks && i < 8; i *= 2) {
+#pragma unroll
+                for (unsigned half = 0; half < 2; ++half) {
+                    fine[half] = add61(fine[half], shuffle_xor(fine[half], static_cast<int>(i * 4)));
+                    coarse[half] = add61(coarse[half], shuffle_xor(coarse[half], static_cast<int>(i * 4)));
+                }
+            }
+        }
+        if (lane_ % 4 != 0) return;
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            const unsigned row = row_of(half);
+            if (row >= tile.rows || row % blocks != 0) continue;
+            const std::uint64_t piece = (tile.first_block + row) / blocks;
+            if (field.leaves != nullptr) field.leaves[piece] = coarse[half];
+            if (field.fine != nullptr) field.fine[piece] = fine[half];
+        }
+    }
+
+    __device__ void put_counts(const Field& field, const Tile& tile) {
+        if constexpr (kExact) {
+            if (lane_ == 0) {
+                const std::uint64_t scalars = std::uint64_t{tile.rows - 1} * block_scalars_ + tile.last_scalars;
+                atomicAdd(field.counts + 1, static_cast<unsigned long long>(scalars));
+            }
+            if (nans_ != 0) atomicAdd(field.counts, static_cast<unsigned long long>(nans_));
+        } else if (tokens_ != 0) {
+            atomicAdd(field.counts + 1, static_cast<unsigned long long>(tokens_));
+            if (nans_ != 0) atomicAdd(field.counts, static_cast<unsigned long long>(nans_));
+        }
+    }
+
+    const Launch& launch_;
+    const unsigned item_shift_;
+    const unsigned block_scalars_;
+    const unsigned steps_;
+    const unsigned stage_row_;
+    const unsigned lane_;
+    const uint2* coefficients_;
+    const std::uint64_t* rho_;  // its powers
+    std::byte* ring_;
+    std::byte* fill_at_;
+    std::byte* use_at_;
+    const ReadPolicy policy_;
+    // What fill() brings next, for this lane; null: nothing.
+    const std::byte* source_;
+    unsigned source_rows_;
+    int source_last_;
+    bool source_whole_;
+    std::uint32_t fine_[kPlanes][4];
+    std::uint32_t low_[4];
+    std::uint32_t residues_[2][4];
+    std::uint32_t left_;  // steps, in 32 parts, that hold values out of the planes' range
+    std::uint32_t tokens_;
+    std::uint32_t nans_;
+    // Of the field that the tile belongs to.
+    double inverse_;  // relative: the key's origin
+    int exponent_;
+    std::uint32_t low_mask_;
+    DType scalar_;
+    bool aligned_;
+};
+
+// Bytes of coefficients as the matrix product takes them: for step s and lane 4 n + t, byte n of those at the positions that
+// lanes with this t hold.
+__device__ inline void make_coefficients(std::uint32_t* table, unsigned block_scalars) {
+    for (unsigned i = threadIdx.x; i < block_scalars * 2; i += kThreads) {
+        const unsigned step = i / 64;
+        const unsigned lane = i / 2 % 32;
+        const unsigned first = step * kStepPositions + i % 2 * 16 + lane % 4 * 2;
+        std::uint32_t word = 0;
+#pragma unroll
+        for (unsigned b = 0; b < 4; ++b) {
+            const std::uint64_t r = coefficient(first + b / 2 * 8 + b % 2);
+            word |= static_cast<std::uint32_t>(r >> (8 * (lane / 4)) & 0xFF) << (8 * b);
+        }
+        table[i] = word;
+    }
+}
+
+template <class Source, CellKind Kind, unsigned Bits>
+__global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsigned item_shift) {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    auto* shared = reinterpret_cast<std::byte*>(shared_memory);
+    const unsigned shift = Source::kFixed ? Source::kItemShift : item_shift;
+    make_coefficients(reinterpret_cast<std::uint32_t*>(shared), static_cast<unsigned>(kBlockBytes) >> shift);
+    if (threadIdx.x < kRows) {
+        reinterpret_cast<std::uint64_t*>(shared + (kBlockBytes >> shift) * 8)[threadIdx.x] = power61(kRho, threadIdx.x);
+    }
+    __syncthreads();
+    Worker<Source, Kind, Bits> worker(launch, shared, item_shift);
+    worker.run();
+}
+
+// ---- the host's side of one kernel ----
+
+using Kernel = void (*)(Launch, unsigned);
+struct KernelChoice {
+    Kernel kernel;
+    std::size_t shared;       // bytes
+    std::size_t most_shared;  // of any use of this kernel: its limit is set once
+};
+// digest_{f32,f64,any}_cuda.cu
+KernelChoice f32_kernel(CellKind kind, unsigned bits);
+KernelChoice f64_kernel(CellKind kind, unsigned bits);
+KernelChoice any_kernel(CellKind kind, unsigned bits, unsigned item_shift);
+
+template <class Source>
+Kernel kernel_of(CellKind kind, unsigned bits) {
+    switch (kind) {
+        case CellKind::tokens: return digest_blocks<Source, CellKind::tokens, 0>;
+        case CellKind::absolute:
+            return bits == 4   ? digest_blocks<Source, CellKind::absolute, 4>
+                   : bits == 2 ? digest_blocks<Source, CellKind::absolute, 2>
+                               : digest_blocks<Source, CellKind::absolute, 0>;
+        case CellKind::relative:
+            return bits == 4   ? digest_blocks<Source, CellKind::relative, 4>
+                   : bits == 2 ? digest_blocks<Source, CellKind::relative, 2>
+                               : digest_blocks<Source, CellKind::relative, 0>;
+    }
+    return nullptr;
+}
+
+}  // namespace twinrun::gpu

@@ -1,0 +1,352 @@
+"""Arrays on GPUs: histories and comparisons are those of the same arrays on the host. Skipped where no GPU can be used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from commands import check_error, command, load_json
+from support import check_report
+
+import twinrun
+from twinrun import _core
+
+NO_GPU = _core.devices()["reason"]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(NO_GPU), reason=f"no GPU can be used: {NO_GPU}")]
+LIBRARIES = ["cupy", "torch", "jax", "numba"]
+CODES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"]
+
+
+def imported(name: str) -> ModuleType:
+    """A module, or a skip: any of these libraries may be there for another machine than this."""
+    try:
+        return importlib.import_module(name)
+    except Exception as e:
+        pytest.skip(f"{name} cannot be imported: {e}")
+
+
+def library(name: str) -> Callable[[np.ndarray], object]:
+    """What puts an array of the host onto the GPU."""
+    if name == "cupy":
+        return imported("cupy").asarray
+    if name == "torch":
+        torch = imported("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("PyTorch sees no GPU")
+        return lambda a: torch.from_numpy(np.array(a)).cuda()
+    if name == "numba":
+        cuda = imported("numba.cuda")
+        if not cuda.is_available():
+            pytest.skip("Numba sees no GPU")
+        return cuda.to_device
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = imported("jax")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        target = jax.devices("gpu")[0]
+    except RuntimeError:
+        pytest.skip("JAX sees no GPU")
+    return lambda a: jax.device_put(a, target)
+
+
+def sample(code: str, shape: tuple, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng([seed, *code.encode(), *shape])
+    if code in ("c8", "c16"):
+        return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(code)
+    if code[0] == "f":
+        x = np.asarray(rng.normal(size=shape) * 100)
+        if x.size > 3:
+            x.reshape(-1)[[0, 1, 2]] = np.nan, np.inf, -0.0
+        return x.astype(code)
+    return np.asarray(rng.integers(0, 2 if code == "?" else 100, shape)).astype(code)
+
+
+def changed(x: np.ndarray) -> np.ndarray:
+    y = x.copy()
+    if y.size:
+        flat = y.reshape(-1)
+        at = y.size // 2
+        flat[at] = not flat[at] if y.dtype.kind == "b" else flat[at] + 1
+    return y
+
+
+def sections(path: Path) -> list[dict]:
+    """Settings, counts and sections of every field of a history's only step; without the sums of data."""
+    (folder,) = path.glob("step-*")
+    metadata = _core.Metadata(str(folder / "rank-00000.twm"))
+    keys = (
+        "name",
+        "dtype",
+        "shape",
+        "fortran_order",
+        "nans",
+        "tokens",
+        "fine_exponent",
+        "coarse_exponent",
+        "cells",
+        "chunks",
+    )
+    return [
+        {k: f[k] for k in keys} | {s: metadata.section(i, s) for s in ("tree", "fine", "residues")}
+        for i, f in enumerate(metadata.fields)
+    ]
+
+
+def check_captured(tmp_path: Path, on_host: dict, on_gpu: dict, **options: object) -> None:
+    """A history of arrays on the GPU is that of the same arrays on the host."""
+    for name, fields in (("host", on_host), ("gpu", on_gpu)):
+        with twinrun.Run(tmp_path / name, atol=1e-3, existing="replace", **options) as run:
+            facts = run.capture(7, fields)
+            assert (facts.data_bytes > 0) == options.get("keep_data", True)
+    assert sections(tmp_path / "host") == sections(tmp_path / "gpu")
+    assert twinrun.verify(tmp_path / "gpu")[0] == []
+    if options.get("keep_data", True):
+        data = [
+            next((tmp_path / n).glob("step-*")).joinpath("rank-00000.data").read_bytes()
+            for n in ("host", "gpu")
+        ]
+        assert data[0] == data[1]
+    assert twinrun.compare(tmp_path / "host", tmp_path / "gpu").same
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+@pytest.mark.parametrize("digest", ["linear", "published"])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_gpu_capture(name: str, digest: str, keep_data: bool, tmp_path: Path) -> None:
+    put = library(name)
+    shapes = [(1,), (7,), (1025,), (5, 7), (2, 3, 700)] + ([] if name == "numba" else [(), (0,), (3, 0, 2)])
+    fields = {f"{code}{list(shape)}": sample(code, shape) for code in CODES for shape in shapes}
+    check_captured(
+        tmp_path, fields, {n: put(x) for n, x in fields.items()}, digest=digest, keep_data=keep_data
+    )
+
+
+@pytest.mark.parametrize("name", ["cupy", "torch"])
+def test_gpu_layouts(name: str, tmp_path: Path) -> None:
+    put = library(name)
+    for code in ("f4", "f8", "u1", "c16"):
+        x = sample(code, (60, 50, 40))
+        d = put(x)
+        views = [
+            lambda a: a.T,
+            lambda a: a[:, ::3, :],
+            lambda a: a[5:, 3:, 1:],
+            lambda a: a[:, :, 7],
+            lambda a: a.reshape(-1)[3::7],
+            lambda a: a[2],
+            lambda a: a.swapaxes(0, 1),
+            lambda a: a[:1, :, :1],
+        ]
+        if name == "cupy":
+            views.append(lambda a: a[::-1, :, ::-2])
+        on_host = {str(i): f(x) for i, f in enumerate(views)}
+        on_gpu = {str(i): f(d) for i, f in enumerate(views)}
+        library_of = imported(name)
+        wide = np.broadcast_to(x[0], (7, 50, 40))
+        on_host["wide"] = wide
+        on_gpu["wide"] = (
+            d[0].expand(wide.shape) if name == "torch" else library_of.broadcast_to(d[0], wide.shape)
+        )
+        check_captured(tmp_path, on_host, on_gpu)
+        for i in on_host:
+            f = twinrun.compare(on_host[i], on_gpu[i], atol=1e-3).fields[0]
+            assert f.different == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*(("cupy", m) for m in ("auto", "direct", "staged", "published")), ("torch", "direct"), ("jax", "auto"), ("numba", "auto")],
+)  # fmt: skip
+def test_gpu_compare(name: str, method: str) -> None:
+    put = library(name)
+    for code in CODES:
+        for shape in ((1,), (1025,), (3, 700)):
+            a = sample(code, shape)
+            b = changed(a)
+            da, db = put(a), put(b)
+            for x, y, device in (
+                (da, db, "cuda"),
+                (da, db, "auto"),
+                (da, db, "cpu"),
+                (a, db, "cuda"),
+                (da, b, "auto"),
+            ):
+                result = twinrun.compare(x, y, atol=1e-3, method=method, device=device)
+                check_report(result.fields[0], a, b)
+                if device == "cuda" and method == "direct":
+                    assert result.device.startswith("cuda")
+                if device == "cpu":
+                    assert result.device == "cpu"
+
+
+def test_gpu_large_arrays(tmp_path: Path) -> None:
+    """Many slices, few and many differences; against files and a history too."""
+    put = library("cupy")
+    n = 20_000_003
+    a = np.random.default_rng(2).normal(size=n).astype("f4")
+    b = a + np.random.default_rng(3).uniform(-5e-4, 5e-4, n).astype("f4")
+    for i in (5, 1_048_577, n - 1):
+        b[i] += 1
+    exact = np.abs(a.astype("f8") - b.astype("f8")) > 1e-3
+    da, db = put(a), put(b)
+    np.save(tmp_path / "a.npy", a)
+    with twinrun.Run(tmp_path / "run", atol=1e-3) as run:
+        run.capture(5, {"array": da})
+    truth = twinrun.compare(a, b, atol=1e-3, device="cpu").fields[0]
+    assert truth.different == exact.sum()
+    for x in (a, da, tmp_path / "a.npy", tmp_path / "run"):
+        for y in (b, db):
+            for method in ("auto", "direct"):
+                other = {"array": y} if isinstance(x, Path) and x.name == "run" else y
+                f = twinrun.compare(x, other, atol=1e-3, method=method, device="cuda").fields[0]
+                assert (f.different, f.first_index) == (truth.different, truth.first_index)
+                assert f.max_rel_diff == truth.max_rel_diff
+                assert f.histogram_different == truth.histogram_different
+                if f.elements_read == f.elements:
+                    assert (f.max_abs_diff, f.histogram) == (truth.max_abs_diff, truth.histogram)
+
+
+def test_gpu_torch(tmp_path: Path) -> None:
+    """What only tensors have: bf16, gradients, conjugation, parameters."""
+    library("torch")
+    import torch
+
+    x = torch.randn(3, 1000, dtype=torch.float32)
+    for tensor in (x.to(torch.bfloat16), x.to(torch.bfloat16).T, x.to(torch.float16), x.double()):
+        other = tensor.clone()
+        other[1, 1] += 1
+        for gradient in (False, True):
+            host, moved, on_gpu = (
+                t.clone().requires_grad_(gradient) for t in (tensor, tensor.cuda(), other.cuda())
+            )
+            check_captured(tmp_path, {"x": host}, {"x": moved})
+            assert twinrun.compare(host, moved).same
+            assert twinrun.compare(host, on_gpu).fields[0].different == 1
+    c = torch.randn(500, dtype=torch.complex64).cuda()
+    assert twinrun.compare(c.conj(), c.conj().resolve_conj()).same
+    assert not twinrun.compare(c.conj(), c).same
+    assert twinrun.compare(c.conj().imag, -c.imag).same
+    module = torch.nn.Linear(40, 30).cuda()
+    state = module.state_dict()
+    assert twinrun.compare(dict(module.named_parameters()), state).same
+    with pytest.raises(twinrun.TwinrunError, match="array: "):
+        twinrun.compare(torch.eye(4).cuda().to_sparse(), torch.eye(4))
+    with pytest.raises(twinrun.TwinrunError, match="array: "):
+        twinrun.compare(torch.ones(4).cuda().to(torch.float8_e4m3fn), np.ones(4, "f4"))
+
+
+def test_gpu_streams_of_torch(tmp_path: Path) -> None:
+    """Arrays that a stream is still busy making: a long kernel lies before what makes them."""
+    library("torch")
+    import torch
+
+    n = 3_000_000
+    host = np.arange(n, dtype="f4")
+    expected = host + 1
+    side = torch.cuda.Stream()
+    base = torch.from_numpy(host).cuda()
+    torch.cuda.synchronize()
+    for given in (False, True):
+        for turn in range(3):
+            x = torch.zeros(n, device="cuda")
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(300_000_000)  # 0.15 s or more
+                torch.add(base, 1, out=x)
+                if not given:  # it is the current stream: tensors say so
+                    result = (
+                        twinrun.compare(x, expected)
+                        if turn
+                        else twinrun.compare(x, torch.from_numpy(expected).cuda())
+                    )
+            if given and turn < 2:
+                result = twinrun.compare(x, expected, stream=side if turn else side.cuda_stream)
+            elif given:
+                with twinrun.Run(tmp_path / "run", existing="replace") as run:
+                    run.capture(1, {"x": x}, stream=side)
+                result = twinrun.compare(tmp_path / "run", {"x": expected}, steps="1")
+            assert result.same
+
+
+@pytest.mark.parametrize("kind", ["non-blocking", "blocking", "default", "thread's default"])
+def test_gpu_streams_of_cupy(kind: str) -> None:
+    library("cupy")
+    import cupy
+
+    stream = {
+        "non-blocking": lambda: cupy.cuda.Stream(non_blocking=True),
+        "blocking": cupy.cuda.Stream,
+        "default": lambda: cupy.cuda.Stream.null,
+        "thread's default": lambda: cupy.cuda.Stream.ptds,
+    }[kind]()
+    spin = cupy.RawKernel(
+        'extern "C" __global__ void spin(long long n) { long long t = clock64(); while (clock64() - t < n) {} }',
+        "spin",
+    )
+    n = 3_000_000
+    base = cupy.arange(n, dtype="f4")
+    expected = np.arange(n, dtype="f4") + 1
+    for given in (False, True):
+        x = cupy.zeros(n, "f4")
+        cupy.cuda.Device().synchronize()
+        with stream:
+            spin((1,), (1,), (np.int64(300_000_000),))
+            cupy.add(base, 1, out=x)
+            if not given:
+                result = twinrun.compare(x, expected)
+        if given:
+            result = twinrun.compare(x, expected, stream=stream)
+        assert result.same
+
+
+def test_gpu_two_threads() -> None:
+    put = library("cupy")
+    a = [sample("f8", (700_001,), seed) for seed in range(2)]
+    b = [x.copy() for x in a]
+    for i, y in enumerate(b):
+        y[1000 * (i + 1)] += 1
+    pairs = [(put(x), put(y)) for x, y in zip(a, b, strict=True)]
+
+    def work(i: int) -> list[tuple]:
+        found = []
+        for turn in range(20):
+            x, y = pairs[i] if turn % 2 else (a[i], pairs[i][1])
+            f = twinrun.compare(x, y, atol=1e-3, device="cuda").fields[0]
+            found.append((f.different, f.first_index))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        for i, found in enumerate(pool.map(work, range(2))):
+            assert found == [(1, (1000 * (i + 1),))] * 20
+
+
+def test_gpu_command_line(tmp_path: Path) -> None:
+    done = command("show", "--devices")
+    assert done.status == 0 and "cuda:0" in done.out and "GPUDirect Storage" in done.out
+    assert "GPUs: cuda:0" in command("show", "--system").out
+    a = sample("f4", (3_000_000,))
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", changed(a))
+    documents = []
+    for device in ("cpu", "cuda", "cuda:0"):
+        report = tmp_path / "r.json"
+        done = command(
+            "compare", tmp_path / "a.npy", tmp_path / "b.npy", "--device", device, "--json", report, "-v"
+        )
+        assert done.status == 1 and ("device: cuda:0" in done.out) == (device != "cpu")
+        d = load_json(report.read_text())
+        assert d["device"].startswith("cpu" if device == "cpu" else "cuda:0")
+        documents.append((d["first_divergence"], d["different"], d["fields"][0]["histogram"]))
+    assert documents[0] == documents[1] == documents[2]
+    number = len(_core.devices()["devices"])
+    check_error(command("compare", "a", "b", "--device", f"cuda:{number}"), f"there is no cuda:{number}")
+    storage = _core.devices()["direct_storage"]
+    if storage["available"]:
+        done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--device", "cuda", "--io", "gds")
+        assert done.status == 1
