@@ -17,7 +17,7 @@
 #   SANITIZER_FILTER  tests under the sanitizer, as a filter of GoogleTest (Device*:*/Device*)
 #   SANITIZER_TIME    seconds for one program under one tool (150)
 #
-# Under the sanitizer TWINRUN_TEST_SMALL=1 is set: a test may choose smaller data then.
+# Under the sanitizer TWINRUN_TEST_ROUNDS=1 is set: fewer rounds of random inputs.
 set -uo pipefail
 
 logs=${1:?usage: gpu_tests.sh LOGS [STEP...]}
@@ -176,7 +176,7 @@ if has sanitizer; then
             for program in "${programs[@]}"; do
                 name=$tool.${program##*/}
                 (
-                    TWINRUN_TEST_SMALL=1 timeout "$sanitizer_time" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+                    TWINRUN_TEST_ROUNDS=1 timeout "$sanitizer_time" "$sanitizer" --tool "$tool" --error-exitcode 9 \
                         --print-limit 20 "$program" --gtest_filter="$filter" --gtest_color=no >"$logs/$name.part" 2>&1
                     echo "$? $SECONDS" >"$logs/$name.status"
                 ) &

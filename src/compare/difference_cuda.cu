@@ -31,8 +31,8 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr unsigned kWarps = 8;
 constexpr unsigned kThreads = kWarps * kLanes;
-constexpr unsigned kBlocksEach = 2;  // on a multiprocessor
-constexpr unsigned kTileGroups = 8;
+constexpr unsigned kBlocksEach = 2;    // on a multiprocessor
+constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
 constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
 constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
@@ -137,6 +137,7 @@ struct Work {
     double least_atol;  // see least_atol()
     std::uint64_t tiles;
     std::uint64_t chunk_scalars;
+    bool whole_groups;  // chunks are made of them
     std::uint8_t* chunk_differs;
     Totals* totals;
     Partial* partials;
@@ -441,6 +442,12 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
 struct WarpState {
     Best best[3];  // distance; quotient; quotient of those that differ
     std::uint64_t first;
+    // Of the tile: here and not in registers, for what comes to them rarely.
+    const std::byte* a;
+    const std::byte* b;
+    std::uint64_t index;  // of its first scalar in the field
+    std::uint64_t chunk;  // `before` scalars before it this chunk begins
+    std::uint64_t before;
 };
 
 struct Shared {
@@ -452,15 +459,11 @@ struct Shared {
     std::uint32_t over[kHistogramBins];
 };
 
-// Consecutive pairs of one part, at most a group, in memory.
+// Consecutive pairs of one part, at most a group.
 struct Group {
-    const std::byte* a;
-    const std::byte* b;
+    unsigned number;  // in its tile
     unsigned n;
     bool in_words;
-    std::uint64_t index;  // of the first scalar in the field
-    std::uint64_t chunk;  // `before` scalars before the first one this chunk begins
-    std::uint64_t before;
 };
 
 template <Kind kKind>
@@ -531,44 +534,36 @@ class Warp {
         const std::byte* b = part.b + offset * bytes;
         const std::uintptr_t places =
             reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-        const bool aligned = places % (bytes == 1 ? 8 : 16) == 0;
-        Group g;
-        g.index = part.index + offset;
-        g.chunk = part.chunk + offset / work_.chunk_scalars;
-        g.before = offset % work_.chunk_scalars;
-        choose_bounds(g.index);
-        g.in_words = aligned && n >= kGroup;
-        Words<kKind> next_a = load(a, n, g.in_words);
-        Words<kKind> next_b = load(b, n, g.in_words);
+        const unsigned in_words = places % (bytes == 1 ? 8 : 16) == 0 ? n / kGroup : 0;  // groups
+        const std::uint64_t index = part.index + offset;
+        sync_lanes();
+        if (lane_ == 0) {
+            state_.a = a;
+            state_.b = b;
+            state_.index = index;
+            state_.chunk = part.chunk + offset / work_.chunk_scalars;
+            state_.before = offset % work_.chunk_scalars;
+        }
+        choose_bounds(index);
+        seeking_ = index < state_.first;
+        marks_ = 0;
+        Words<kKind> next_a = load(a, n, in_words != 0);
+        Words<kKind> next_b = load(b, n, in_words != 0);
+        const unsigned groups = (n + kGroup - 1) / kGroup;
 #pragma unroll 1
-        for (unsigned done = 0; done < n; done += kGroup) {
+        for (unsigned number = 0; number < groups; ++number) {
             const Words<kKind> words_a = next_a;
             const Words<kKind> words_b = next_b;
-            const bool in_words = g.in_words;
-            g.n = n - done < kGroup ? n - done : kGroup;
-            g.a = a;
-            g.b = b;
             a += kGroup * bytes;
             b += kGroup * bytes;
-            bool next_in_words = false;
-            if (done + kGroup < n) {  // under way while this group is worked on
-                const unsigned rest = n - done - kGroup;
-                next_in_words = aligned && rest >= kGroup;
-                next_a = load(a, rest, next_in_words);
-                next_b = load(b, rest, next_in_words);
+            if (number + 1 < groups) {  // under way while this group is worked on
+                next_a = load(a, n - (number + 1) * kGroup, number + 1 < in_words);
+                next_b = load(b, n - (number + 1) * kGroup, number + 1 < in_words);
             }
-            g.in_words = in_words;
-            group(g, words_a, words_b);
-            g.in_words = next_in_words;
-            g.index += kGroup;
-            g.before += kGroup;
-            if (g.before >= work_.chunk_scalars) {  // so that most groups lie within the first chunk from here
-                const std::uint64_t size = work_.chunk_scalars;
-                const std::uint64_t chunks = size >= kGroup ? 1 : g.before / size;
-                g.chunk += chunks;
-                g.before -= chunks * size;
-            }
+            group({number, n - number * kGroup < kGroup ? n - number * kGroup : kGroup, number < in_words},
+                  words_a, words_b);
         }
+        put_marks();
     }
 
     // ---- bounds of the maxima ----
@@ -632,12 +627,15 @@ class Warp {
         return __funnelshift_lc(0U, 1U, slot);
     }
 
+    template <bool kDiffering>
     __device__ void count(std::uint32_t groups, std::uint32_t groups_over) {
         constexpr std::uint32_t even = 0x0F0F0F0F;
         all_[0] += groups & even;
         all_[1] += groups >> 4 & even;
-        over_[0] += groups_over & even;
-        over_[1] += groups_over >> 4 & even;
+        if constexpr (kDiffering) {
+            over_[0] += groups_over & even;
+            over_[1] += groups_over >> 4 & even;
+        }
         if (++pending_ == kFlushGroups) flush();
     }
     __device__ void flush() {
@@ -666,6 +664,62 @@ class Warp {
 
     // ---- one group ----
 
+    // What a look at a lane's pairs finds.
+    struct Found {
+        double sum = 0;
+        double sum_different = 0;
+        std::uint32_t counts = 0;
+        std::uint32_t counts_over = 0;
+        std::uint32_t slots = 0;
+        bool undecided = false;
+        bool candidate = false;
+        bool reaches = false;  // some distance is not below what is allowed
+    };
+    // differing: pairs may differ. Without it a group that has such a pair is only noticed.
+    template <bool kDiffering>
+    [[nodiscard]] __device__ Found look(const Value (&a)[kPairs], const Value (&b)[kPairs]) const {
+        const double atol = work_.least_atol;
+        const double rtol = work_.rtol;
+        const std::uint32_t lower = 0 - base_slot_;
+        const std::uint32_t upper = 4 - base_slot_;
+        Found f;
+#pragma unroll
+        for (unsigned p = 0; p < kPairs; ++p) {
+            const auto x = static_cast<double>(a[p]);
+            const double difference = x - static_cast<double>(b[p]);
+            const double magnitude = absolute_value(x);
+            const double distance = absolute_value(difference);
+            // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
+            const double allowed = fma(magnitude, rtol, atol);
+            f.candidate |= distance > distance_bound_;
+            // d / |a| rounded is above a number if d lies above the product: rounding keeps order here, too.
+            f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
+            f.sum = fma(distance, distance, f.sum);
+            const BinEntry entry = bin_entry(difference);
+            const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
+            const std::uint32_t one = one_in(at);
+            f.slots |= at;
+            f.counts += one;
+            if constexpr (kKind == Kind::f64) {  // denormal numbers: neither counters nor products hold them
+                f.undecided |= distance != 0 && ((kDiffering && distance == allowed) || distance < 0x1p-1000);
+            } else if constexpr (kDiffering) {
+                f.undecided |= distance == allowed;
+            }
+            if constexpr (kDiffering) {
+                if (distance > allowed) {
+                    f.sum_different = fma(distance, distance, f.sum_different);
+                    f.counts_over += one;
+                    f.candidate |= fma(-different_bound_, magnitude, distance) > 0;
+                }
+            } else if constexpr (kKind == Kind::f64) {
+                f.reaches |= distance >= allowed && distance != 0;
+            } else {
+                f.reaches |= distance >= allowed;
+            }
+        }
+        return f;
+    }
+
     __device__ void group(const Group& g, const Words<kKind>& words_a, const Words<kKind>& words_b) {
         Value a[kPairs];
         Value b[kPairs];
@@ -678,61 +732,33 @@ class Warp {
             apart |= words_a.word[i] ^ words_b.word[i];
         if (!any_lane(apart != 0) && work_.nan_equal) return;
         decode<kKind>(words_b, work_.scalar, b, &beyond);
-
-        const double atol = work_.least_atol;
-        const double rtol = work_.rtol;
-        const std::uint32_t lower = 0 - base_slot_;
-        const std::uint32_t upper = 4 - base_slot_;
-        double sum = 0;
-        double sum_different = 0;
-        std::uint32_t counts = 0;
-        std::uint32_t counts_over = 0;
-        std::uint32_t slots = 0;
-        bool undecided = false;
-        bool candidate = false;
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            const auto x = static_cast<double>(a[p]);
-            const double difference = x - static_cast<double>(b[p]);
-            const double magnitude = absolute_value(x);
-            const double distance = absolute_value(difference);
-            // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
-            const double allowed = fma(magnitude, rtol, atol);
-            const bool differs = distance > allowed;
-            if constexpr (kKind == Kind::f64) {  // denormal numbers: neither counters nor products hold them
-                undecided |= distance != 0 && (distance == allowed || distance < 0x1p-1000);
-            } else {
-                undecided |= distance == allowed;
+        if (!differing_ && !work_.exactly) {
+            const Found f = look<false>(a, b);
+            // NaN and infinities leave their mark in the sum.
+            const bool rare = f.undecided || beyond || !(f.sum < kInfiniteDistance) || f.candidate ||
+                              f.reaches || (f.slots & kOutlierBits) != 0;
+            if (!any_lane(rare)) {
+                sum_ += f.sum;
+                count<false>(f.counts, 0);
+                return;
             }
-            candidate |= distance > distance_bound_;
-            // d / |a| rounded is above a number if d lies above the product: rounding keeps order here, too.
-            candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
-            sum = fma(distance, distance, sum);
-            const BinEntry entry = bin_entry(difference);
-            const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
-            const std::uint32_t one = one_in(at);
-            slots |= at;
-            counts += one;
-            if (differs) {
-                sum_different = fma(distance, distance, sum_different);
-                counts_over += one;
-            }
+            forget_distances(a, b);
         }
-        // NaN and infinities leave their mark in the sum.
-        const bool trouble = any_lane(undecided || beyond || !(sum < kInfiniteDistance)) || work_.exactly;
+        const Found f = look<true>(a, b);
+        const bool trouble = any_lane(f.undecided || beyond || !(f.sum < kInfiniteDistance)) || work_.exactly;
+        bool candidate = f.candidate;
         if (!trouble) {
-            sum_ += sum;
-            sum_different_ += sum_different;
-            count(counts, counts_over);
-            const bool outlier = (slots & kOutlierBits) != 0;
-            const bool differs = counts_over != 0;
+            sum_ += f.sum;
+            sum_different_ += f.sum_different;
+            count<true>(f.counts, f.counts_over);
+            const bool outlier = (f.slots & kOutlierBits) != 0;
             const unsigned outliers = lanes_where(outlier);
-            if (lanes_where(differs) != 0 || outliers != 0) {
-                // (A distance beyond the counters may differ, too.)
-                if (different_bound_ < quotient_bound_) candidate |= any_different_candidate(a, b);
-                if (g.index < state_.first) candidate |= differs || outlier;
-                mark_chunks(g, differs, a, b);
-                if (outliers != 0) count_outliers(g, a, b, outliers);
+            bool differs = f.counts_over != 0;
+            if (outliers != 0) differs |= count_outliers(g, a, b, outliers);
+            differing_ = any_lane(differs);
+            if (differing_) {
+                candidate |= seeking_ && differs;
+                mark_chunks(g, a, b);
             }
         }
         if (any_lane(trouble || candidate)) one_by_one(g, trouble);
@@ -780,53 +806,44 @@ class Warp {
         return {distance, magnitude, distance > fma(magnitude, work_.rtol, work_.least_atol)};
     }
 
-    [[nodiscard]] __device__ bool any_different_candidate(Value (&a)[kPairs], Value (&b)[kPairs]) const {
-        forget_distances(a, b);
-        bool candidate = false;
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            const Distance d = distance_of(a[p], b[p]);
-            candidate |= d.differs && fma(-different_bound_, d.magnitude, d.distance) > 0;
-        }
-        return candidate;
-    }
-
-    __device__ void mark_chunks(const Group& g, bool differs, Value (&a)[kPairs], Value (&b)[kPairs]) const {
-        if (g.before < work_.chunk_scalars && g.n <= work_.chunk_scalars - g.before) {  // all are in one
-            if (differs) work_.chunk_differs[g.chunk] = 1;
+    // Some pair of the group differs. Where chunks are made of whole groups, put_marks() says so for the tile.
+    __device__ void mark_chunks(const Group& g, Value (&a)[kPairs], Value (&b)[kPairs]) {
+        if (work_.whole_groups) {
+            marks_ |= 1ULL << g.number;
             return;
         }
         forget_distances(a, b);
-        unsigned which = 0;
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p)
-            which |= distance_of(a[p], b[p]).differs ? 1U << p : 0U;
-        mark_chunks_of(g, which);
-    }
-    // Of the pairs whose bits are set. (A division is long: the loop is not unrolled.)
-    __device__ void mark_chunks_of(const Group& g, unsigned which) const {
 #pragma unroll 1
-        for (; which != 0; which &= which - 1) {
-            const auto p = static_cast<unsigned>(__ffs(static_cast<int>(which)) - 1);
-            mark_chunk(g, place_of_pair<kKind>(p, g.in_words, lane_, work_.scalar));
+        for (unsigned i = lane_; i < g.n; i += kLanes) {
+            if (pair_of(g, i).pair.differs) mark_chunk(g, i);
         }
     }
+    __device__ void put_marks() const {
+        if (marks_ == 0) return;
+        sync_lanes();
+#pragma unroll 1
+        for (unsigned number = lane_; number < kTileGroups; number += kLanes) {
+            if ((marks_ >> number & 1) != 0) mark_chunk({number, kGroup, true}, 0);
+        }
+        sync_lanes();
+    }
     __device__ void mark_chunk(const Group& g, unsigned place) const {
-        const std::uint64_t from = g.before + place;
+        const std::uint64_t from = state_.before + g.number * kGroup + place;
         const std::uint64_t size = work_.chunk_scalars;
         // Both are small nearly always, and a division of 32 bits is a third of one of 64.
         const std::uint64_t chunks = ((from | size) >> 32) == 0
                                          ? static_cast<std::uint32_t>(from) / static_cast<std::uint32_t>(size)
                                          : from / size;
-        work_.chunk_differs[g.chunk + chunks] = 1;
+        work_.chunk_differs[state_.chunk + chunks] = 1;
     }
 
     // Those distances that have no counters in registers.
-    __device__ void count_outliers(const Group& g, Value (&a)[kPairs], Value (&b)[kPairs],
-                                   unsigned outliers) {
+    // Whether one of them differs.
+    [[nodiscard]] __device__ bool count_outliers(const Group& g, Value (&a)[kPairs], Value (&b)[kPairs],
+                                                 unsigned outliers) {
         forget_distances(a, b);
         std::uint32_t highest = 0;
-        unsigned which = 0;
+        bool differs = false;
 #pragma unroll
         for (unsigned p = 0; p < kPairs; ++p) {
             const Distance d = distance_of(a[p], b[p]);
@@ -837,33 +854,40 @@ class Warp {
             atomicAdd(&shared_.all[at], 1U);
             if (!d.differs) continue;
             atomicAdd(&shared_.over[at], 1U);
-            which |= 1U << p;
+            differs = true;
         }
-        mark_chunks_of(g, which);
-        if (__popc(outliers) < static_cast<int>(kManyLanes)) return;
+        if (__popc(outliers) < static_cast<int>(kManyLanes)) return differs;
         // Room for one decade above and six below what is highest now.
         highest = largest_of_lanes(highest);
         const std::uint32_t base = highest > 6 ? 4 * (highest - 6) : 4;
-        if (base == base_slot_) return;
+        if (base == base_slot_) return differs;
         flush();
         base_slot_ = base;
+        return differs;
+    }
+
+    // One pair of a group from memory, by the reference.
+    [[nodiscard]] __device__ ExactPair pair_of(const Group& g, unsigned place) const {
+        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
+        const DifferenceRule rule{{work_.atol, work_.rtol}, work_.nan_equal};
+        const std::size_t from = (std::size_t{g.number} * kGroup + place) * bytes;
+        return exact_pair<kKind>(word_at(state_.a + from, bytes), word_at(state_.b + from, bytes),
+                                 work_.scalar, rule);
     }
 
     // All pairs of a group from memory, by the reference. everything: all statistics; else only the maxima and the first one
     // that differs.
     __device__ void one_by_one(const Group& g, bool everything) {
-        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
-        const DifferenceRule rule{{work_.atol, work_.rtol}, work_.nan_equal};
         Best best[3] = {{0, kNowhere}, {0, kNowhere}, {0, kNowhere}};
         std::uint64_t first = kNowhere;
+        bool differs = false;
+        const std::uint64_t index = state_.index + g.number * kGroup;
 #pragma unroll 1
         for (unsigned i = lane_; i < g.n; i += kLanes) {
-            const std::size_t from = std::size_t{i} * bytes;
-            const ExactPair exact =
-                exact_pair<kKind>(word_at(g.a + from, bytes), word_at(g.b + from, bytes), work_.scalar, rule);
+            const ExactPair exact = pair_of(g, i);
             const double distance = exact.pair.distance;
             if (distance == 0 && !exact.pair.differs) continue;
-            const std::uint64_t at = g.index + i;
+            const std::uint64_t at = index + i;
             const bool infinite = distance == kInfiniteDistance;
             const double quotient =
                 infinite || exact.magnitude == 0 ? kInfiniteDistance : distance / exact.magnitude;
@@ -880,10 +904,13 @@ class Warp {
             if (!exact.pair.differs) continue;
             atomicAdd(&shared_.over[decade], 1U);
             if (!infinite) sum_different_ += distance * distance;
-            mark_chunk(g, i);
+            differs = true;
+            if (!work_.whole_groups) mark_chunk(g, i);
         }
         sync_lanes();
-        keep_best(best, first, g.index + g.n);
+        if (any_lane(differs) && work_.whole_groups) marks_ |= 1ULL << g.number;
+        keep_best(best, first, index + g.n);
+        seeking_ = index + g.n <= state_.first;
     }
 
     const Work& work_;
@@ -902,6 +929,9 @@ class Warp {
     double different_bound_ = 0;
     std::uint32_t base_slot_ = 4;
     std::uint32_t pending_ = 0;
+    std::uint64_t marks_ = 0;  // groups of the tile that hold a pair that differs
+    bool seeking_ = false;     // the tile may hold the first pair that differs
+    bool differing_ = false;   // the group before held one
 };
 
 template <Kind kKind>
@@ -1043,6 +1073,9 @@ Kind kind_of(DType scalar) {
         default: return Kind::narrow;
     }
 }
+unsigned group_of(Kind kind) {
+    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64>::kGroup : Warp<Kind::f32>::kGroup;
+}
 unsigned tile_of(Kind kind) {
     return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64>::kTile : Warp<Kind::f32>::kTile;
 }
@@ -1129,6 +1162,7 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
                         least_atol(kind, what.rule.tolerance),
                         tiles,
                         chunk,
+                        chunk % group_of(kind) == 0,
                         reinterpret_cast<std::uint8_t*>(area + layout.marks_at),
                         totals,
                         partials};
