@@ -52,15 +52,16 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), rule, *map(line, rows)])
 
 
-def split(document: Path) -> tuple[str, str]:
+def split(document: Path, marks: tuple[str, str] = (BEGIN, END)) -> tuple[str, str]:
     """What comes before and after the measured part of a document, marks included. ValueError if it has none."""
     text = document.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"{document}: lacks the lines {BEGIN!r} and {END!r}")
-    return text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    begin, end = marks
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{document}: lacks the lines {begin!r} and {end!r}")
+    return text[: text.index(begin) + len(begin)], text[text.index(end) :]
 
 
-def rewrite(document: Path, measured: str) -> None:
+def rewrite(document: Path, measured: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Puts text between the marks of a document."""
-    head, tail = split(document)
+    head, tail = split(document, marks)
     document.write_text(f"{head}\n\n{measured.strip()}\n\n{tail}")

@@ -172,11 +172,15 @@ if has sanitizer; then
     else
         began=$SECONDS
         # All at once: most of the time is the sanitizer's own, on one core each.
+        # Calls that fail are checked where they are made, some fail on purpose, and one does within NVIDIA's libcufile. The gaps
+        # that alignment leaves in what is copied back in one piece are never written.
+        declare -A options=([memcheck]="--report-api-errors no" [initcheck]="--check-api-memory-access no")
         for tool in $tools; do
             for program in "${programs[@]}"; do
                 name=$tool.${program##*/}
                 (
-                    TWINRUN_TEST_ROUNDS=1 timeout "$sanitizer_time" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+                    # shellcheck disable=SC2086
+                    TWINRUN_TEST_ROUNDS=1 timeout "$sanitizer_time" "$sanitizer" --tool "$tool" ${options[$tool]:-} --error-exitcode 9 \
                         --print-limit 20 "$program" --gtest_filter="$filter" --gtest_color=no >"$logs/$name.part" 2>&1
                     echo "$? $SECONDS" >"$logs/$name.status"
                 ) &

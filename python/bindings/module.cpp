@@ -24,15 +24,15 @@
 #include "platform/backend.hpp"
 #include "platform/device.hpp"
 #include "platform/gpu_direct_storage.hpp"
+#include "shared.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace twinrun;
 
-namespace {
+namespace twinrun {
 
-// Thrown with the lock held; nanobind sets the exception of twinrun.errors.
-[[noreturn]] void raise(const Error& error) {
+void raise(const Error& error) {
     if (PyErr_Occurred() != nullptr)
         throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
     const char* name = "TwinrunError";
@@ -50,20 +50,129 @@ namespace {
     throw nb::python_error();
 }
 
-template <class T>
-T take(Result<T> result) {
-    if (!result) raise(result.error());
-    return std::move(result).value();
-}
-void take(const Result<>& result) {
-    if (!result) raise(result.error());
-}
-
 DType parse_dtype(const std::string& name) {
     const auto dtype = dtype_from_name(name);
     if (!dtype) raise({ErrorCode::invalid_argument, "no element type is called '" + name + "'"});
     return *dtype;
 }
+
+DigestKind parse_digest(const std::string& name) {
+    return name == "published" ? DigestKind::published : DigestKind::linear;
+}
+
+StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io, nb::object progress) {
+    StreamOptions options;
+    options.threads = threads;
+    options.memory_bytes = memory;
+    if (io == "uring") {
+        options.io = ReadBackend::uring;
+    } else if (io == "pread") {
+        options.io = ReadBackend::pread;
+    } else if (io != "auto") {
+        raise({ErrorCode::invalid_argument, "io must be auto, uring or pread"});
+    }
+    PyObject* callback = progress.is_none() ? nullptr : progress.ptr();
+    options.poll = [callback](std::uint64_t done, std::uint64_t total) {
+        const nb::gil_scoped_acquire lock;
+        if (PyErr_CheckSignals() != 0) return false;
+        if (callback == nullptr) return true;
+        try {
+            const nb::handle call(callback);
+            call(done, total);
+            return true;
+        } catch (nb::python_error& e) {
+            e.restore();
+            return false;
+        }
+    };
+    return options;
+}
+
+namespace {
+nb::list shape_list(const std::vector<std::uint64_t>& shape) {
+    nb::list list;
+    for (const std::uint64_t n : shape)
+        list.append(n);
+    return list;
+}
+}  // namespace
+
+nb::dict field_dict(const FieldMetadata& f) {
+    nb::dict d;
+    d["name"] = f.name;
+    d["dtype"] = std::string(dtype_name(f.dtype));
+    d["byte_order"] = f.byte_order == ByteOrder::big ? "big" : "little";
+    d["fortran_order"] = f.order == ArrayOrder::column_major;
+    d["shape"] = nb::tuple(shape_list(f.shape));
+    d["items"] = f.items();
+    d["data_bytes"] = f.data_bytes();
+    d["digest"] = f.settings.kind == DigestKind::linear ? "linear" : "published";
+    d["atol"] = f.settings.tolerance.atol;
+    d["rtol"] = f.settings.tolerance.rtol;
+    d["residue_bits"] = f.settings.rule.residue_bits;
+    d["cells"] = f.settings.rule.kind == CellKind::tokens     ? "tokens"
+                 : f.settings.rule.kind == CellKind::absolute ? "absolute"
+                                                              : "relative";
+    d["fine_exponent"] = f.settings.rule.fine_exponent;
+    d["coarse_exponent"] = f.settings.rule.coarse_exponent();
+    d["chunk_bytes"] = f.settings.chunk_bytes;
+    d["chunks"] = f.chunks();
+    d["nans"] = f.counts.nans;
+    d["tokens"] = f.counts.tokens;
+    d["largest_sampled"] = f.largest_sampled;
+    d["format"] = f.format;
+    nb::list extents;
+    for (const Extent& e : f.extents)
+        extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
+    d["extents"] = extents;
+    std::uint64_t bytes = 0;
+    for (const SectionPlace& s : f.sections)
+        bytes += s.length;
+    d["metadata_bytes"] = bytes;
+    return d;
+}
+
+namespace {
+Result<> verify_all(MetadataFile& file) {
+    std::vector<std::byte> part(1 << 20);
+    const Directory& directory = file.directory();
+    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const auto section = static_cast<Section>(s);
+            const std::uint64_t length = directory.fields[f].place(section).length;
+            for (std::uint64_t at = 0; at < length; at += part.size()) {
+                const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
+                TWR_CHECK(file.read(f, section, at, bytes));
+            }
+        }
+    }
+    return success();
+}
+}  // namespace
+
+void PyMetadata::verify() const {
+    Result<> result = success();
+    {
+        const nb::gil_scoped_release unlocked;
+        result = verify_all(*file);
+    }
+    take(result);
+}
+
+nb::bytes PyMetadata::section(std::size_t field, const std::string& name) const {
+    const std::array<const char*, kSections> names = {"tree", "fine", "residues", "data_sums"};
+    for (std::size_t s = 0; s < kSections; ++s) {
+        if (name != names[s]) continue;
+        std::vector<std::byte> bytes(file->directory().fields.at(field).sections[s].length);
+        take(file->read(field, static_cast<Section>(s), 0, bytes));
+        return nb::bytes(bytes.data(), bytes.size());
+    }
+    raise({ErrorCode::invalid_argument, "no such section"});
+}
+
+}  // namespace twinrun
+
+namespace {
 
 // An element source and the Python object whose memory or function it uses.
 struct Source {
@@ -88,11 +197,15 @@ std::string device_problem(int device) {
     return found.devices[static_cast<std::size_t>(device)].reason;
 }
 
-void check_device(int device) {
+}  // namespace
+
+void twinrun::check_device(int device) {
     if (const std::string problem = device_problem(device); !problem.empty()) {
         raise({ErrorCode::unsupported, "cuda:" + std::to_string(device) + " cannot be used: " + problem});
     }
 }
+
+namespace {
 
 // The stream as the core takes it. The default stream of a thread means another one in each thread: it is waited for here, in
 // the thread that gave it.
@@ -125,6 +238,36 @@ DeviceArray device_array(DType dtype, std::vector<std::uint64_t> shape, std::vec
     array.stream = given_stream(device, stream);
     return array;
 }
+
+}  // namespace
+
+std::vector<CapturedField> twinrun::captured_fields(const nb::list& fields) {
+    std::vector<CapturedField> captured;
+    for (nb::handle entry : fields) {
+        const nb::tuple t = nb::cast<nb::tuple>(entry);
+        CapturedField f;
+        f.name = nb::cast<std::string>(t[0]);
+        f.dtype = parse_dtype(nb::cast<std::string>(t[1]));
+        f.shape = nb::cast<std::vector<std::uint64_t>>(t[2]);
+        f.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(t[3]));
+        f.stride = nb::cast<std::uint64_t>(t[4]);
+        f.order = nb::cast<bool>(t[5]) ? ArrayOrder::column_major : ArrayOrder::row_major;
+        f.own_tolerance = !t[6].is_none();
+        if (f.own_tolerance) f.tolerance = {nb::cast<double>(t[6]), nb::cast<double>(t[7])};
+        if (!t[8].is_none()) {
+            const auto [device, strides, stream, swap] =
+                nb::cast<std::tuple<int, std::vector<std::int64_t>, std::uintptr_t, bool>>(t[8]);
+            f.device =
+                device_array(f.dtype, f.shape, strides, nb::cast<std::uintptr_t>(t[3]), device, stream, swap);
+            f.data = nullptr;
+            f.stride = 0;
+        }
+        captured.push_back(std::move(f));
+    }
+    return captured;
+}
+
+namespace {
 
 // The device that memory lies on, -1 for the host's; None where nobody can say.
 nb::object device_of(std::uintptr_t address) {
@@ -186,35 +329,6 @@ DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool
     choice.devices = std::move(devices);
     choice.direct_storage = direct_storage;
     return choice;
-}
-
-// Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
-StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io, nb::object progress) {
-    StreamOptions options;
-    options.threads = threads;
-    options.memory_bytes = memory;
-    if (io == "uring") {
-        options.io = ReadBackend::uring;
-    } else if (io == "pread") {
-        options.io = ReadBackend::pread;
-    } else if (io != "auto") {
-        raise({ErrorCode::invalid_argument, "io must be auto, uring or pread"});
-    }
-    PyObject* callback = progress.is_none() ? nullptr : progress.ptr();
-    options.poll = [callback](std::uint64_t done, std::uint64_t total) {
-        const nb::gil_scoped_acquire lock;
-        if (PyErr_CheckSignals() != 0) return false;
-        if (callback == nullptr) return true;
-        try {
-            const nb::handle call(callback);
-            call(done, total);
-            return true;
-        } catch (nb::python_error& e) {
-            e.restore();
-            return false;
-        }
-    };
-    return options;
 }
 
 CacheUse parse_cache(const std::string& name) {
@@ -338,88 +452,6 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     return d;
 }
 
-nb::list shape_list(const std::vector<std::uint64_t>& shape) {
-    nb::list list;
-    for (const std::uint64_t n : shape)
-        list.append(n);
-    return list;
-}
-
-nb::dict field_dict(const FieldMetadata& f) {
-    nb::dict d;
-    d["name"] = f.name;
-    d["dtype"] = std::string(dtype_name(f.dtype));
-    d["byte_order"] = f.byte_order == ByteOrder::big ? "big" : "little";
-    d["fortran_order"] = f.order == ArrayOrder::column_major;
-    d["shape"] = nb::tuple(shape_list(f.shape));
-    d["items"] = f.items();
-    d["data_bytes"] = f.data_bytes();
-    d["digest"] = f.settings.kind == DigestKind::linear ? "linear" : "published";
-    d["atol"] = f.settings.tolerance.atol;
-    d["rtol"] = f.settings.tolerance.rtol;
-    d["residue_bits"] = f.settings.rule.residue_bits;
-    d["cells"] = f.settings.rule.kind == CellKind::tokens     ? "tokens"
-                 : f.settings.rule.kind == CellKind::absolute ? "absolute"
-                                                              : "relative";
-    d["fine_exponent"] = f.settings.rule.fine_exponent;
-    d["coarse_exponent"] = f.settings.rule.coarse_exponent();
-    d["chunk_bytes"] = f.settings.chunk_bytes;
-    d["chunks"] = f.chunks();
-    d["nans"] = f.counts.nans;
-    d["tokens"] = f.counts.tokens;
-    d["largest_sampled"] = f.largest_sampled;
-    d["format"] = f.format;
-    nb::list extents;
-    for (const Extent& e : f.extents)
-        extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
-    d["extents"] = extents;
-    std::uint64_t bytes = 0;
-    for (const SectionPlace& s : f.sections)
-        bytes += s.length;
-    d["metadata_bytes"] = bytes;
-    return d;
-}
-
-struct PyMetadata {
-    std::shared_ptr<MetadataFile> file;
-
-    // Every section of every field against its checksums. Raises DamagedFile at the first page that is wrong.
-    void verify() const {
-        Result<> result = success();
-        {
-            const nb::gil_scoped_release unlocked;
-            result = verify_all();
-        }
-        take(result);
-    }
-    [[nodiscard]] Result<> verify_all() const {
-        std::vector<std::byte> part(1 << 20);
-        const Directory& directory = file->directory();
-        for (std::size_t f = 0; f < directory.fields.size(); ++f) {
-            for (std::size_t s = 0; s < kSections; ++s) {
-                const auto section = static_cast<Section>(s);
-                const std::uint64_t length = directory.fields[f].place(section).length;
-                for (std::uint64_t at = 0; at < length; at += part.size()) {
-                    const auto bytes =
-                        std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
-                    TWR_CHECK(file->read(f, section, at, bytes));
-                }
-            }
-        }
-        return success();
-    }
-    [[nodiscard]] nb::bytes section(std::size_t field, const std::string& name) const {
-        const std::array<const char*, kSections> names = {"tree", "fine", "residues", "data_sums"};
-        for (std::size_t s = 0; s < kSections; ++s) {
-            if (name != names[s]) continue;
-            std::vector<std::byte> bytes(file->directory().fields.at(field).sections[s].length);
-            take(file->read(field, static_cast<Section>(s), 0, bytes));
-            return nb::bytes(bytes.data(), bytes.size());
-        }
-        raise({ErrorCode::invalid_argument, "no such section"});
-    }
-};
-
 // A field to index: what plan_field takes, and where its elements come from.
 struct PyField {
     FieldPlan plan;
@@ -436,8 +468,7 @@ FieldPlan plan_from(const nb::dict& d) {
     plan.tolerance = {nb::cast<double>(d["atol"]), nb::cast<double>(d["rtol"])};
     plan.residue_bits = nb::cast<unsigned>(d["residue_bits"]);
     plan.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
-    plan.kind =
-        nb::cast<std::string>(d["digest"]) == "published" ? DigestKind::published : DigestKind::linear;
+    plan.kind = parse_digest(nb::cast<std::string>(d["digest"]));
     plan.format = nb::cast<std::string>(d["format"]);
     for (nb::handle e : nb::cast<nb::list>(d["extents"])) {
         const auto [file, offset, stride, count] =
@@ -584,31 +615,8 @@ nb::dict history_dict(const History& h) {
 struct PyHistoryWriter {
     std::unique_ptr<HistoryWriter> writer;
 
-    // fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place); the memory stays alive.
-    // place: None on the host, (device, strides, stream, swap) on a device.
     nb::dict capture(std::int64_t step, const nb::list& fields, int threads) {
-        std::vector<CapturedField> captured;
-        for (nb::handle entry : fields) {
-            const nb::tuple t = nb::cast<nb::tuple>(entry);
-            CapturedField f;
-            f.name = nb::cast<std::string>(t[0]);
-            f.dtype = parse_dtype(nb::cast<std::string>(t[1]));
-            f.shape = nb::cast<std::vector<std::uint64_t>>(t[2]);
-            f.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(t[3]));
-            f.stride = nb::cast<std::uint64_t>(t[4]);
-            f.order = nb::cast<bool>(t[5]) ? ArrayOrder::column_major : ArrayOrder::row_major;
-            f.own_tolerance = !t[6].is_none();
-            if (f.own_tolerance) f.tolerance = {nb::cast<double>(t[6]), nb::cast<double>(t[7])};
-            if (!t[8].is_none()) {
-                const auto [device, strides, stream, swap] =
-                    nb::cast<std::tuple<int, std::vector<std::int64_t>, std::uintptr_t, bool>>(t[8]);
-                f.device = device_array(f.dtype, f.shape, strides, nb::cast<std::uintptr_t>(t[3]), device,
-                                        stream, swap);
-                f.data = nullptr;
-                f.stride = 0;
-            }
-            captured.push_back(std::move(f));
-        }
+        const std::vector<CapturedField> captured = captured_fields(fields);
         const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
@@ -775,7 +783,7 @@ NB_MODULE(_core, m) {
                 settings.tolerance = {atol, rtol};
                 settings.residue_bits = residue_bits;
                 settings.chunk_bytes = chunk_bytes;
-                settings.kind = digest == "published" ? DigestKind::published : DigestKind::linear;
+                settings.kind = parse_digest(digest);
                 settings.keep_data = keep_data;
                 const auto mode = existing == "append"    ? HistoryWriter::Existing::append
                                   : existing == "replace" ? HistoryWriter::Existing::replace
@@ -789,4 +797,5 @@ NB_MODULE(_core, m) {
         .def_prop_ro("steps", [](const PyHistoryWriter& self) {
             return nb::object(history_dict(self.writer->history())["steps"]);
         });
+    define_sketches(m);
 }

@@ -27,23 +27,29 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from .indexing import index
+    from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .verification import verify
 
 __all__ = [
     "Comparison",
     "DamagedFile",
     "FieldComparison",
+    "FieldSketchComparison",
     "FormatError",
     "Incomparable",
     "MissingFile",
     "MissingPackage",
     "Run",
+    "Sketch",
+    "SketchComparison",
     "Stale",
     "TwinrunError",
     "Unsupported",
     "__version__",
     "compare",
     "index",
+    "sketch",
+    "sketch_of",
     "verify",
 ]
 
@@ -51,10 +57,15 @@ __all__ = [
 _PLACES = {
     "Comparison": "comparison",
     "FieldComparison": "comparison",
+    "FieldSketchComparison": "sketching",
     "Run": "capture",
+    "Sketch": "sketching",
+    "SketchComparison": "sketching",
     "__version__": "_core",
     "compare": "comparison",
     "index": "indexing",
+    "sketch": "sketching",
+    "sketch_of": "sketching",
     "verify": "verification",
 }
 

@@ -10,11 +10,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import _core
-from .arrays import DeviceArrayView, taken, view
+from .arrays import ArrayView, DeviceArrayView, taken, view
 from .errors import TwinrunError
 from .settings import check_settings, checked_path, step_number, utf8
 
-__all__ = ["CaptureFacts", "Run"]
+__all__ = ["CaptureFacts", "Run", "captured_entries", "own_tolerances"]
+
+
+def own_tolerances(
+    given: Mapping[str, float | tuple[float, float]] | None,
+) -> dict[str, tuple[float, float]]:
+    """{field: (atol, rtol)} of fields that have a tolerance of their own."""
+    return {
+        name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
+        for name, t in (given or {}).items()
+    }
+
+
+def captured_entries(
+    fields: Mapping[str, object],
+    tolerances: Mapping[str, tuple[float, float]],
+    stream: object,
+    where: str | None = None,
+) -> tuple[list[tuple], list[object]]:
+    """Arrays as the core captures them, and what must live until it has read them."""
+    views: dict[str, ArrayView | DeviceArrayView] = {}
+    for given, array in fields.items():
+        name = utf8(str(given), "the name of a field")
+        if name in views:
+            raise TwinrunError(f"two fields of the name {name!r}", where=where)
+        views[name] = taken(name, array, stream)
+    entries = []
+    keep: list[object] = []
+    for name, v in views.items():
+        atol, rtol = tolerances.get(name, (None, None))
+        if isinstance(v, DeviceArrayView):
+            keep.append(v)
+            place = (v.device, v.strides, v.stream, v.swap)
+            entries.append((name, v.dtype, v.shape, v.address, 0, v.fortran_order, atol, rtol, place))
+            continue
+        if v.swap:  # digests are of native byte order
+            native = v.owner.astype(v.owner.dtype.newbyteorder("="))
+            v = view(name, native)
+        keep.append(v)
+        entries.append((name, v.dtype, v.shape, v.address, v.stride, v.fortran_order, atol, rtol, None))
+    return entries, keep
 
 
 @dataclass(frozen=True)
@@ -60,10 +100,7 @@ class Run:
         if digest not in ("linear", "published"):
             raise TwinrunError("digest must be 'linear' or 'published'", where=path)
         check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
-        self._tolerances = {
-            name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
-            for name, t in (tolerances or {}).items()
-        }
+        self._tolerances = own_tolerances(tolerances)
         self._threads = threads
         self._path = checked_path(path)
         self._writer: _core.HistoryWriter | None = _core.HistoryWriter(
@@ -102,26 +139,7 @@ class Run:
         """
         writer = self._open()
         number = step_number(step)
-        views = {}
-        for given, array in fields.items():
-            name = utf8(str(given), "the name of a field")
-            if name in views:
-                raise TwinrunError(f"two fields of the name {name!r}", where=self._path)
-            views[name] = taken(name, array, stream)
-        entries = []
-        keep = []
-        for name, v in views.items():
-            atol, rtol = self._tolerances.get(name, (None, None))
-            if isinstance(v, DeviceArrayView):
-                keep.append(v)
-                place = (v.device, v.strides, v.stream, v.swap)
-                entries.append((name, v.dtype, v.shape, v.address, 0, v.fortran_order, atol, rtol, place))
-                continue
-            if v.swap:  # histories hold native byte order
-                native = v.owner.astype(v.owner.dtype.newbyteorder("="))
-                v = view(name, native)
-            keep.append(v)
-            entries.append((name, v.dtype, v.shape, v.address, v.stride, v.fortran_order, atol, rtol, None))
+        entries, keep = captured_entries(fields, self._tolerances, stream, self._path)
         facts = writer.capture(number, entries, self._threads)
         del keep
         return CaptureFacts(**facts)

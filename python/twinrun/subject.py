@@ -26,6 +26,7 @@ from .settings import checked_path
 __all__ = [
     "METADATA_SUFFIX",
     "FieldRef",
+    "HistorySubject",
     "Place",
     "Subject",
     "decoded_source",
@@ -270,7 +271,9 @@ class _Arrays(Subject):
         yield self._refs
 
 
-class _History(Subject):
+class HistorySubject(Subject):
+    """A history that `Run` captured."""
+
     def __init__(self, path: str) -> None:
         self._history = _core.open_history(path)
         self._files = {
@@ -282,8 +285,8 @@ class _History(Subject):
                 f"{path}: its last step was being committed when the run ended; it is not part of it"
             )
 
-    @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+    def metadata(self, place: Place) -> _core.Metadata:
+        """The metadata of a place, as it was committed; its data is not looked at."""
         folder, files = self._files[place]
         path = os.path.join(self.label, folder, files["metadata"])
         metadata = _core.Metadata(path)
@@ -291,6 +294,11 @@ class _History(Subject):
             raise DamagedFile(
                 "is not the file that the manifest names", where=path, fix="restore the history"
             )
+        return metadata
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
             metadata.check_data_files()
@@ -414,7 +422,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
             return _Metadata(path)
         return _Files("file", path, {(None, 0): [path]}, options)
     if is_history(path):
-        return _History(path)
+        return HistorySubject(path)
     listing = list_folder(path, {k: v for k, v in options.items() if k != "format"})
     if not listing.files:
         raise MissingFile(

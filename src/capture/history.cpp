@@ -150,6 +150,22 @@ Result<> write_device_data(OutputFile& output, std::uint64_t offset, const Devic
 
 }  // namespace
 
+Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySettings& settings) {
+    FieldPlan plan;
+    plan.name = field.name;
+    plan.dtype = field.dtype;
+    plan.byte_order = std::endian::native == std::endian::little ? ByteOrder::little : ByteOrder::big;
+    plan.order = field.order;
+    plan.shape = field.shape;
+    plan.tolerance = field.own_tolerance ? field.tolerance : settings.tolerance;
+    // Integers and booleans compare exactly unless they are given a tolerance of their own.
+    if (!field.own_tolerance && !is_floating(field.dtype)) plan.tolerance = {};
+    plan.residue_bits = settings.residue_bits;
+    plan.chunk_bytes = settings.chunk_bytes;
+    plan.kind = settings.kind;
+    return plan_field(std::move(plan));
+}
+
 std::string seal_line(std::string json_object) {
     json_object.pop_back();  // the closing brace
     const std::uint64_t sum = xxh3(json_object);
@@ -341,20 +357,8 @@ Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector
     std::vector<std::vector<std::uint64_t>> sums;  // of each of these, if their bytes come to the host
     std::uint64_t end = 0;
     for (const CapturedField& f : fields) {
-        FieldPlan plan;
-        plan.name = f.name;
-        plan.dtype = f.dtype;
-        plan.byte_order = std::endian::native == std::endian::little ? ByteOrder::little : ByteOrder::big;
-        plan.order = f.order;
-        plan.shape = f.shape;
-        plan.tolerance = f.own_tolerance ? f.tolerance : settings.tolerance;
-        // Integers and booleans compare exactly unless they are given a tolerance of their own.
-        if (!f.own_tolerance && !is_floating(f.dtype)) plan.tolerance = {};
-        plan.residue_bits = settings.residue_bits;
-        plan.chunk_bytes = settings.chunk_bytes;
-        plan.kind = settings.kind;
         const std::size_t item = item_bytes(f.dtype);
-        auto planned = plan_field(std::move(plan));
+        auto planned = plan_captured(f, settings);
         if (!planned) return where(std::move(planned).error());
         FieldMetadata& field = *planned;
         const std::uint64_t items = field.items();

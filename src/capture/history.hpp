@@ -77,6 +77,9 @@ struct CapturedField {
     std::optional<DeviceArray> device;
 };
 
+// The field of a step's metadata, before its data is seen. Errors: plan_field's.
+Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySettings& settings);
+
 struct CaptureFacts {
     double seconds = 0;
     std::uint64_t data_bytes = 0;

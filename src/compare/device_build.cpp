@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "compare/compare.hpp"
 #include "compare/device_workspace.hpp"
+#include "compare/host_sketch.hpp"
 #include "compare/tuning.hpp"
 #include "digest/digest_device.hpp"
 #include "tree/build.hpp"
@@ -721,60 +722,67 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
     return no_memory();
 }
 
-Result<DeviceSketch> DeviceSketch::upload(const FieldMetadata& field, const BuiltField& built,
-                                          int device) try {
+Result<std::vector<DeviceSketch>> DeviceSketch::upload(std::span<const FieldMetadata* const> fields,
+                                                       std::span<const BuiltField* const> built,
+                                                       int device) try {
     TWR_TRY(const Tables all, tables());
-    const std::array<std::span<const std::byte>, 3> parts = {std::as_bytes(std::span(built.tree)),
-                                                             std::as_bytes(std::span(built.fine)),
-                                                             std::span<const std::byte>(built.residues)};
+    if (built.size() != fields.size()) {
+        return Error{ErrorCode::invalid_argument, "another number of digests than of fields"};
+    }
+    using Parts = std::array<std::span<const std::byte>, 3>;
     constexpr std::array<Section, 3> sections = {Section::tree, Section::fine, Section::residues};
-    for (std::size_t s = 0; s < 3; ++s) {
-        if (parts[s].size() != field.section_bytes(sections[s])) {
-            return Error{ErrorCode::mismatch,
-                         "field '" + field.name + "': digests of another size than its settings imply"};
+    const auto parts_of = [](const BuiltField& b) {
+        return Parts{std::as_bytes(std::span(b.tree)), std::as_bytes(std::span(b.fine)),
+                     std::span<const std::byte>(b.residues)};
+    };
+    std::vector<DeviceSketch> sketches(fields.size());
+    const auto memory = std::make_shared<Memory>();
+    std::size_t end = 0;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        DeviceSketch& sketch = sketches[f];
+        sketch.field_ = *fields[f];
+        sketch.field_.counts = built[f]->counts;
+        sketch.field_.largest_sampled = built[f]->largest;
+        sketch.memory_ = memory;
+        const Parts parts = parts_of(*built[f]);
+        const std::array<std::size_t*, 3> places = {&sketch.tree_, &sketch.fine_, &sketch.residues_};
+        for (std::size_t s = 0; s < parts.size(); ++s) {
+            if (parts[s].size() != fields[f]->section_bytes(sections[s])) {
+                return Error{ErrorCode::mismatch, "field '" + fields[f]->name +
+                                                      "': digests of another size than its settings imply"};
+            }
+            *places[s] = end;
+            end += align(parts[s].size());
         }
     }
-    DeviceSketch sketch;
-    sketch.field_ = field;
-    sketch.field_.counts = built.counts;
-    sketch.field_.largest_sampled = built.largest;
-    sketch.memory_ = std::make_shared<Memory>();
-    TWR_TRY(sketch.memory_->workspace, DeviceWorkspaces::sketches().lease(device));
-    DeviceWorkspace& workspace = *sketch.memory_->workspace;
-    sketch.fine_ = align(parts[0].size());
-    sketch.residues_ = sketch.fine_ + align(parts[1].size());
-    TWR_CHECK(workspace.reserve_device(std::max<std::size_t>(sketch.residues_ + parts[2].size(), 1)));
-    const std::array<std::size_t, 3> to = {sketch.tree_, sketch.fine_, sketch.residues_};
-    for (std::size_t s = 0; s < 3; ++s) {
-        TWR_CHECK(to_result(all.runtime->copy(device, workspace.device_memory() + to[s], parts[s].data(),
-                                              parts[s].size(), workspace.stream().get())));
+    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
+    DeviceWorkspace& workspace = *memory->workspace;
+    TWR_CHECK(workspace.reserve_device(std::max<std::size_t>(end, 1)));
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        const Parts parts = parts_of(*built[f]);
+        const std::array<std::size_t, 3> to = {sketches[f].tree_, sketches[f].fine_, sketches[f].residues_};
+        for (std::size_t s = 0; s < parts.size(); ++s) {
+            if (parts[s].empty()) continue;
+            TWR_CHECK(to_result(all.runtime->copy(device, workspace.device_memory() + to[s], parts[s].data(),
+                                                  parts[s].size(), workspace.stream().get())));
+        }
     }
     TWR_CHECK(workspace.stream().wait());
-    return sketch;
+    return sketches;
 } catch (const std::bad_alloc&) {
     return no_memory();
 }
 
-Result<DeviceSketch> DeviceSketch::upload(MetadataFile& file, std::size_t number, int device) try {
-    const FieldMetadata& field = file.directory().fields[number];
-    BuiltField built;
-    built.tree.resize(field.section_bytes(Section::tree) / 8);
-    built.fine.resize(field.section_bytes(Section::fine) / 8);
-    built.residues.resize(field.section_bytes(Section::residues));
-    TWR_CHECK(file.read(number, Section::tree, 0, std::as_writable_bytes(std::span(built.tree))));
-    TWR_CHECK(file.read(number, Section::fine, 0, std::as_writable_bytes(std::span(built.fine))));
-    TWR_CHECK(file.read(number, Section::residues, 0, built.residues));
-    if constexpr (std::endian::native == std::endian::big) {
-        for (auto* words : {&built.tree, &built.fine}) {
-            for (auto& w : *words)
-                w = __builtin_bswap64(w);
-        }
-    }
-    built.counts = field.counts;
-    built.largest = field.largest_sampled;
-    return upload(field, built, device);
-} catch (const std::bad_alloc&) {
-    return no_memory();
+Result<DeviceSketch> DeviceSketch::upload(const FieldMetadata& field, const BuiltField& built, int device) {
+    const FieldMetadata* const fields[] = {&field};
+    const BuiltField* const from[] = {&built};
+    TWR_TRY(auto sketches, upload(fields, from, device));
+    return std::move(sketches.front());
+}
+
+Result<DeviceSketch> DeviceSketch::upload(MetadataFile& file, std::size_t number, int device) {
+    TWR_TRY(const HostSketch host, HostSketch::load(file, number));
+    return upload(host.field(), host.built(), device);
 }
 
 Result<> DeviceSketch::download(BuiltField& into) const try {

@@ -64,6 +64,9 @@ class DeviceSketch {
     // A sketch that was made before: from memory, or from a metadata file (a reference history), whose checksums are checked.
     static Result<DeviceSketch> upload(const FieldMetadata& field, const BuiltField& built, int device);
     static Result<DeviceSketch> upload(MetadataFile& file, std::size_t field, int device);
+    // The first for many fields, which share one block of device memory.
+    static Result<std::vector<DeviceSketch>> upload(std::span<const FieldMetadata* const> fields,
+                                                    std::span<const BuiltField* const> built, int device);
 
     // The tree walked and the residues of what differs checked, on the device. b: of the same device and settings. Errors:
     // mismatch if the two cannot be compared this way under the rule (why_not_staged's words).

@@ -27,23 +27,6 @@ namespace {
 
 constexpr std::size_t kLine = 256;  // what device memory is aligned to
 
-// Slices on their devices, and page-locked buffers for reads: kept for the next field.
-DeviceWorkspaces& lane_pool() {
-    static auto* const pool = new DeviceWorkspaces;
-    return *pool;
-}
-DeviceWorkspaces& buffer_pool() {
-    static auto* const pool = new DeviceWorkspaces;
-    return *pool;
-}
-
-void release_idle_memory() {
-    for (DeviceWorkspaces* pool : {&lane_pool(), &buffer_pool(), &DeviceWorkspaces::builds(),
-                                   &DeviceWorkspaces::sketches(), &DeviceWorkspaces::copies()}) {
-        pool->release_idle();
-    }
-}
-
 // What earlier work of this process found out.
 std::atomic<bool> device_started{false};
 std::atomic<double> measured_device_rate{0};
@@ -138,7 +121,7 @@ class DeviceTeam {
         auto made = std::make_unique<Worker>();
         made->device = devices_[static_cast<std::size_t>(number) % devices_.size()];
         for (Lane& lane : made->lanes) {
-            TWR_TRY(lane.space, lane_pool().lease(made->device));
+            TWR_TRY(lane.space, DeviceWorkspaces::slices().lease(made->device));
             TWR_CHECK(lane.begin.make(made->device));
             TWR_CHECK(lane.end.make(made->device));
             for (const DeviceArray* array : arrays_) {
@@ -152,7 +135,7 @@ class DeviceTeam {
     Result<std::byte*> buffers(int number, std::size_t bytes) {
         TWR_TRY(Worker* const mine, worker(number));
         if (!mine->buffers) {
-            TWR_TRY(mine->buffers, buffer_pool().lease(mine->device));
+            TWR_TRY(mine->buffers, DeviceWorkspaces::buffers().lease(mine->device));
         }
         TWR_CHECK(mine->buffers->reserve_host(bytes + kDirectAlignment));
         const auto address = reinterpret_cast<std::uintptr_t>(mine->buffers->host_memory());
@@ -213,7 +196,7 @@ class DeviceTeam {
 // What a failure of the device's means to whoever calls.
 Error device_error(Error error) {
     // Nothing that belonged to a device in an unknown state is used again.
-    release_idle_memory();
+    DeviceWorkspaces::release_all_idle();
     return error;
 }
 
@@ -641,10 +624,11 @@ Way way_of(ElementSource& source, int device, bool few_windows) {
     return narrow && few_windows && is_locked(source) ? Way::locked : Way::memory;
 }
 
-// Half the size again and again, while the memory does not suffice.
+// Half the size again and again, while the memory does not suffice; the smallest twice, as the first of these attempts may
+// have failed for memory that other work kept.
 template <class Attempt>
 auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(attempt(slice_bytes)) {
-    for (;;) {
+    for (bool last = false;;) {
         auto result = attempt(slice_bytes);
         if (result || result.error().code != ErrorCode::out_of_memory) {
             if (!result &&
@@ -652,13 +636,14 @@ auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(a
                 return device_error(std::move(result).error());
             return result;
         }
-        release_idle_memory();
-        if (slice_bytes <= kSmallestDeviceSlice) {
+        DeviceWorkspaces::release_all_idle();
+        if (last) {
             Error error = std::move(result).error();
             error.message += ", even for slices of " + std::to_string(slice_bytes >> 20) +
                              " MiB: free some of it (other arrays, other processes), or use --device cpu";
             return error;
         }
+        last = slice_bytes <= kSmallestDeviceSlice;
         slice_bytes = std::max(slice_bytes / 2, kSmallestDeviceSlice);
     }
 }

@@ -40,17 +40,17 @@ Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
     if (memory_.reserve(device(), std::max(bytes, std::min(with_room(bytes), most)))) return success();
     if (memory_.reserve(device(), bytes)) return success();
     // What others left lying may be what is missing.
-    for (DeviceWorkspaces* pool :
-         {&DeviceWorkspaces::builds(), &DeviceWorkspaces::sketches(), &DeviceWorkspaces::copies()}) {
-        pool->release_idle(device());
-    }
+    DeviceWorkspaces::release_all_idle(device());
     return memory_.reserve(device(), bytes);
 }
 
 Result<> DeviceWorkspace::reserve_host(std::size_t bytes) {
     if (bytes <= pinned_.bytes()) return success();
     ++allocations;
-    return pinned_.reserve(kHostMemory, round_up(bytes, 64 << 10));
+    const std::size_t wanted = round_up(bytes, 64 << 10);
+    if (pinned_.reserve(kHostMemory, wanted)) return success();
+    DeviceWorkspaces::release_all_idle();
+    return pinned_.reserve(kHostMemory, wanted);
 }
 
 Result<> DeviceWorkspace::mark(std::size_t number) {
@@ -63,9 +63,9 @@ Result<> DeviceWorkspace::wait_mark(std::size_t number) {
 
 DeviceWorkspaces::Lease::~Lease() {
     if (workspace_ == nullptr) return;
-    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost to this process.
-    static_cast<void>(workspace_->stream().wait());
-    pool_->give_back(std::move(workspace_));
+    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost to this process, or work
+    // that nobody will wait for uses the memory: releasing it waits for the device.
+    if (workspace_->stream().wait()) pool_->give_back(std::move(workspace_));
 }
 
 Result<DeviceWorkspaces::Lease> DeviceWorkspaces::lease(int device) {
@@ -81,8 +81,13 @@ Result<DeviceWorkspaces::Lease> DeviceWorkspaces::lease(int device) {
             return Lease(*this, std::move(found));
         }
     }
-    TWR_TRY(auto made, DeviceWorkspace::create(device));
-    return Lease(*this, std::move(made));
+    auto made = DeviceWorkspace::create(device);
+    if (!made && made.error().code == ErrorCode::out_of_memory) {
+        release_all_idle(device);
+        made = DeviceWorkspace::create(device);
+    }
+    if (!made) return std::move(made).error();
+    return Lease(*this, std::move(made).value());
 }
 
 void DeviceWorkspaces::release_idle(int device) {
@@ -102,6 +107,11 @@ void DeviceWorkspaces::give_back(std::unique_ptr<DeviceWorkspace> workspace) {
     idle_[device].push_back(std::move(workspace));
 }
 
+void DeviceWorkspaces::release_all_idle(int device) {
+    for (DeviceWorkspaces* pool : {&builds(), &sketches(), &copies(), &slices(), &buffers()})
+        pool->release_idle(device);
+}
+
 DeviceWorkspaces& DeviceWorkspaces::builds() {
     static auto* const pool = new DeviceWorkspaces;
     return *pool;
@@ -111,6 +121,14 @@ DeviceWorkspaces& DeviceWorkspaces::sketches() {
     return *pool;
 }
 DeviceWorkspaces& DeviceWorkspaces::copies() {
+    static auto* const pool = new DeviceWorkspaces;
+    return *pool;
+}
+DeviceWorkspaces& DeviceWorkspaces::slices() {
+    static auto* const pool = new DeviceWorkspaces;
+    return *pool;
+}
+DeviceWorkspaces& DeviceWorkspaces::buffers() {
     static auto* const pool = new DeviceWorkspaces;
     return *pool;
 }

@@ -47,7 +47,8 @@ class DeviceWorkspace {
 // gone before they would be.
 class DeviceWorkspaces {
    public:
-    // Gives the workspace back when it ends, after waiting for what is in its stream.
+    // Gives the workspace back when it ends, after waiting for what is in its stream. Where that cannot be waited for, it
+    // is not used again.
     class Lease {
        public:
         Lease() = default;
@@ -73,10 +74,14 @@ class DeviceWorkspaces {
     Result<Lease> lease(int device);
     // Gives the memory of those that nobody uses back to the devices. device: kHostMemory for all.
     void release_idle(int device = kHostMemory);
+    // The same of all pools of the process.
+    static void release_all_idle(int device = kHostMemory);
 
     static DeviceWorkspaces& builds();    // digests, trees, walks
     static DeviceWorkspaces& sketches();  // what a DeviceSketch keeps
     static DeviceWorkspaces& copies();    // elements to the host
+    static DeviceWorkspaces& slices();    // slices of comparisons
+    static DeviceWorkspaces& buffers();   // page-locked, for what slices read
 
    private:
     void give_back(std::unique_ptr<DeviceWorkspace> workspace);

@@ -22,10 +22,10 @@
 
 namespace twinrun::gpu {
 
-inline constexpr int kRows = 16;            // blocks of a tile
-inline constexpr int kStepPositions = 32;   // of each row
-inline constexpr unsigned kLineSteps = 4;   // steps between writes of residues
-inline constexpr int kWarps = 4;            // of a thread block
+inline constexpr int kRows = 16;           // blocks of a tile
+inline constexpr int kStepPositions = 32;  // of each row
+inline constexpr unsigned kLineSteps = 4;  // steps between writes of residues
+inline constexpr int kWarps = 4;           // of a thread block
 inline constexpr int kThreads = kWarps * 32;
 inline constexpr unsigned kAll = 0xFFFFFFFFU;
 
@@ -38,12 +38,12 @@ struct Field {
     std::uint64_t* fine;
     std::byte* residues;
     unsigned long long* counts;
-    double inverse;           // absolute: 2^-fine_exponent; not a number: every value leaves the loop
-    std::uint64_t bias_sum;   // bias times the sum of coefficients, mod p
+    double inverse;          // absolute: 2^-fine_exponent; not a number: every value leaves the loop
+    std::uint64_t bias_sum;  // bias times the sum of coefficients, mod p
     CellRule rule;
     DType scalar;
-    std::uint8_t item_shift;   // log2 of the scalar's bytes
-    bool aligned;              // to 16 bytes: through shared memory
+    std::uint8_t item_shift;     // log2 of the scalar's bytes
+    bool aligned;                // to 16 bytes: through shared memory
     std::uint32_t piece_blocks;  // 1 to 16
 };
 
@@ -57,10 +57,12 @@ struct Launch {
 // ---- what differs between vendors ----
 
 // c += a b for one tile of 16 x 32 and 32 x 8 bytes.
-__device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                      std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                      std::uint32_t b1) {
 #if defined(__CUDA_ARCH__)
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+        "%1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #elif defined(__HIP_DEVICE_COMPILE__)
@@ -103,11 +105,12 @@ __device__ inline void stage_16(std::byte* to, const std::byte* from, ReadPolicy
 #if defined(__CUDA_ARCH__)
     const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     if constexpr (EvictFirst) {
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-                     "l"(policy.bits)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(address),
+                     "l"(from), "l"(policy.bits)
                      : "memory");
     } else {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address), "l"(from)
+                     : "memory");
     }
 #else
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
@@ -115,14 +118,13 @@ __device__ inline void stage_16(std::byte* to, const std::byte* from, ReadPolicy
 }
 // The same where only the first `valid` bytes are there; zeros take the others' place.
 __device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
-#if defined(__CUDA_ARCH__)
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid)
-                 : "memory");
-#else
+    if (valid == 16) {
+        stage_16<false>(to, from, {});
+        return;
+    }
+#pragma unroll 1
     for (int i = 0; i < 16; ++i)
         to[i] = i < valid ? from[i] : std::byte{0};
-#endif
 }
 __device__ inline void stage_commit() {
 #if defined(__CUDA_ARCH__)
@@ -250,7 +252,7 @@ struct F32 {
     static constexpr unsigned kItemShift = 2;
     static constexpr unsigned kStages = 3;      // of the ring in shared memory
     static constexpr unsigned kStageSteps = 2;  // steps in each
-    static constexpr unsigned kPad = 32;  // bytes between rows: no bank is asked twice in one access
+    static constexpr unsigned kPad = 32;        // bytes between rows: no bank is asked twice in one access
     using Pair = float2;
     __device__ static double first(Pair p) { return p.x; }
     __device__ static double second(Pair p) { return p.y; }
@@ -284,7 +286,8 @@ inline constexpr std::size_t kRhoBytes = kRows * 8;
 // Bytes of shared memory: the coefficients' bytes for a block, powers of RHO, each warp's ring.
 template <class Source>
 __host__ __device__ constexpr std::size_t shared_bytes(unsigned item_shift) {
-    return (kBlockBytes >> item_shift) * 8 + kRhoBytes + std::size_t{kWarps} * Source::kStages * kRows * stage_row<Source>(item_shift);
+    return (kBlockBytes >> item_shift) * 8 + kRhoBytes +
+           std::size_t{kWarps} * Source::kStages * kRows * stage_row<Source>(item_shift);
 }
 
 // ---- kinds of cells ----
@@ -370,7 +373,8 @@ class Worker {
           lane_(threadIdx.x % 32),
           coefficients_(reinterpret_cast<const uint2*>(shared)),
           rho_(reinterpret_cast<const std::uint64_t*>(shared + std::size_t{block_scalars_} * 8)),
-          ring_(shared + std::size_t{block_scalars_} * 8 + kRhoBytes + threadIdx.x / 32 * std::size_t{kStages} * kRows * stage_row_),
+          ring_(shared + std::size_t{block_scalars_} * 8 + kRhoBytes +
+                threadIdx.x / 32 * std::size_t{kStages} * kRows * stage_row_),
           fill_at_(ring_),
           use_at_(ring_),
           policy_(kEvictFirst ? ReadPolicy::evict_first() : ReadPolicy{}) {}
@@ -453,7 +457,8 @@ class Worker {
         source_whole_ = full(tile, block_scalars_);
         source_rows_ = tile.rows;
         // Of the last row, for this lane's column: what is left of it.
-        source_last_ = static_cast<int>(tile.last_scalars << item_shift_) - static_cast<int>(lane_ % pieces() * 16);
+        source_last_ =
+            static_cast<int>(tile.last_scalars << item_shift_) - static_cast<int>(lane_ % pieces() * 16);
     }
     // Brings the next steps into the ring.
     __device__ void fill() {
@@ -473,9 +478,13 @@ class Worker {
 #pragma unroll 1
                 for (unsigned row = 0; row < kRows; row += rows) {
                     const unsigned mine = row + lane_ / pieces();
-                    const int valid = mine + 1 < source_rows_ ? 16 : mine + 1 == source_rows_ ? source_last_ : 0;
+                    const int valid = mine + 1 < source_rows_    ? 16
+                                      : mine + 1 == source_rows_ ? source_last_
+                                                                 : 0;
                     stage_some(to + row * stage_row_, source_ + row * kBlockBytes,
-                               valid < 0 ? 0 : valid > 16 ? 16 : valid);
+                               valid < 0    ? 0
+                               : valid > 16 ? 16
+                                            : valid);
                 }
             }
             source_ += kStageSteps * kStepPositions << item_shift_;
@@ -511,10 +520,12 @@ class Worker {
     }
 
     __device__ std::uint64_t raw_at(const Tile& tile, unsigned half, unsigned where) const {
-        return raw_scalar(tile.data + row_of(half) * kBlockBytes + (std::size_t{where} << item_shift_), item_shift_);
+        return raw_scalar(tile.data + row_of(half) * kBlockBytes + (std::size_t{where} << item_shift_),
+                          item_shift_);
     }
 
-    __device__ void load_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half, double (&x)[8]) const {
+    __device__ void load_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half,
+                             double (&x)[8]) const {
         if constexpr (Source::kFixed) {
             using Pair = typename Source::Pair;
             const auto* row = reinterpret_cast<const Pair*>(stage + row_of(half) * stage_row_);
@@ -530,7 +541,8 @@ class Worker {
                 const std::byte* row = stage + row_of(half) * stage_row_;
 #pragma unroll
                 for (unsigned i = 0; i < 8; ++i)
-                    x[i] = value_of(raw_scalar(row + (std::size_t{position(0, i)} << item_shift_), item_shift_), scalar);
+                    x[i] = value_of(
+                        raw_scalar(row + (std::size_t{position(0, i)} << item_shift_), item_shift_), scalar);
             } else {
                 const unsigned there = scalars_in(tile, row_of(half));
 #pragma unroll
@@ -614,7 +626,8 @@ class Worker {
     }
 
     // The low bits of this step's cells: those of even positions in the low half of a word, of odd ones in the high half.
-    __device__ void keep_residues(unsigned half, unsigned in_line, std::uint32_t first, std::uint32_t second) {
+    __device__ void keep_residues(unsigned half, unsigned in_line, std::uint32_t first,
+                                  std::uint32_t second) {
         if constexpr (Bits == 4) {
             const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
             const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
@@ -711,7 +724,8 @@ class Worker {
     }
 
     // Adds the values of one row that are out of the planes' range.
-    __device__ void take_left(const Tile& tile, unsigned half, std::uint64_t& fine_sum, std::uint64_t& coarse_sum) {
+    __device__ void take_left(const Tile& tile, unsigned half, std::uint64_t& fine_sum,
+                              std::uint64_t& coarse_sum) {
         const CellRule rule = tile.field->rule;
         const unsigned there = scalars_in(tile, row_of(half));
         const unsigned part_steps = (steps_ + 31) / 32;
@@ -742,7 +756,8 @@ class Worker {
                     const Cell cell = wide_integers ? cell_of_raw(raw, scalar, rule, 0) : cell_of(x, rule, 0);
                     fine = add61(fine, multiply61(r, field_value(cell)));
                     if (shift != 0) {
-                        const Cell wider = wide_integers ? cell_of_raw(raw, scalar, rule, shift) : cell_of(x, rule, shift);
+                        const Cell wider =
+                            wide_integers ? cell_of_raw(raw, scalar, rule, shift) : cell_of(x, rule, shift);
                         coarse = add61(coarse, multiply61(r, field_value(wider)));
                     }
                     tokens_ += cell.token;
@@ -768,7 +783,8 @@ class Worker {
         constexpr unsigned kWidth = Bits == 0 ? 1 : Bits;
         constexpr unsigned kPerLine = 512 / kWidth;
         const unsigned bit = where % kPerLine / 8 * kWidth;
-        std::byte* line = tile.field->residues + (tile.first_block + row_of(half)) * (std::size_t{block_scalars_} * kWidth / 8) +
+        std::byte* line = tile.field->residues +
+                          (tile.first_block + row_of(half)) * (std::size_t{block_scalars_} * kWidth / 8) +
                           where / kPerLine * kResidueLine;
         auto* at = reinterpret_cast<unsigned char*>(line) + where % 8 * 8 + bit / 8;
         *at = static_cast<unsigned char>(*at | (bits & ((1U << kWidth) - 1)) << bit % 8);
@@ -783,7 +799,9 @@ class Worker {
             for (unsigned half = 0; half < 2; ++half) {
                 const unsigned row = row_of(half);
                 const unsigned begin = row & ~(blocks - 1);
-                const unsigned there = tile.rows <= begin ? 0 : tile.rows - begin < blocks ? tile.rows - begin : blocks;
+                const unsigned there = tile.rows <= begin           ? 0
+                                       : tile.rows - begin < blocks ? tile.rows - begin
+                                                                    : blocks;
                 const unsigned behind = row - begin < there ? there - 1 - (row - begin) : 0;
                 const std::uint64_t power = rho_[behind];
                 fine[half] = multiply61(fine[half], power);
@@ -815,7 +833,8 @@ class Worker {
     __device__ void put_counts(const Field& field, const Tile& tile) {
         if constexpr (kExact) {
             if (lane_ == 0) {
-                const std::uint64_t scalars = std::uint64_t{tile.rows - 1} * block_scalars_ + tile.last_scalars;
+                const std::uint64_t scalars =
+                    std::uint64_t{tile.rows - 1} * block_scalars_ + tile.last_scalars;
                 atomicAdd(field.counts + 1, static_cast<unsigned long long>(scalars));
             }
             if (nans_ != 0) atomicAdd(field.counts, static_cast<unsigned long long>(nans_));
@@ -880,7 +899,8 @@ __global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsi
     const unsigned shift = Source::kFixed ? Source::kItemShift : item_shift;
     make_coefficients(reinterpret_cast<std::uint32_t*>(shared), static_cast<unsigned>(kBlockBytes) >> shift);
     if (threadIdx.x < kRows) {
-        reinterpret_cast<std::uint64_t*>(shared + (kBlockBytes >> shift) * 8)[threadIdx.x] = power61(kRho, threadIdx.x);
+        reinterpret_cast<std::uint64_t*>(shared + (kBlockBytes >> shift) * 8)[threadIdx.x] =
+            power61(kRho, threadIdx.x);
     }
     __syncthreads();
     Worker<Source, Kind, Bits> worker(launch, shared, item_shift);

@@ -1,20 +1,38 @@
-// A device library without a device: the tables that the core asks for, on the host with the portable kernels. What surrounds
-// the kernels (slices, scratch memory, pools, errors) is tested with it on machines without a GPU:
+// A device library without a device: all tables that the core asks for, on the host, with the portable kernels and host memory
+// in place of devices'. What surrounds the kernels (slices, orders of streams, scratch memory, pools, errors) is tested with
+// it on any machine; it is never installed.
 //
 //   TWINRUN_CUDA_LIBRARY=…/libtwinrun_fake_device.so test_compare --gtest_filter='Device*'
 //
-// Two devices; the environment variable TWINRUN_FAKE_DEVICE_MEMORY limits the bytes of each. Work is done when it is asked
-// for, so orders of streams are not tested. Scratch memory is filled with rubbish: what overlaps it shows.
+// Streams are as lazy as they may be: work is done when somebody waits for it, so that a wait that is missing shows as wrong
+// data. Memory is filled with rubbish when it is given and when it goes back. Kernels refuse addresses that are not on their
+// device, or not aligned; scratch memory on the host that changes before the kernel has run is an error.
+//
+//   TWINRUN_FAKE_DEVICES=2                  how many; 1 where it is not set
+//   TWINRUN_FAKE_DEVICE_MEMORY=30000000     bytes of each
+//   TWINRUN_FAKE_DEVICE_FAIL=copy:3:io      the third call of `copy` fails, once; copy:3+:io: and all after it. Functions:
+//                                           kNames below, or any (each call counted). Codes:
+//                                           out_of_memory (where none is given), io, unsupported, internal; or lost: io, and
+//                                           so does every later call for that device, whose work is never done
+#include "support/fake_device.hpp"
+
 #include <algorithm>
-#include <atomic>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "compare/difference_device.hpp"
 #include "digest/digest_device.hpp"
 #include "element/element_device.hpp"
 #include "tree/build.hpp"
@@ -24,127 +42,563 @@
 namespace twinrun {
 namespace {
 
-constexpr int kDevices = 2;
-constexpr std::size_t kScratch = 512;
+constexpr std::size_t kScratch = 512;  // bytes an item: what overlaps them shows
+constexpr int kMostDevices = 16;
+constexpr int kFresh = 0xCD;
+constexpr int kReleased = 0xDD;
+
+// One lock for all: what a stream does, it does in the thread that waits, with the lock held.
+std::recursive_mutex lock_of_all;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
+    const char* text = std::getenv(variable);
+    return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+}
+int devices() {
+    static const int once =
+        static_cast<int>(std::min<std::uint64_t>(number_of("TWINRUN_FAKE_DEVICES", 1), kMostDevices));
+    return once;
+}
+std::uint64_t memory_of_each() {
+    static const std::uint64_t once = number_of("TWINRUN_FAKE_DEVICE_MEMORY", std::uint64_t{8} << 30);
+    return once;
+}
+
+DeviceStatus failure(ErrorCode code, int device, const std::string& text) {
+    DeviceStatus status;
+    status.failed = true;
+    status.code = code;
+    std::snprintf(status.text, sizeof status.text, "cuda:%d: fake device: %s", device, text.c_str());
+    return status;
+}
+
+// ---- faults ----
+
+enum Function : std::uint8_t {
+    kVersions,
+    kCount,
+    kDescribe,
+    kFreeMemory,
+    kPlaceOf,
+    kPageLocked,
+    kAllocate,
+    kAllocateHost,
+    kMakeStream,
+    kWaitStream,
+    kMakeEvent,
+    kRecord,
+    kStreamWait,
+    kWaitEvent,
+    kElapsed,
+    kCopy,
+    kFill,
+    kGather,
+    kDigestCall,
+    kSketch,
+    kBuild,
+    kWalk,
+    kCompare,
+    kFunctions,
+};
+constexpr const char* kNames[kFunctions + 1] = {
+    "versions",    "count",         "describe",    "free_memory", "place_of",   "page_locked",
+    "allocate",    "allocate_host", "make_stream", "wait_stream", "make_event", "record",
+    "stream_wait", "wait_event",    "elapsed",     "copy",        "fill",       "gather",
+    "digest",      "sketch",        "build",       "walk",        "compare",    nullptr,
+};
+
+struct Fault {
+    int function = -1;  // kFunctions: any; -1: none
+    std::uint64_t number = 0;
+    bool always = false;
+    ErrorCode code = ErrorCode::out_of_memory;
+    bool lost = false;
+};
+Fault fault;
+std::array<std::uint64_t, kFunctions> calls_made{};
+std::uint64_t calls_failed = 0;
+std::array<bool, kMostDevices> lost{};
+
+bool parse(const std::string& text, Fault& into) {
+    into = {};
+    if (text.empty()) return true;
+    const std::size_t first = text.find(':');
+    if (first == std::string::npos) return false;
+    const std::size_t second = text.find(':', first + 1);
+    const std::string name = text.substr(0, first);
+    Fault read;
+    for (int f = 0; f < kFunctions; ++f) {
+        if (name == kNames[f]) read.function = f;
+    }
+    if (name == "any") read.function = kFunctions;
+    char* end = nullptr;
+    read.number = std::strtoull(text.c_str() + first + 1, &end, 10);
+    read.always = *end == '+';
+    const std::string code = second == std::string::npos ? "out_of_memory" : text.substr(second + 1);
+    if (code == "io" || code == "lost") {
+        read.code = ErrorCode::io;
+    } else if (code == "unsupported") {
+        read.code = ErrorCode::unsupported;
+    } else if (code == "internal") {
+        read.code = ErrorCode::internal;
+    } else if (code != "out_of_memory") {
+        return false;
+    }
+    read.lost = code == "lost";
+    if (read.function < 0 || read.number == 0) return false;
+    into = read;
+    return true;
+}
+
+struct Stream;
+void abandon(int device);  // what is under way there
+
+// At the beginning of every call that may fail. What is the host's counts as the first device's.
+DeviceStatus enter(Function function, int device = 0) {
+    static const bool once = [] {
+        const char* text = std::getenv("TWINRUN_FAKE_DEVICE_FAIL");
+        if (text != nullptr && !parse(text, fault)) {
+            std::fprintf(stderr, "fake device: TWINRUN_FAKE_DEVICE_FAIL=%s is not understood\n", text);
+            std::abort();
+        }
+        return true;
+    }();
+    static_cast<void>(once);
+    ++calls_made[function];
+    if (device < 0 || device >= std::max(devices(), 1))
+        return failure(ErrorCode::unsupported, device, std::string(kNames[function]) + ": no such device");
+    const auto d = static_cast<std::size_t>(device);
+    const bool counts = !lost[d] && (fault.function == function || fault.function == kFunctions);
+    if (counts && --fault.number == 0) {
+        if (fault.always) {
+            fault.number = 1;
+        } else {
+            fault.function = -1;
+        }
+        ++calls_failed;
+        if (fault.lost) {
+            lost[d] = true;
+            abandon(device);
+        }
+        return failure(fault.code, device, std::string(kNames[function]) + ": made to fail");
+    }
+    if (lost[d])
+        return failure(ErrorCode::io, device, std::string(kNames[function]) + ": the device is lost");
+    return {};
+}
+#define FAKE_ENTER(...)           \
+    const Lock lock(lock_of_all); \
+    if (const DeviceStatus entered = enter(__VA_ARGS__); entered.failed) return entered
+
+// ---- memory ----
 
 struct Block {
     int device;
     std::size_t bytes;
 };
-std::mutex mutex;
 std::map<const std::byte*, Block> blocks;
-std::size_t used[kDevices] = {};
+std::array<std::uint64_t, kMostDevices> used{};
 
-std::size_t limit() {
-    const char* text = std::getenv("TWINRUN_FAKE_DEVICE_MEMORY");
-    return text == nullptr ? std::size_t{8} << 30
-                           : static_cast<std::size_t>(std::strtoull(text, nullptr, 10));
-}
-
-DeviceStatus failure(ErrorCode code, const char* text) {
-    DeviceStatus status;
-    status.failed = true;
-    status.code = code;
-    std::snprintf(status.text, sizeof status.text, "%s", text);
-    return status;
-}
-
-DeviceStatus take(int device, std::size_t bytes, void** memory) {
-    const std::lock_guard lock(mutex);
-    if (device != kHostMemory && (used[device] + bytes < bytes || used[device] + bytes > limit())) {
-        return failure(ErrorCode::out_of_memory, "fake: not enough device memory");
-    }
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (*memory == nullptr) return failure(ErrorCode::out_of_memory, "fake: not enough memory");
-    std::memset(*memory, 0xCD, bytes);
-    blocks[static_cast<const std::byte*>(*memory)] = {device, bytes};
-    if (device != kHostMemory) used[device] += bytes;
-    return {};
-}
-
-void drop(void* memory) {
-    const std::lock_guard lock(mutex);
-    const auto found = blocks.find(static_cast<const std::byte*>(memory));
-    if (found == blocks.end()) return;
-    if (found->second.device != kHostMemory) used[found->second.device] -= found->second.bytes;
-    blocks.erase(found);
-    std::free(memory);
-}
-
-const Block* block_of(const void* memory) {
+const std::pair<const std::byte* const, Block>* block_of(const void* memory) {
     const auto* at = static_cast<const std::byte*>(memory);
     auto next = blocks.upper_bound(at);
     if (next == blocks.begin()) return nullptr;
     --next;
-    return at < next->first + next->second.bytes ? &next->second : nullptr;
+    return at < next->first + next->second.bytes ? &*next : nullptr;
 }
 
+// Whether all of it lies in one block. device: kHostMemory for page-locked memory.
+bool lies_on(int device, const void* memory, std::size_t bytes) {
+    if (bytes == 0) return true;
+    const auto* block = block_of(memory);
+    return block != nullptr && block->second.device == device &&
+           bytes <= block->second.bytes -
+                        static_cast<std::size_t>(static_cast<const std::byte*>(memory) - block->first);
+}
+
+DeviceStatus take(int device, std::size_t bytes, void** memory) {
+    *memory = nullptr;
+    const bool here = device >= 0;
+    if (here && bytes > memory_of_each() - std::min(memory_of_each(), used[static_cast<std::size_t>(device)]))
+        return failure(ErrorCode::out_of_memory, device, "not enough device memory");
+    *memory = std::aligned_alloc(256, (std::max<std::size_t>(bytes, 1) + 255) / 256 * 256);
+    if (*memory == nullptr)
+        return failure(ErrorCode::out_of_memory, std::max(device, 0), "not enough memory");
+    std::memset(*memory, kFresh, bytes);
+    blocks[static_cast<const std::byte*>(*memory)] = {device, bytes};
+    if (here) used[static_cast<std::size_t>(device)] += bytes;
+    return {};
+}
+
+void finish_all(int device);
+
+void drop(int device, void* memory) {
+    const Lock lock(lock_of_all);
+    if (memory == nullptr) return;
+    const auto found = blocks.find(static_cast<const std::byte*>(memory));
+    if (found == blocks.end() || found->second.device != device) {
+        std::fprintf(stderr, "fake device: memory that was not given here is released\n");
+        std::abort();
+    }
+    // As the driver does: it waits for the device.
+    for (int d = 0; d < kMostDevices; ++d) {
+        if (device == kHostMemory || d == device) finish_all(d);
+    }
+    if (device >= 0) used[static_cast<std::size_t>(device)] -= found->second.bytes;
+    std::memset(memory, kReleased, found->second.bytes);
+    blocks.erase(found);
+    std::free(memory);
+}
+
+// ---- streams ----
+
+struct Stream {
+    int device;
+    std::deque<std::function<void()>> work;
+    std::uint64_t put = 0;
+    std::uint64_t done = 0;
+
+    void push(std::function<void()> what) {
+        work.push_back(std::move(what));
+        ++put;
+    }
+    void run(std::uint64_t until) {
+        while (done < until && !work.empty()) {
+            const auto what = std::move(work.front());
+            work.pop_front();
+            ++done;
+            what();
+        }
+    }
+    void finish() { run(put); }
+};
+
+// What an event marked last.
+struct Mark {
+    std::shared_ptr<Stream> stream;
+    std::uint64_t at = 0;
+    double time = 0;  // milliseconds; 0: not yet
+};
+struct Event {
+    int device = 0;
+    bool timed = false;
+    std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+};
+
+std::map<StreamHandle, std::shared_ptr<Stream>> streams;
+std::map<EventHandle, std::unique_ptr<Event>> events;
+std::vector<std::shared_ptr<Stream>> dropped;    // with work in them that goes on
+std::array<std::string, kMostDevices> troubles;  // of kernels, told to whoever waits
+
+std::shared_ptr<Stream> stream_of(int device, StreamHandle handle) {
+    static std::array<std::shared_ptr<Stream>, kMostDevices> defaults;
+    if (handle == nullptr) {
+        auto& stream = defaults[static_cast<std::size_t>(device)];
+        if (stream == nullptr) stream = std::make_shared<Stream>(Stream{device, {}, 0, 0});
+        return stream;
+    }
+    const auto found = streams.find(handle);
+    return found == streams.end() ? nullptr : found->second;
+}
+
+void for_each_stream(int device, const std::function<void(Stream&)>& what) {
+    std::vector<std::shared_ptr<Stream>> all = dropped;
+    for (const auto& [handle, stream] : streams)
+        all.push_back(stream);
+    all.push_back(stream_of(device, nullptr));
+    for (const auto& stream : all) {
+        if (stream->device == device) what(*stream);
+    }
+    std::erase_if(dropped, [](const auto& stream) { return stream->work.empty(); });
+}
+
+void finish_all(int device) {
+    for_each_stream(device, [](Stream& stream) { stream.finish(); });
+}
+
+void abandon(int device) {
+    for_each_stream(device, [](Stream& stream) {
+        stream.work.clear();
+        stream.done = stream.put;
+    });
+}
+
+void trouble(int device, const std::string& text) {
+    std::string& all = troubles[static_cast<std::size_t>(device)];
+    if (all.empty()) all = text;
+    std::fprintf(stderr, "fake device: cuda:%d: %s\n", device, text.c_str());
+}
+DeviceStatus after_waiting(int device) {
+    std::string& text = troubles[static_cast<std::size_t>(device)];
+    if (text.empty()) return {};
+    return failure(ErrorCode::internal, device, std::exchange(text, {}));
+}
+
+// Checks what a kernel is given.
+class Checker {
+   public:
+    Checker(int device, const char* kernel) : device_(device), kernel_(kernel) {}
+    void memory(const void* at, std::size_t bytes, std::size_t alignment, const char* what) {
+        if (bytes == 0) return;
+        if (!lies_on(device_, at, bytes)) fail(what, "is not memory of this device");
+        aligned(at, alignment, what);
+    }
+    void memory_or_locked(const void* at, std::size_t bytes, std::size_t alignment, const char* what) {
+        if (bytes == 0) return;
+        if (!lies_on(device_, at, bytes) && !lies_on(kHostMemory, at, bytes))
+            fail(what, "is neither memory of this device nor page-locked");
+        aligned(at, alignment, what);
+    }
+    void locked(const void* at, std::size_t bytes, const char* what) {
+        if (!lies_on(kHostMemory, at, bytes)) fail(what, "is not page-locked");
+    }
+    void require(bool holds, const char* what, const char* why) {
+        if (!holds) fail(what, why);
+    }
+    [[nodiscard]] bool ok() const { return ok_; }
+
+   private:
+    void aligned(const void* at, std::size_t alignment, const char* what) {
+        if (reinterpret_cast<std::uintptr_t>(at) % alignment != 0) fail(what, "is misaligned");
+    }
+    void fail(const char* what, const char* why) {
+        ok_ = false;
+        trouble(device_, std::string(kernel_) + ": " + what + " " + why);
+    }
+    int device_;
+    const char* kernel_;
+    bool ok_ = true;
+};
+
+// The scratch memory of a call: rubbish on the device; on the host something that must still be there when its work is done.
+class Scratch {
+   public:
+    Scratch(void* device_memory, std::size_t device_bytes, void* host_memory, std::size_t host_bytes)
+        : device_memory_(device_memory),
+          device_bytes_(device_bytes),
+          host_memory_(static_cast<std::uint8_t*>(host_memory)),
+          host_bytes_(host_bytes) {
+        static std::uint8_t next = 0;
+        value_ = ++next;
+    }
+    // When the call is made.
+    void prepare() const {
+        if (host_bytes_ != 0) std::memset(host_memory_, value_, host_bytes_);
+    }
+    // When its work is done.
+    void check(Checker& checker) const {
+        checker.memory(device_memory_, device_bytes_, 16, "scratch memory");
+        checker.locked(host_memory_, host_bytes_, "scratch memory on the host");
+        if (!checker.ok()) return;
+        checker.require(std::all_of(host_memory_, host_memory_ + host_bytes_,
+                                    [this](std::uint8_t x) { return x == value_; }),
+                        "scratch memory on the host", "changed before its work was done");
+        if (device_bytes_ != 0) std::memset(device_memory_, 0xEE, device_bytes_);
+    }
+
+   private:
+    void* device_memory_;
+    std::size_t device_bytes_;
+    std::uint8_t* host_memory_;
+    std::size_t host_bytes_;
+    std::uint8_t value_;
+};
+
+DeviceStatus push(int device, StreamHandle handle, std::function<void()> what) {
+    const auto stream = stream_of(device, handle);
+    if (stream == nullptr || stream->device != device)
+        return failure(ErrorCode::internal, device, "a stream that is not one of this device");
+    stream->push(std::move(what));
+    return {};
+}
+
+// ---- the runtime ----
+
 DeviceStatus versions(int* runtime, int* driver) {
+    FAKE_ENTER(kVersions);
     *runtime = *driver = 13000;
     return {};
 }
-DeviceStatus count(int* devices) {
-    *devices = kDevices;
+DeviceStatus count(int* number) {
+    *number = 0;
+    FAKE_ENTER(kCount);
+    *number = devices();
     return {};
 }
-DeviceStatus describe(int, DeviceFacts* facts) {
+DeviceStatus describe(int device, DeviceFacts* facts) {
+    FAKE_ENTER(kDescribe, device);
     std::snprintf(facts->name, sizeof facts->name, "fake");
+    std::snprintf(facts->bus, sizeof facts->bus, "fake:%d", device);
     facts->compute_major = 9;
     facts->multiprocessors = 1;
-    facts->memory_bytes = facts->free_bytes = limit();
+    facts->memory_bytes = memory_of_each();
+    facts->free_bytes = memory_of_each() - used[static_cast<std::size_t>(device)];
     facts->usable = true;
     return {};
 }
 DeviceStatus free_memory(int device, std::uint64_t* bytes) {
-    const std::lock_guard lock(mutex);
-    *bytes = limit() - used[device];
+    FAKE_ENTER(kFreeMemory, device);
+    *bytes = memory_of_each() - used[static_cast<std::size_t>(device)];
     return {};
 }
 DeviceStatus place_of(const void* memory, int* device) {
-    const std::lock_guard lock(mutex);
-    const Block* block = block_of(memory);
-    *device = block == nullptr ? kHostMemory : block->device;
+    *device = kHostMemory;
+    FAKE_ENTER(kPlaceOf);
+    if (const auto* block = block_of(memory); block != nullptr) *device = block->second.device;
     return {};
 }
 DeviceStatus page_locked(const void* memory, bool* is) {
-    const std::lock_guard lock(mutex);
-    const Block* block = block_of(memory);
-    *is = block != nullptr && block->device == kHostMemory;
+    FAKE_ENTER(kPageLocked);
+    const auto* block = block_of(memory);
+    *is = block != nullptr && block->second.device == kHostMemory;
     return {};
 }
-DeviceStatus allocate(int device, std::size_t bytes, void** memory) { return take(device, bytes, memory); }
-void release(int, void* memory) { drop(memory); }
-DeviceStatus allocate_host(std::size_t bytes, void** memory) { return take(kHostMemory, bytes, memory); }
-void release_host(void* memory) { drop(memory); }
-DeviceStatus make_stream(int, StreamHandle* stream) {
-    *stream = new int(0);
+DeviceStatus allocate(int device, std::size_t bytes, void** memory) {
+    FAKE_ENTER(kAllocate, device);
+    return take(device, bytes, memory);
+}
+void release(int device, void* memory) { drop(device, memory); }
+DeviceStatus allocate_host(std::size_t bytes, void** memory) {
+    FAKE_ENTER(kAllocateHost);
+    return take(kHostMemory, bytes, memory);
+}
+void release_host(void* memory) { drop(kHostMemory, memory); }
+
+DeviceStatus make_stream(int device, StreamHandle* stream) {
+    FAKE_ENTER(kMakeStream, device);
+    auto made = std::make_shared<Stream>(Stream{device, {}, 0, 0});
+    *stream = made.get();
+    streams[*stream] = std::move(made);
     return {};
 }
-void drop_stream(int, StreamHandle stream) { delete static_cast<int*>(stream); }
-DeviceStatus wait_stream(int, StreamHandle) { return {}; }
-DeviceStatus make_event(int, bool, EventHandle* event) {
-    *event = new int(0);
+void drop_stream(int, StreamHandle handle) {
+    const Lock lock(lock_of_all);
+    const auto found = streams.find(handle);
+    if (found == streams.end()) {
+        std::fprintf(stderr, "fake device: a stream that was not made here is dropped\n");
+        std::abort();
+    }
+    if (!found->second->work.empty()) dropped.push_back(found->second);
+    streams.erase(found);
+}
+DeviceStatus wait_stream(int device, StreamHandle handle) {
+    FAKE_ENTER(kWaitStream, device);
+    const auto stream = stream_of(device, handle);
+    if (stream == nullptr) return failure(ErrorCode::internal, device, "no such stream");
+    stream->finish();
+    return after_waiting(device);
+}
+
+DeviceStatus make_event(int device, bool timed, EventHandle* event) {
+    FAKE_ENTER(kMakeEvent, device);
+    auto made = std::make_unique<Event>();
+    made->device = device;
+    made->timed = timed;
+    *event = made.get();
+    events[*event] = std::move(made);
     return {};
 }
-void drop_event(int, EventHandle event) { delete static_cast<int*>(event); }
-DeviceStatus record(int, EventHandle, StreamHandle) { return {}; }
-DeviceStatus stream_wait(int, StreamHandle, EventHandle) { return {}; }
-DeviceStatus wait_event(int, EventHandle) { return {}; }
-DeviceStatus elapsed(int, EventHandle, EventHandle, float* milliseconds) {
-    *milliseconds = 0;
+void drop_event(int, EventHandle event) {
+    const Lock lock(lock_of_all);
+    if (events.erase(event) == 0) {
+        std::fprintf(stderr, "fake device: an event that was not made here is dropped\n");
+        std::abort();
+    }
+}
+DeviceStatus record(int device, EventHandle event, StreamHandle handle) {
+    FAKE_ENTER(kRecord, device);
+    const auto stream = stream_of(device, handle);
+    const auto found = events.find(event);
+    if (stream == nullptr || found == events.end() || stream->device != device ||
+        found->second->device != device) {
+        return failure(ErrorCode::internal, device, "an event or stream that is not one of this device");
+    }
+    // What waits for what it marked before goes on waiting for that.
+    auto mark = found->second->mark = std::make_shared<Mark>();
+    stream->push([mark] {
+        mark->time =
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
+                .count();
+    });
+    mark->stream = stream;
+    mark->at = stream->put;
     return {};
 }
-DeviceStatus copy(int, void* to, const void* from, std::size_t bytes, StreamHandle) {
-    if (bytes != 0) std::memmove(to, from, bytes);
-    return {};
+void finish(const std::shared_ptr<Mark>& mark) {
+    if (mark->stream == nullptr) return;
+    const auto stream = mark->stream;
+    stream->run(mark->at);
+    mark->stream = nullptr;  // a mark in a stream's own work must not hold the stream
 }
-DeviceStatus fill(int, void* to, int byte, std::size_t bytes, StreamHandle) {
-    if (bytes != 0) std::memset(to, byte, bytes);
+DeviceStatus stream_wait(int device, StreamHandle handle, EventHandle event) {
+    FAKE_ENTER(kStreamWait, device);
+    const auto found = events.find(event);
+    if (found == events.end()) return failure(ErrorCode::internal, device, "no such event");
+    return push(device, handle, [mark = found->second->mark] { finish(mark); });
+}
+DeviceStatus wait_event(int device, EventHandle event) {
+    FAKE_ENTER(kWaitEvent, device);
+    const auto found = events.find(event);
+    if (found == events.end()) return failure(ErrorCode::internal, device, "no such event");
+    finish(found->second->mark);
+    return after_waiting(device);
+}
+DeviceStatus elapsed(int device, EventHandle begin, EventHandle end, float* milliseconds) {
+    FAKE_ENTER(kElapsed, device);
+    const auto a = events.find(begin);
+    const auto b = events.find(end);
+    if (a == events.end() || b == events.end() || !a->second->timed || !b->second->timed ||
+        a->second->mark->time == 0 || b->second->mark->time == 0) {
+        return failure(ErrorCode::internal, device,
+                       "the time between events that are not timed, or not done");
+    }
+    *milliseconds = static_cast<float>(b->second->mark->time - a->second->mark->time);
     return {};
 }
 
-// In the order of DeviceRuntime's members, by name, so that a new one does not go wrong silently.
-const DeviceRuntime kRuntime = {.name = "FAKE",
+DeviceStatus copy(int device, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+    FAKE_ENTER(kCopy, device);
+    if (bytes == 0) return {};
+    const auto place = [](const void* at) {
+        const auto* block = block_of(at);
+        return block == nullptr ? kMostDevices : block->second.device;  // kMostDevices: pageable
+    };
+    const int place_to = place(to);
+    const int place_from = place(from);
+    if ((place_to != kMostDevices && !lies_on(place_to, to, bytes)) ||
+        (place_from != kMostDevices && !lies_on(place_from, from, bytes))) {
+        return failure(ErrorCode::internal, device, "copy: it goes over the end of memory");
+    }
+    // From pageable memory the driver takes what is there now; into it, it waits until all is done.
+    std::shared_ptr<std::vector<std::byte>> taken;
+    if (place_from == kMostDevices && place_to != kMostDevices) {
+        const auto* const begin = static_cast<const std::byte*>(from);
+        taken = std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
+    }
+    const DeviceStatus put = push(device, stream, [=] {
+        if ((place_to != kMostDevices && !lies_on(place_to, to, bytes)) ||
+            (place_from != kMostDevices && !lies_on(place_from, from, bytes))) {
+            return trouble(device, "copy: memory that was released before its work was done");
+        }
+        std::memmove(to, taken != nullptr ? taken->data() : from, bytes);
+    });
+    if (put.failed || place_to != kMostDevices) return put;
+    stream_of(device, stream)->finish();
+    return after_waiting(device);
+}
+DeviceStatus fill(int device, void* to, int byte, std::size_t bytes, StreamHandle stream) {
+    FAKE_ENTER(kFill, device);
+    if (bytes == 0) return {};
+    return push(device, stream, [=] {
+        Checker checker(device, "fill");
+        checker.memory(to, bytes, 1, "its memory");
+        if (checker.ok()) std::memset(to, byte, bytes);
+    });
+}
+
+// By name, so that a new member does not go wrong silently.
+const DeviceRuntime kRuntime = {.name = "fake",
                                 .versions = versions,
                                 .count = count,
                                 .describe = describe,
@@ -167,7 +621,20 @@ const DeviceRuntime kRuntime = {.name = "FAKE",
                                 .copy = copy,
                                 .fill = fill};
 
-DeviceStatus gather(int, const DeviceGather& g, StreamHandle) {
+// ---- elements ----
+
+void gather_now(int device, const DeviceGather& g) {
+    std::int64_t low = 0;
+    std::int64_t high = static_cast<std::int64_t>(g.item_bytes);
+    for (int d = 0; d < g.dimensions; ++d) {
+        const std::int64_t reach = (static_cast<std::int64_t>(g.shape[d]) - 1) * g.strides[d];
+        if (g.shape[d] != 0) (reach < 0 ? low : high) += reach;
+    }
+    Checker checker(device, "gather");
+    checker.memory(static_cast<const std::byte*>(g.from) + low, static_cast<std::size_t>(high - low), 1,
+                   "what it reads");
+    checker.memory(g.to, g.count * g.item_bytes, g.item_bytes, "what it writes");
+    if (!checker.ok()) return;
     const auto* from = static_cast<const std::byte*>(g.from);
     auto* to = static_cast<std::byte*>(g.to);
     for (std::uint64_t i = g.first; i < g.first + g.count; ++i, to += g.item_bytes) {
@@ -181,129 +648,258 @@ DeviceStatus gather(int, const DeviceGather& g, StreamHandle) {
         for (std::uint32_t s = 0; g.swap_bytes != 0 && s < g.item_bytes; s += g.swap_bytes)
             std::reverse(to + s, to + s + g.swap_bytes);
     }
-    return {};
+}
+DeviceStatus gather(int device, const DeviceGather& what, StreamHandle stream) {
+    FAKE_ENTER(kGather, device);
+    const bool known = what.item_bytes == 1 || what.item_bytes == 2 || what.item_bytes == 4 ||
+                       what.item_bytes == 8 || what.item_bytes == 16;
+    if (!known || what.dimensions < 0 || what.dimensions > kMostGatherDimensions)
+        return failure(ErrorCode::invalid_argument, device,
+                       "gather: items or dimensions that it does not know");
+    if (what.count == 0) return {};
+    return push(device, stream, [=] { gather_now(device, what); });
 }
 const DeviceElementKernels kElement = {.gather = gather};
+
+// ---- digests ----
+
+void raise_largest(const DeviceDigestItem& item, const ElementView& view) {
+    const std::uint64_t slice = (1 << 20) / item_bytes(item.scalar);
+    const ComputeType type = compute_type(item.scalar);
+    for (std::uint64_t at = 0; at < item.scalars; at += slice) {
+        for (std::uint64_t k = at; k < std::min(at + slice, item.scalars); k += 1021) {
+            alignas(64) std::byte staging[64];
+            const void* value = load(view, k, 1, staging);
+            double x = 0;
+            if (type == ComputeType::f32) {
+                float f = 0;
+                std::memcpy(&f, value, 4);
+                x = static_cast<double>(f);
+            } else if (type == ComputeType::f64) {
+                std::memcpy(&x, value, 8);
+            }
+            x = std::fabs(x);
+            if (!std::isfinite(x)) continue;
+            std::uint64_t word = 0;
+            std::memcpy(&word, &x, 8);
+            *item.largest = std::max(*item.largest, word);
+        }
+    }
+}
+
+void digest_now(int device, const DeviceDigestItem& item) {
+    if (item.scalars == 0) return;
+    Digester digester(item.settings, item.scalar, Backend::portable);
+    const ElementView view = dense_view(item.scalar, item.data);
+    const std::size_t per_chunk = digester.shape().chunk_scalars;
+    const std::size_t chunks = (item.scalars + per_chunk - 1) / per_chunk;
+    const unsigned bits = item.settings.rule.residue_bits;
+    const bool published = item.settings.kind == DigestKind::published;
+    std::size_t residue_bytes = 0;
+    if (item.residues != nullptr && bits != 0) {
+        residue_bytes = item.scalars / per_chunk * digester.shape().residue_bytes_per_chunk +
+                        chunk_residue_bytes(item.scalar, item.scalars % per_chunk, bits);
+    }
+    Checker checker(device, "digest");
+    checker.memory(item.data, item.scalars * item_bytes(item.scalar), item_bytes(item.scalar), "its data");
+    checker.memory(item.leaves, chunks * (published ? 16 : 8), 8, "its leaves");
+    if (item.fine != nullptr) checker.memory(item.fine, chunks * 8, 8, "its fine digests");
+    checker.memory(item.residues, residue_bytes, 1, "its residues");
+    if (item.counts != nullptr) checker.memory(item.counts, sizeof *item.counts, 8, "its counts");
+    if (item.largest != nullptr) checker.memory(item.largest, 8, 8, "its largest");
+    if (!checker.ok()) return;
+    std::vector<ChunkDigest> digests(chunks);
+    std::vector<std::byte> residues(chunks * digester.shape().residue_bytes_per_chunk);
+    ElementCounts counts;
+    digester.chunks(view, 0, item.scalars, digests.data(), bits != 0 ? residues.data() : nullptr, &counts);
+    for (std::size_t c = 0; c < digests.size(); ++c) {
+        if (published) {
+            item.leaves[2 * c] = digests[c].fine;
+            item.leaves[2 * c + 1] = digests[c].coarse;
+        } else {
+            item.leaves[c] = digests[c].coarse;
+            if (item.fine != nullptr) item.fine[c] = digests[c].fine;
+        }
+    }
+    if (residue_bytes != 0) std::memcpy(item.residues, residues.data(), residue_bytes);
+    if (item.counts != nullptr) item.counts->add(counts);
+    if (item.largest != nullptr) raise_largest(item, view);
+}
 
 void digest_scratch(const DeviceDigestItem*, std::size_t n, std::size_t* device_bytes,
                     std::size_t* host_bytes) {
     *device_bytes = n * kScratch;
     *host_bytes = n * kScratch / 2;
 }
-DeviceStatus digest(int, const DeviceDigestItem* items, std::size_t n, void* scratch, void* host_scratch,
-                    StreamHandle) {
-    std::memset(scratch, 0xEE, n * kScratch);
-    std::memset(host_scratch, 0xEE, n * kScratch / 2);
-    for (std::size_t i = 0; i < n; ++i) {
-        const DeviceDigestItem& item = items[i];
-        if (item.scalars == 0) continue;
-        Digester digester(item.settings, item.scalar, Backend::portable);
-        const ElementView view = dense_view(item.scalar, item.data);
-        const std::size_t per_chunk = digester.shape().chunk_scalars;
-        std::vector<ChunkDigest> digests((item.scalars + per_chunk - 1) / per_chunk);
-        std::vector<std::byte> residues;
-        const unsigned bits = item.settings.rule.residue_bits;
-        residues.resize(digests.size() * digester.shape().residue_bytes_per_chunk);
-        ElementCounts counts;
-        digester.chunks(view, 0, item.scalars, digests.data(), bits != 0 ? residues.data() : nullptr,
-                        &counts);
-        for (std::size_t c = 0; c < digests.size(); ++c) {
-            if (item.settings.kind == DigestKind::published) {
-                item.leaves[2 * c] = digests[c].fine;
-                item.leaves[2 * c + 1] = digests[c].coarse;
-            } else {
-                item.leaves[c] = digests[c].coarse;
-                if (item.fine != nullptr) item.fine[c] = digests[c].fine;
-            }
-        }
-        if (item.residues != nullptr && bits != 0) {
-            const std::size_t bytes = item.scalars / per_chunk * digester.shape().residue_bytes_per_chunk +
-                                      chunk_residue_bytes(item.scalar, item.scalars % per_chunk, bits);
-            std::memcpy(item.residues, residues.data(), bytes);
-        }
-        static std::mutex sums;
-        const std::lock_guard lock(sums);
-        if (item.counts != nullptr) item.counts->add(counts);
-        if (item.largest == nullptr) continue;
-        const std::uint64_t slice = (1 << 20) / item_bytes(item.scalar);
-        const ComputeType type = compute_type(item.scalar);
-        for (std::uint64_t at = 0; at < item.scalars; at += slice) {
-            for (std::uint64_t k = at; k < std::min(at + slice, item.scalars); k += 1021) {
-                alignas(64) std::byte staging[64];
-                const void* value = load(view, k, 1, staging);
-                double x = 0;
-                if (type == ComputeType::f32) {
-                    float f = 0;
-                    std::memcpy(&f, value, 4);
-                    x = static_cast<double>(f);
-                } else if (type == ComputeType::f64) {
-                    std::memcpy(&x, value, 8);
-                }
-                x = std::fabs(x);
-                if (!std::isfinite(x)) continue;
-                std::uint64_t word = 0;
-                std::memcpy(&word, &x, 8);
-                *item.largest = std::max(*item.largest, word);
-            }
-        }
-    }
-    return {};
+DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
+                    void* host_scratch, StreamHandle stream) {
+    FAKE_ENTER(kDigestCall, device);
+    const Scratch area(scratch, n * kScratch, host_scratch, n * kScratch / 2);
+    area.prepare();
+    return push(device, stream, [=, all = std::vector<DeviceDigestItem>(items, items + n)] {
+        Checker checker(device, "digest");
+        area.check(checker);
+        for (std::size_t i = 0; checker.ok() && i < all.size(); ++i)
+            digest_now(device, all[i]);
+    });
 }
-DeviceStatus sketch(int, const DeviceSketchItem& item, StreamHandle) {
+
+void sketch_now(int device, const DeviceSketchItem& item) {
     const ChunkShape shape = chunk_shape(item.scalar, item.chunk_bytes, item.residue_bits);
+    const std::uint64_t chunks = (item.scalars + shape.chunk_scalars - 1) / shape.chunk_scalars;
+    const std::size_t residue_bytes = item.scalars / shape.chunk_scalars * shape.residue_bytes_per_chunk;
+    Checker checker(device, "sketch");
+    checker.memory(item.fine_a, chunks * 8, 8, "a's fine digests");
+    checker.memory(item.fine_b, chunks * 8, 8, "b's fine digests");
+    checker.memory(item.residues_a, residue_bytes, 16, "a's residues");
+    checker.memory(item.residues_b, residue_bytes, 16, "b's residues");
+    if (item.chunks != nullptr) checker.memory(item.chunks, item.count * 4, 4, "its chunks");
+    checker.memory(item.proven, item.count, 1, "its verdicts");
+    checker.memory(item.counts, 64, 8, "its counts");
+    if (!checker.ok()) return;
     for (std::uint64_t i = 0; i < item.count; ++i) {
         const std::uint64_t c = item.chunks == nullptr ? i : item.chunks[i];
+        if (c >= chunks) return trouble(device, "sketch: a chunk that is not there");
         const auto n = static_cast<std::size_t>(
             std::min<std::uint64_t>(shape.chunk_scalars, item.scalars - c * shape.chunk_scalars));
         const std::size_t at = c * shape.residue_bytes_per_chunk;
         const SketchVerdict verdict =
             check_sketch(kPortableDigest, shape, n, item.residue_bits, item.widest, item.fine_a[c],
                          item.fine_b[c], item.residues_a + at, item.residues_b + at);
-        item.proven[i] = verdict.proven;
+        item.proven[i] = verdict.proven ? 1 : 0;
         for (std::size_t k = 0; verdict.proven && k < 8; ++k)
             item.counts[k] += verdict.counts[k];
     }
-    return {};
+}
+DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle stream) {
+    FAKE_ENTER(kSketch, device);
+    return push(device, stream, [=] { sketch_now(device, item); });
 }
 const DeviceDigestKernels kDigest = {.scratch = digest_scratch, .digest = digest, .sketch = sketch};
+
+// ---- trees ----
 
 void tree_scratch(const DeviceTreeItem*, std::size_t n, std::size_t* device_bytes, std::size_t* host_bytes) {
     *device_bytes = n * kScratch;
     *host_bytes = n * kScratch / 2;
 }
-DeviceStatus build(int, const DeviceTreeItem* items, std::size_t n, void* scratch, void* host_scratch,
-                   StreamHandle) {
-    std::memset(scratch, 0xEE, n * kScratch);
-    std::memset(host_scratch, 0xEE, n * kScratch / 2);
-    for (std::size_t i = 0; i < n; ++i) {
-        const DeviceTreeItem& item = items[i];
-        const std::size_t words = node_words(item.kind);
-        const std::uint64_t* leaves = item.nodes + TreeLayout{item.leaves}.first(0) * words;
-        const std::vector<std::uint64_t> nodes =
-            build_tree(item.kind, item.blocks_per_chunk, {leaves, item.leaves * words});
-        std::copy(nodes.begin(), nodes.end(), item.nodes);
-    }
-    return {};
+DeviceStatus build(int device, const DeviceTreeItem* items, std::size_t n, void* scratch, void* host_scratch,
+                   StreamHandle stream) {
+    FAKE_ENTER(kBuild, device);
+    const Scratch area(scratch, n * kScratch, host_scratch, n * kScratch / 2);
+    area.prepare();
+    return push(device, stream, [=, all = std::vector<DeviceTreeItem>(items, items + n)] {
+        Checker checker(device, "build");
+        area.check(checker);
+        for (const DeviceTreeItem& item : all) {
+            const TreeLayout layout{item.leaves};
+            const std::size_t words = node_words(item.kind);
+            checker.memory(item.nodes, layout.nodes() * words * 8, 8, "its nodes");
+            if (!checker.ok()) return;
+            if (item.leaves == 0) continue;
+            const std::uint64_t* leaves = item.nodes + layout.first(0) * words;
+            const std::vector<std::uint64_t> nodes =
+                build_tree(item.kind, item.blocks_per_chunk, {leaves, item.leaves * words});
+            std::copy(nodes.begin(), nodes.end(), item.nodes);
+        }
+    });
 }
 std::size_t walk_scratch(std::uint64_t leaves) { return leaves / 8 + kScratch; }
-DeviceStatus walk(int, const std::uint64_t* a, const std::uint64_t* b, std::uint64_t leaves, DigestKind kind,
-                  std::uint32_t* chunks, std::uint64_t* number, void* scratch, StreamHandle) {
-    std::memset(scratch, 0xEE, walk_scratch(leaves));
-    const TreeLayout layout{leaves};
-    const std::size_t words = node_words(kind);
-    MemoryNodes nodes_a({a, layout.nodes() * words}, words);
-    MemoryNodes nodes_b({b, layout.nodes() * words}, words);
-    auto walked = walk_trees(layout, words, nodes_a, nodes_b);
-    if (!walked) return failure(walked.error().code, walked.error().message.c_str());
-    *number = 0;
-    for (const Range& r : walked->chunks) {
-        for (std::uint64_t c = r.begin; c < r.end; ++c)
-            chunks[(*number)++] = static_cast<std::uint32_t>(c);
-    }
-    return {};
+DeviceStatus walk(int device, const std::uint64_t* a, const std::uint64_t* b, std::uint64_t leaves,
+                  DigestKind kind, std::uint32_t* chunks, std::uint64_t* number, void* scratch,
+                  StreamHandle stream) {
+    FAKE_ENTER(kWalk, device);
+    return push(device, stream, [=] {
+        const TreeLayout layout{leaves};
+        const std::size_t words = node_words(kind);
+        const std::size_t nodes = leaves == 0 ? 0 : layout.nodes() * words;
+        Checker checker(device, "walk");
+        checker.memory(number, 8, 8, "its count");
+        checker.memory(a, nodes * 8, 8, "a's nodes");
+        checker.memory(b, nodes * 8, 8, "b's nodes");
+        checker.memory(chunks, leaves * 4, 4, "its chunks");
+        checker.memory(scratch, walk_scratch(leaves), 8, "scratch memory");
+        if (!checker.ok()) return;
+        std::memset(scratch, 0xEE, walk_scratch(leaves));
+        *number = 0;
+        if (leaves == 0) return;
+        MemoryNodes nodes_a({a, nodes}, words);
+        MemoryNodes nodes_b({b, nodes}, words);
+        const auto walked = walk_trees(layout, words, nodes_a, nodes_b);
+        if (!walked) return trouble(device, walked.error().message);
+        for (const Range& r : walked->chunks) {
+            for (std::uint64_t c = r.begin; c < r.end; ++c)
+                chunks[(*number)++] = static_cast<std::uint32_t>(c);
+        }
+    });
 }
 const DeviceTreeKernels kTree = {
     .build_scratch = tree_scratch, .build = build, .walk_scratch = walk_scratch, .walk = walk};
+
+// ---- differences ----
+
+void difference_scratch(int, const DeviceDifference&, const DevicePart*, std::size_t n,
+                        std::size_t* device_bytes, std::size_t* host_bytes) {
+    *device_bytes = n * 64 + kScratch;
+    *host_bytes = n * 32 + 64;
+}
+DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                     DeviceDifferenceResult* result, void* scratch, void* host_scratch, StreamHandle stream) {
+    FAKE_ENTER(kCompare, device);
+    const Scratch area(scratch, n * 64 + kScratch, host_scratch, n * 32 + 64);
+    area.prepare();
+    return push(device, stream, [=, all = std::vector<DevicePart>(parts, parts + n)] {
+        const std::size_t item = item_bytes(what.scalar);
+        Checker checker(device, "compare");
+        area.check(checker);
+        checker.memory_or_locked(result, sizeof *result, 8, "its result");
+        for (const DevicePart& part : all) {
+            checker.memory(part.a, part.scalars * item, item, "a");
+            checker.memory(part.b, part.scalars * item, item, "b");
+        }
+        if (!checker.ok()) return;
+        *result = {};
+        for (const DevicePart& part : all) {
+            for (std::uint64_t at = 0; at < part.scalars; at += what.chunk_scalars) {
+                DifferenceStats chunk;  // of its own: a sum over all would lose more bits than a device's
+                compare_elements(
+                    kPortableDifference, dense_view(what.scalar, part.a), dense_view(what.scalar, part.b), at,
+                    std::min(what.chunk_scalars, part.scalars - at), part.index + at, what.rule, &chunk);
+                result->stats.merge(chunk);
+                if (chunk.different != 0) ++result->different_chunks;
+            }
+        }
+    });
+}
+const DeviceDifferenceKernels kDifference = {.scratch = difference_scratch, .compare = compare};
+
+// ---- what tests ask ----
+
+bool set_fault(const char* text) {
+    const Lock lock(lock_of_all);
+    calls_made = {};
+    calls_failed = 0;
+    lost = {};
+    return parse(text, fault);
+}
+std::uint64_t failed_calls() {
+    const Lock lock(lock_of_all);
+    return calls_failed;
+}
+std::uint64_t calls_of(const char* function) {
+    const Lock lock(lock_of_all);
+    std::uint64_t all = 0;
+    for (std::size_t f = 0; f < kFunctions; ++f) {
+        if (std::strcmp(function, "any") == 0 || std::strcmp(function, kNames[f]) == 0) all += calls_made[f];
+    }
+    return all;
+}
+void held_now(testing::FakeDeviceHeld* held) {
+    const Lock lock(lock_of_all);
+    *held = {blocks.size(), streams.size(), events.size()};
+}
+const testing::FakeDeviceControl kControl = {
+    .fail = set_fault, .failed = failed_calls, .calls = calls_of, .functions = kNames, .held = held_now};
 
 }  // namespace
 }  // namespace twinrun
@@ -317,5 +913,7 @@ extern "C" __attribute__((visibility("default"))) const void* twinrun_device_tab
     if (std::strcmp(name, "element") == 0) return &kElement;
     if (std::strcmp(name, "digest") == 0) return &kDigest;
     if (std::strcmp(name, "tree") == 0) return &kTree;
+    if (std::strcmp(name, "difference") == 0) return &kDifference;
+    if (std::strcmp(name, "fake") == 0) return &kControl;
     return nullptr;
 }

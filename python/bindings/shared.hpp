@@ -1,0 +1,58 @@
+// What the files of the bindings share; defined in module.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.hpp"
+#include "capture/history.hpp"
+#include "compare/stream.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+// Thrown with the lock held; nanobind sets the exception of twinrun.errors.
+[[noreturn]] void raise(const Error& error);
+
+template <class T>
+T take(Result<T> result) {
+    if (!result) raise(result.error());
+    return std::move(result).value();
+}
+inline void take(const Result<>& result) {
+    if (!result) raise(result.error());
+}
+
+DType parse_dtype(const std::string& name);
+DigestKind parse_digest(const std::string& name);
+
+// Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
+StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io,
+                             nanobind::object progress);
+
+// Raises Unsupported where no work can be done on a device.
+void check_device(int device);
+
+nanobind::dict field_dict(const FieldMetadata& field);
+
+// fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place); the memory stays alive.
+// place: None on the host, (device, strides, stream, swap) on a device.
+std::vector<CapturedField> captured_fields(const nanobind::list& fields);
+
+struct PyMetadata {
+    std::shared_ptr<MetadataFile> file;
+
+    // Every section of every field against its checksums. Raises DamagedFile at the first page that is wrong.
+    void verify() const;
+    [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
+};
+
+// sketch.cpp
+void define_sketches(nanobind::module_& m);
+
+}  // namespace twinrun
