@@ -116,9 +116,10 @@ __device__ inline void stage_16(std::byte* to, const std::byte* from, ReadPolicy
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
 #endif
 }
-// The same where only the first `valid` bytes are there; zeros take the others' place.
+// The same where only the first `valid` bytes are there, which may be none (or negative) or all (or more); zeros take the
+// others' place. No clamp: ptxas 13.0 takes clamp(valid, 0, 16) == 16 for true where it is not.
 __device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
-    if (valid == 16) {
+    if (valid >= 16) {
         stage_16<false>(to, from, {});
         return;
     }
@@ -481,10 +482,7 @@ class Worker {
                     const int valid = mine + 1 < source_rows_    ? 16
                                       : mine + 1 == source_rows_ ? source_last_
                                                                  : 0;
-                    stage_some(to + row * stage_row_, source_ + row * kBlockBytes,
-                               valid < 0    ? 0
-                               : valid > 16 ? 16
-                                            : valid);
+                    stage_some(to + row * stage_row_, source_ + row * kBlockBytes, valid);
                 }
             }
             source_ += kStageSteps * kStepPositions << item_shift_;
