@@ -181,6 +181,9 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
     dtype = _dlpack_type(name, facts)
     size = ITEMSIZE[dtype]
     strides = None if facts["strides"] is None else tuple(s * size for s in facts["strides"])
+    if strides is not None and any(abs(s) >= 1 << 62 for s in strides):
+        # CuPy divides a negative stride by the item size as if it were unsigned; its other interface has it right.
+        raise ValueError(f"DLPack names impossible strides: {strides}")
     shape, strides, fortran = _layout(tuple(facts["shape"]), strides, size)
     return DeviceArrayView(
         dtype, shape, strides, facts["address"], facts["device"], stream or 0, False, fortran, capsule, array

@@ -258,6 +258,19 @@ def test_dlpack_comes_first_and_the_other_interface_is_the_reserve(monkeypatch: 
     assert view("x", Both((3,), 2, 32, device=(2, 1), major=9)).device == 3
 
 
+def test_strides_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CuPy exports negative ones: divided by the size of an item as if they were unsigned."""
+    monkeypatch.setattr(_core, "device_of", lambda address: 3)
+    wrong = ((1 << 64) - 8) // 4
+
+    class Both(DLPackArray):
+        __cuda_array_interface__ = CudaArray((3,), "<f4", strides=(-8,)).__cuda_array_interface__
+
+    assert view("x", Both((3,), 2, 32, (wrong,))).strides == (-8,)
+    with pytest.raises(twinrun.TwinrunError, match="strides"):
+        view("x", DLPackArray((3,), 2, 32, (wrong,)))
+
+
 class _Streams:
     """Streams as libraries have them."""
 
