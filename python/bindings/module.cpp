@@ -20,6 +20,7 @@
 #include "compare/build.hpp"
 #include "compare/compare.hpp"
 #include "compare/device_array.hpp"
+#include "compare/device_workspace.hpp"
 #include "dlpack.hpp"
 #include "platform/backend.hpp"
 #include "platform/device.hpp"
@@ -646,6 +647,14 @@ NB_MODULE(_core, m) {
     });
     m.def("backend_override_ignored", [] { return std::string(backend_override_ignored()); });
     m.def("uring_available", &uring_available);
+    m.def(
+        "release_device_memory",
+        [] {
+            const nb::gil_scoped_release unlocked;
+            DeviceWorkspaces::release_all_idle();
+        },
+        "Gives back the memory of GPUs, and page-locked memory, that twinrun keeps from call to call and "
+        "does not use now.");
     m.def("devices", &devices);
     m.def("device_problem", &device_problem, "device"_a);
     m.def("device_of", &device_of, "address"_a);

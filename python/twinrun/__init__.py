@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._core import __version__
+    from ._core import __version__, release_device_memory
     from .capture import Run
     from .comparison import Comparison, FieldComparison, compare
     from .errors import (
@@ -48,6 +48,7 @@ __all__ = [
     "__version__",
     "compare",
     "index",
+    "release_device_memory",
     "sketch",
     "sketch_of",
     "verify",
@@ -64,6 +65,7 @@ _PLACES = {
     "__version__": "_core",
     "compare": "comparison",
     "index": "indexing",
+    "release_device_memory": "_core",
     "sketch": "sketching",
     "sketch_of": "sketching",
     "verify": "verification",

@@ -509,8 +509,9 @@ class Collector {
 std::uint64_t available(const Tables& tables, int device, std::uint64_t held) {
     std::uint64_t free = 0;
     if (tables.runtime->free_memory(device, &free).failed) return kNoLimit;  // the allocation will say
-    const std::uint64_t reserve = std::max(kLeastReserve, free / kReserveShare);
-    return held + (free > reserve ? free - reserve : 0);
+    // Where little is free, half of it: all would be left otherwise, and every batch would be of one slice.
+    const std::uint64_t reserve = std::min(std::max(kLeastReserve, free / kReserveShare), free / 2);
+    return held + free - reserve;
 }
 
 Result<std::uint64_t> build_fields_of(int device, std::span<const std::size_t> mine, const Fields& fields,

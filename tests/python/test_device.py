@@ -588,3 +588,7 @@ def test_arrays_against_one_step_of_a_history(tmp_path: Path) -> None:
     for steps in (None, "10,20", "30"):
         with pytest.raises(twinrun.Incomparable, match="arrays compare with one; choose one with steps"):
             twinrun.compare(tmp_path / "run", {"x": y}, steps=steps)
+
+
+def test_memory_can_be_given_back() -> None:
+    twinrun.release_device_memory()  # without a device there is none, and that is no error
