@@ -15,7 +15,7 @@
 #   JOBS              compilers at a time (all cores)
 #   SANITIZER_TOOLS   (memcheck racecheck initcheck)
 #   SANITIZER_FILTER  tests under the sanitizer, as a filter of GoogleTest (Device*:*/Device*)
-#   SANITIZER_TIME    seconds for one program under one tool (150)
+#   SANITIZER_TIME    seconds for one program under one tool (240)
 #
 # Under the sanitizer TWINRUN_TEST_ROUNDS=1 is set: fewer rounds of random inputs.
 set -uo pipefail
@@ -31,7 +31,7 @@ python=${PYTHON:-python3}
 jobs=${JOBS:-$(nproc)}
 tools=${SANITIZER_TOOLS:-memcheck racecheck initcheck}
 filter=${SANITIZER_FILTER:-Device*:*/Device*}
-sanitizer_time=${SANITIZER_TIME:-150}
+sanitizer_time=${SANITIZER_TIME:-240}
 export PYTHONDONTWRITEBYTECODE=1
 command -v nvcc >/dev/null || export PATH=$PATH:/usr/local/cuda/bin
 

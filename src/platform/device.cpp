@@ -64,7 +64,7 @@ Library open_library() {
     }
     library.reason = places.empty() || std::getenv("TWINRUN_CUDA_LIBRARY") == nullptr
                          ? std::string("this installation has no ") + kLibraryName +
-                               ": it was built without a CUDA compiler"
+                               ": it is built where a CUDA compiler is found"
                          : places.front().string() + ", which TWINRUN_CUDA_LIBRARY names, is not there";
     return library;
 }
