@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,46 +11,46 @@ import numpy as np
 PART = 16 << 20  # elements copied at a time: 64 MiB
 
 
-class Library:
+class Library(ABC):
     """What a benchmark asks of PyTorch or CuPy. All arrays are float32."""
 
     name = ""
 
+    @abstractmethod
     def version(self) -> str:
         """Name and version."""
-        raise NotImplementedError
 
+    @abstractmethod
     def free(self) -> None:
         """Gives the memory of arrays that are gone back to the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Waits for the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def free_bytes(self) -> int:
         """Of device memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pinned(self, elements: int) -> np.ndarray:
         """Page-locked host memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def normal(self, elements: int) -> object:
         """N(0, 1) on the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shifted(self, a: object, distance: float) -> object:
         """A copy with every element off by +-distance."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copier(self, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
         """A function that copies host arrays to the device, part by part in turn, and waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def readers(self, arrays: Sequence[object]) -> dict[str, Callable[[], None]]:
         """Functions that read arrays once, and wait: title -> function."""
-        raise NotImplementedError
 
     def device_seconds(self, work: Callable[[], object]) -> float | None:
         """Of kernels and copies during `work`, added up; None where nothing can say."""

@@ -130,9 +130,9 @@ if has cpp; then
     for program in "$build"/bin/bench_device*; do
         [[ -x $program ]] || continue
         began=$SECONDS
-        { echo "==== ${program##*/}"; BENCHMARK_SMOKE=1 timeout 60 "$program" --benchmark_min_time=0.001; } >>"$logs/cpp.log" 2>&1
+        { echo "==== ${program##*/}"; timeout 60 "$program"; } >>"$logs/cpp.log" 2>&1
         status=$?
-        note "$([[ $status == 0 ]] && echo ok || echo FAILED)" "${program##*/}" $((SECONDS - began)) "on its smallest sizes"
+        note "$([[ $status == 0 ]] && echo ok || echo FAILED)" "${program##*/}" $((SECONDS - began)) "its lines: cpp.log"
     done
 fi
 

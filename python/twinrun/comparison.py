@@ -15,7 +15,7 @@ from . import _core
 from .errors import Incomparable, TwinrunError
 from .indexing import FLOATING, build, field_plan
 from .settings import check_settings, chosen_devices
-from .subject import FieldRef, Place, Subject, open_subject
+from .subject import FieldRef, Place, Subject, check_alike, open_subject
 
 __all__ = ["Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
 
@@ -290,19 +290,7 @@ def _matched_fields(
         )
     for x, y in pairs:
         what = f"{_place_text(place)}: field {x.name!r}"
-        if x.dtype != y.dtype:
-            raise Incomparable(
-                f"{what}: {x.dtype} in {a.label}, {y.dtype} in {b.label}", fix="types must agree"
-            )
-        if x.user_shape != y.user_shape:
-            raise Incomparable(
-                f"{what}: shape {list(x.user_shape)} in {a.label}, {list(y.user_shape)} in {b.label}",
-                fix="shapes must agree",
-            )
-        if x.fortran_order != y.fortran_order and len([n for n in x.shape if n > 1]) > 1:
-            raise Incomparable(
-                f"{what}: row-major in one run, column-major in the other", fix="store both in one order"
-            )
+        check_alike(x, y, what, a.label, b.label)
     return pairs
 
 

@@ -19,7 +19,7 @@ from .capture import captured_entries, own_tolerances
 from .errors import Incomparable, TwinrunError
 from .indexing import FLOATING
 from .settings import check_settings, checked_path, chosen_devices, step_number
-from .subject import METADATA_SUFFIX, HistorySubject
+from .subject import METADATA_SUFFIX, HistorySubject, check_alike
 
 __all__ = ["FieldSketchComparison", "Sketch", "SketchComparison", "sketch", "sketch_of"]
 
@@ -252,19 +252,7 @@ class Sketch:
     def _check_field(self, name: str, other: Sketch) -> None:
         a, b = self._facts(name), other._facts(name)
         what = f"field {name!r}"
-        if a.dtype != b.dtype:
-            raise Incomparable(
-                f"{what}: {a.dtype} in {self.label}, {b.dtype} in {other.label}", fix="types must agree"
-            )
-        if a.user_shape != b.user_shape:
-            raise Incomparable(
-                f"{what}: shape {list(a.user_shape)} in {self.label}, {list(b.user_shape)} in {other.label}",
-                fix="shapes must agree",
-            )
-        if a.fortran_order != b.fortran_order and len([n for n in a.shape if n > 1]) > 1:
-            raise Incomparable(
-                f"{what}: row-major in one run, column-major in the other", fix="store both in one order"
-            )
+        check_alike(a, b, what, self.label, other.label)
         here, there = self._fields[name].device, other._fields[name].device
         if here != there:
             raise Incomparable(

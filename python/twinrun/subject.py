@@ -11,12 +11,13 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from . import _core
 from .arrays import DeviceArrayView, taken
-from .errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
+from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError
 from .formats import Field, FileContent, formats, open_file
 from .formats.files import reading
 from .formats.folder import DataFile, is_history, list_folder
@@ -128,6 +129,34 @@ class FieldRef:
         if self.reader.problem is not None:
             raise self.reader.problem
         return decoded_source(self.dtype, self.items, self.reader)
+
+
+class FieldLayout(Protocol):
+    """Type and shape of a field, of a run or of a sketch."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def user_shape(self) -> tuple[int, ...]: ...
+    @property
+    def fortran_order(self) -> bool: ...
+
+
+def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
+    """Raises Incomparable where two runs' fields have other types, shapes or orders. what: names the field."""
+    if a.dtype != b.dtype:
+        raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+    if a.user_shape != b.user_shape:
+        raise Incomparable(
+            f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
+            fix="shapes must agree",
+        )
+    if a.fortran_order != b.fortran_order and len([n for n in a.shape if n > 1]) > 1:
+        raise Incomparable(
+            f"{what}: row-major in one run, column-major in the other", fix="store both in one order"
+        )
 
 
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:

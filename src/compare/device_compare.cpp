@@ -142,6 +142,19 @@ class DeviceTeam {
         return mine->buffers->host_memory() + (round_up(address, kDirectAlignment) - address);
     }
 
+    // Begins a slice in the worker's next lane: start(device, lane) puts its work into the lane's stream.
+    template <class Start>
+    Result<bool> begin(int number, Start start) {
+        TWR_TRY(Worker* const mine, worker(number));
+        Lane& lane = mine->lanes[mine->begun % kDeviceLanes];
+        if (Result<> started = start(mine->device, lane); !started) {
+            // What was put into the stream before it failed still uses the buffers.
+            static_cast<void>(lane.space->stream().wait());
+            return std::move(started).error();
+        }
+        ++mine->begun;
+        return true;
+    }
     // Waits for the oldest slice of a worker.
     Result<Lane*> finish(int number) {
         TWR_TRY(Worker* const mine, worker(number));
@@ -283,15 +296,8 @@ class DeviceElementJob final : public SliceJob {
     }
 
     Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) override {
-        TWR_TRY(DeviceTeam::Worker* const mine, team_.worker(worker));
-        Lane& lane = mine->lanes[mine->begun % kDeviceLanes];
-        if (auto started = start(slice, buffer, mine->device, lane); !started) {
-            // What was put into the stream before it failed still uses the buffers.
-            static_cast<void>(lane.space->stream().wait());
-            return std::move(started).error();
-        }
-        ++mine->begun;
-        return true;
+        return team_.begin(worker,
+                           [&](int device, Lane& lane) { return start(slice, buffer, device, lane); });
     }
     Result<> finish(std::uint64_t slice, std::byte*, int worker) override {
         TWR_TRY(const Lane* const lane, team_.finish(worker));
@@ -897,14 +903,8 @@ class DeviceSketchJob final : public SketchJob {
     }
 
     Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) override {
-        TWR_TRY(DeviceTeam::Worker* const mine, team_.worker(worker));
-        Lane& lane = mine->lanes[mine->begun % kDeviceLanes];
-        if (auto started = start(slice, buffer, mine->device, lane); !started) {
-            static_cast<void>(lane.space->stream().wait());
-            return std::move(started).error();
-        }
-        ++mine->begun;
-        return true;
+        return team_.begin(worker,
+                           [&](int device, Lane& lane) { return start(slice, buffer, device, lane); });
     }
     Result<> finish(std::uint64_t slice, std::byte*, int worker) override {
         TWR_TRY(const Lane* const lane, team_.finish(worker));

@@ -679,7 +679,7 @@ class Worker {
         std::uint64_t high = 0;
 #pragma unroll
         for (int p = 0; p < Planes; ++p) {
-            // Below 2^28 each, so the sums stay below 2^61.
+            // Below 2^28 each, so the sums fit 64 bits.
             const std::uint64_t two = c[p][half * 2] + (static_cast<std::uint64_t>(c[p][half * 2 + 1]) << 8);
             (p < 4 ? low : high) += two << (p % 4 * 8);
         }
