@@ -13,7 +13,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 
 # Every backend must give the same bits: a fused a*b+c in one of them would not. (GCC contracts by default.)
-add_compile_options(-ffp-contract=off)
+add_compile_options($<$<NOT:$<COMPILE_LANGUAGE:Fortran>>:-ffp-contract=off>)
 
 if(TWINRUN_SANITIZE)
     add_compile_options(-fsanitize=${TWINRUN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)

@@ -12,6 +12,21 @@ elseif(TWINRUN_URING STREQUAL "AUTO")
     endif()
 endif()
 
+# A Fortran compiler for the module `twinrun`.
+set(TWINRUN_HAVE_FORTRAN OFF)
+if(TWINRUN_BUILD_LIBRARY AND NOT TWINRUN_FORTRAN STREQUAL "OFF")
+    include(CheckLanguage)
+    check_language(Fortran)
+    if(CMAKE_Fortran_COMPILER)
+        enable_language(Fortran)
+        set(TWINRUN_HAVE_FORTRAN ON)
+    elseif(TWINRUN_FORTRAN STREQUAL "ON")
+        message(FATAL_ERROR "TWINRUN_FORTRAN is ON and there is no Fortran compiler: install one (Debian and Ubuntu: gfortran), or set FC")
+    else()
+        message(NOTICE "There is no Fortran compiler: the Fortran module is left out (TWINRUN_FORTRAN=ON makes this an error)")
+    endif()
+endif()
+
 # CUDA 12 or 13 for GPUs; the core itself never needs it.
 set(TWINRUN_HAVE_CUDA OFF)
 if(NOT TWINRUN_CUDA STREQUAL "OFF")

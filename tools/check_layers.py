@@ -33,6 +33,9 @@ LAYERS = [
     "capi",
 ]
 
+# Libraries that stand on the public headers (<twinrun/...>) and their own files only.
+FRONTS = ["mpi", "veloc"]
+
 # Parts of python/twinrun that others must not import: part -> what it may not import. A part is a module or a folder
 # right below the package; "" is the package's __init__.
 PYTHON_FORBIDDEN = {
@@ -79,6 +82,15 @@ def check_src(root: Path) -> list[str]:
     problems = []
     src = root / "src"
     for folder in sorted(path for path in src.iterdir() if path.is_dir()) if src.is_dir() else []:
+        if folder.name in FRONTS:
+            for path in cxx_files(folder):
+                for line, name in includes(path):
+                    if not name.startswith(f"{folder.name}/") or not (src / name).is_file():
+                        problems.append(
+                            f'{path.relative_to(root)}:{line}: "{name}": {folder.name} stands on the public headers: '
+                            "include those as <twinrun/...>, and its own files"
+                        )
+            continue
         if folder.name not in LAYERS and cxx_files(folder):
             problems.append(
                 f"src/{folder.name}: not in the list of layers: add it to {Path(__file__).name} at its place"

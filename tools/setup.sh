@@ -32,27 +32,46 @@ fail() {
 # ---- packages of the system -------------------------------------------------------------------------------------------
 
 base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev nlohmann-json3-dev libgtest-dev libgmock-dev
-    libbenchmark-dev libfftw3-dev)
+    libbenchmark-dev libfftw3-dev gfortran)
+# For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos.
+optional_packages=(libtrilinos-kokkos-dev)
 
 system_python() { # is it the distribution's own interpreter, whose venv and headers are packages of their own?
     case "$(readlink -f "$(command -v "$python")")" in /usr/bin/*) return 0 ;; *) return 1 ;; esac
 }
 
+installed() { # Words of dpkg: "install ok installed". Anything else, or no such package: missing.
+    [[ $(dpkg-query -W -f='${Status}' "$1" 2>/dev/null) == *"ok installed" ]]
+}
+
 install_packages() {
-    local missing=() package
+    local missing=() optional=() package
     for package in "$@"; do
-        # Words of dpkg: "install ok installed". Anything else, or no such package: missing.
-        [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *"ok installed" ]] || missing+=("$package")
+        installed "$package" || missing+=("$package")
     done
-    if ((${#missing[@]} == 0)); then return 0; fi
+    if ((EUID == 0)); then
+        for package in "${optional_packages[@]}"; do
+            installed "$package" || [[ -f $stamps/no-$package ]] || optional+=("$package")
+        done
+    fi
+    if ((${#missing[@]} + ${#optional[@]} == 0)); then return 0; fi
     if ((EUID != 0)); then
         fail "these packages are missing: ${missing[*]}. Run this, then make again:" \
             "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
     fi
-    say "installing with apt-get: ${missing[*]}"
+    say "installing with apt-get: ${missing[*]} ${optional[*]}"
     # apt's helpers run as another user, who cannot write to a TMPDIR in somebody's checkout.
     env -u TMPDIR apt-get update -qq ||
         fail "apt-get update failed (above): is the package mirror reachable?"
+    for package in "${optional[@]}"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            missing+=("$package")
+        else
+            say "this distribution has no $package: the tests that need it are left out"
+            touch "$stamps/no-$package"
+        fi
+    done
+    if ((${#missing[@]} == 0)); then return 0; fi
     env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null >"$TMPDIR/apt.log" 2>&1 || {
         tail -n 30 "$TMPDIR/apt.log" >&2
@@ -60,10 +79,26 @@ install_packages() {
     }
 }
 
+# For the tests of examples/pytorch. It brings 180 packages (640 MB), so nobody gets it but CI; and it must be for the
+# interpreter that twinrun is built for. Without it these tests are skipped, and say so.
+try_torch() {
+    local abi='import sysconfig; print(sysconfig.get_config_var("SOABI"))'
+    [[ -n ${CI:-} && $EUID == 0 && ! -f $stamps/no-python3-torch ]] || return 0
+    if ! command -v apt-get >/dev/null || installed python3-torch; then return 0; fi
+    [[ $("$python" -c "$abi") == "$(/usr/bin/python3 -c "$abi" 2>/dev/null)" ]] || return 0
+    say "installing with apt-get: python3-torch"
+    { env -u TMPDIR apt-get update -qq &&
+        env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            -o Dpkg::Use-Pty=0 python3-torch; } </dev/null >"$TMPDIR/torch.log" 2>&1 || {
+        say "this distribution has no python3-torch that installs: the tests of examples/pytorch are skipped"
+        touch "$stamps/no-python3-torch"
+    }
+}
+
 # Where there is no dpkg, look for the tools and headers themselves.
 look_for_tools() {
     local missing=() tool header
-    for tool in g++ cmake ninja pkg-config; do
+    for tool in g++ gfortran cmake ninja pkg-config; do
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if command -v g++ >/dev/null; then
@@ -72,7 +107,7 @@ look_for_tools() {
         done
     fi
     ((${#missing[@]} == 0)) || fail "missing: ${missing[*]}." \
-        "This is neither Debian nor Ubuntu: install a C++20 compiler, CMake 3.25, Ninja, pkg-config, and the development packages of" \
+        "This is neither Debian nor Ubuntu: install a C++20 compiler, gfortran, CMake 3.25, Ninja, pkg-config, and the development packages of" \
         "xxHash 0.8, liburing, nlohmann-json, GoogleTest, Google Benchmark and FFTW 3 (single precision)."
 }
 
@@ -167,7 +202,7 @@ install_requirements() {
 sources_hash() {
     {
         .venv/bin/python -V
-        find CMakeLists.txt pyproject.toml cmake src python -type f ! -name '*.pyc' ! -name '*.md' ! -name '*.cu' -print0 |
+        find CMakeLists.txt pyproject.toml cmake src python apps/flush -type f ! -name '*.pyc' ! -name '*.md' ! -name '*.cu' -print0 |
             LC_ALL=C sort -z | xargs -0 sha256sum
     } | sha256sum
 }
@@ -210,6 +245,7 @@ if command -v flock >/dev/null; then flock 9; fi
 
 check_python
 system_packages "$@"
+try_torch
 make_environment
 install_requirements base all test
 for part in "$@"; do

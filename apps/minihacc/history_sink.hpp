@@ -5,20 +5,22 @@
 #include <memory>
 #include <string>
 
-#include "capture/history.hpp"
+#include "capture/session.hpp"
 #include "minihacc/step_sink.hpp"
 
 namespace minihacc {
 
 class HistorySink final : public StepSink {
    public:
-    // Two runs agree where |a - b| <= atol. Throws std::runtime_error where the folder holds a history already.
-    HistorySink(const std::string& folder, double atol, int threads);
+    // Two runs agree where |a - b| <= atol. settings: "name=value", as docs/capture.md
+    // lists them. Throws std::runtime_error where the folder holds a history already.
+    HistorySink(const std::string& folder, double atol, int threads, std::span<const std::string> settings);
     void capture(std::uint64_t step, std::span<const Field> fields) override;
+    void finish() override;
 
    private:
-    std::unique_ptr<twinrun::HistoryWriter> writer_;
-    twinrun::StreamOptions options_;
+    twinrun::SelfComm comm_;
+    std::unique_ptr<twinrun::Session> session_;
 };
 
 }  // namespace minihacc

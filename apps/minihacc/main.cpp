@@ -43,6 +43,7 @@ constexpr const char* kUsage =
     "  --output FOLDER    write the captured steps there as plain files (default: write nothing)\n"
     "  --history FOLDER   capture them into a twinrun history there\n"
     "  --atol E           error bound of the history: runs agree where |a - b| <= E (default 1e-4)\n"
+    "  --setting N=V      a setting of the capture, as memory=64MiB or mode=digests; may be repeated\n"
     "  --capture LIST     steps to capture, with commas (default 10,20,30,40, as far as --steps goes)\n"
     "  --threads N        default: all cores, and at least 2\n"
     "  --deterministic    fixed order of every sum: the same bits each time, with any number of threads\n"
@@ -63,6 +64,7 @@ struct Arguments {
     std::string output;
     std::string history;
     double atol = 1e-4;
+    std::vector<std::string> settings;
     int threads = 0;
     bool quiet = false;
     bool help = false;
@@ -140,6 +142,8 @@ Arguments parse(int argc, char** argv) {
             if (arguments.history.empty()) throw BadArgument("--history needs the name of a folder");
         } else if (option == "--atol") {
             arguments.atol = parse_bound(option, value());
+        } else if (option == "--setting") {
+            arguments.settings.push_back(value());
         } else if (option == "--capture") {
             arguments.captures = parse_list(option, value());
         } else if (option == "--threads") {
@@ -191,7 +195,7 @@ void run(const Arguments& arguments) {
     if (!arguments.output.empty()) sinks.push_back(std::make_unique<minihacc::RawSink>(arguments.output));
     if (!arguments.history.empty())
         sinks.push_back(
-            std::make_unique<minihacc::HistorySink>(arguments.history, arguments.atol, arguments.threads));
+            std::make_unique<minihacc::HistorySink>(arguments.history, arguments.atol, arguments.threads, arguments.settings));
 
     minihacc::ThreadTeam team(arguments.threads);
     Simulation simulation(arguments.simulation, team);
@@ -228,6 +232,8 @@ void run(const Arguments& arguments) {
         report(step, seconds_since(begin));
         capture(step);
     }
+    for (const auto& sink : sinks)
+        sink->finish();
     if (!arguments.quiet) {
         const auto p = simulation.momentum();
         std::printf("momentum %.2e %.2e %.2e; %zu steps captured; %.1f s\n", p[0], p[1], p[2],

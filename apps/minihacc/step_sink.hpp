@@ -19,6 +19,8 @@ class StepSink {
     // The fields are valid during the call only. Throws std::runtime_error with a one-line message on
     // failure.
     virtual void capture(std::uint64_t step, std::span<const Field> fields) = 0;
+    // After the last step: all is on storage when it returns. Throws as capture does.
+    virtual void finish() {}
 };
 
 }  // namespace minihacc

@@ -3,6 +3,7 @@
 // Every call that works on data releases the interpreter lock. Errors become the exceptions of twinrun.errors.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -10,13 +11,16 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "capture/flush.hpp"
 #include "capture/history.hpp"
+#include "capture/session.hpp"
 #include "compare/build.hpp"
 #include "compare/compare.hpp"
 #include "compare/device_array.hpp"
@@ -134,6 +138,34 @@ nb::dict field_dict(const FieldMetadata& f) {
 }
 
 namespace {
+// What lies between header, directory, sections and their checksums is zero, or it is not as it was written.
+Result<> verify_padding(MetadataFile& file) {
+    const Directory& directory = file.directory();
+    std::vector<Range> used{{0, encode_directory(directory, 0).size()}};
+    for (const FieldMetadata& field : directory.fields) {
+        for (const SectionPlace& place : field.sections) {
+            used.push_back({place.offset, place.offset + place.length});
+            used.push_back({place.sums_offset, place.sums_offset + divide_up(place.length, kPageBytes) * 8});
+        }
+    }
+    used.push_back({file.file().size(), file.file().size()});
+    std::sort(used.begin(), used.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::vector<std::byte> part(1 << 20);
+    std::uint64_t at = 0;
+    for (const Range& range : used) {
+        while (at < range.begin) {
+            const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), range.begin - at));
+            TWR_CHECK(file.file().read_at(at, bytes));
+            if (std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; })) {
+                return Error{ErrorCode::damaged, file.path() + ": damaged metadata: its padding is not zero"};
+            }
+            at += bytes.size();
+        }
+        at = std::max(at, range.end);
+    }
+    return success();
+}
+
 Result<> verify_all(MetadataFile& file) {
     std::vector<std::byte> part(1 << 20);
     const Directory& directory = file.directory();
@@ -147,7 +179,7 @@ Result<> verify_all(MetadataFile& file) {
             }
         }
     }
-    return success();
+    return verify_padding(file);
 }
 }  // namespace
 
@@ -262,6 +294,13 @@ std::vector<CapturedField> twinrun::captured_fields(const nb::list& fields) {
                 device_array(f.dtype, f.shape, strides, nb::cast<std::uintptr_t>(t[3]), device, stream, swap);
             f.data = nullptr;
             f.stride = 0;
+        }
+        f.ids = nb::cast<std::string>(t[9]);
+        f.global_shape = nb::cast<std::vector<std::uint64_t>>(t[10]);
+        f.global_offset = nb::cast<std::vector<std::uint64_t>>(t[11]);
+        if (f.order == ArrayOrder::column_major) {  // here as the caller indexes them
+            for (auto* numbers : {&f.shape, &f.global_shape, &f.global_offset})
+                std::reverse(numbers->begin(), numbers->end());
         }
         captured.push_back(std::move(f));
     }
@@ -580,7 +619,26 @@ std::vector<std::uint64_t> changed_parts(PyMetadata& metadata, std::size_t field
     return changed;
 }
 
-nb::dict history_dict(const History& h) {
+// A history, or a rank's part of one on a node-local tier.
+Result<History> open_part(const std::string& path, std::optional<LocalHistory>& local) {
+    auto part = LocalHistory::read(path);
+    if (!part) return History::open(path);
+    History history;
+    history.path = path;
+    history.settings = part->settings;
+    history.ranks = part->ranks;
+    history.torn = part->journal.torn;
+    for (const auto& [step, files] : part->journal.steps)
+        history.steps.push_back({step, files.folder, {files.files}});
+    for (const Provenance& facts : part->journal.provenance)
+        history.provenance.push_back({part->rank, facts});
+    local = std::move(part).value();
+    return history;
+}
+
+nb::dict history_dict(const std::string& path) {
+    std::optional<LocalHistory> local;
+    const History h = take(open_part(path, local));
     nb::dict d;
     d["path"] = h.path;
     d["atol"] = h.settings.tolerance.atol;
@@ -590,6 +648,18 @@ nb::dict history_dict(const History& h) {
     d["digest"] = h.settings.kind == DigestKind::linear ? "linear" : "published";
     d["keep_data"] = h.settings.keep_data;
     d["torn"] = h.torn;
+    d["ranks"] = h.ranks;
+    d["local_part"] = local ? nb::object(nb::int_(local->rank)) : nb::none();  // whose
+    d["to"] = local ? nb::object(nb::str(local->history.c_str())) : nb::none();
+    d["incomplete"] = h.incomplete;
+    nb::list provenance;
+    for (const RankProvenance& p : h.provenance) {
+        nb::dict one;
+        one["rank"] = p.rank;
+        one["json"] = provenance_to_json(p.facts);
+        provenance.append(one);
+    }
+    d["provenance"] = provenance;
     nb::list steps;
     for (const HistoryStep& s : h.steps) {
         nb::dict step;
@@ -604,6 +674,8 @@ nb::dict history_dict(const History& h) {
             rank["metadata"] = r.metadata;
             rank["metadata_bytes"] = r.metadata_bytes;
             rank["header_xxh3"] = r.header_checksum;
+            rank["blocked_seconds"] = r.blocked_seconds;
+            rank["divergence"] = r.divergence;
             ranks.append(rank);
         }
         step["ranks"] = ranks;
@@ -613,23 +685,134 @@ nb::dict history_dict(const History& h) {
     return d;
 }
 
-struct PyHistoryWriter {
-    std::unique_ptr<HistoryWriter> writer;
+nb::dict divergence_dict(const Divergence& d) {
+    nb::dict out;
+    out["step"] = d.step;
+    out["rank"] = d.rank;
+    out["field"] = d.field;
+    out["first_item"] = d.first_item;
+    out["chunks"] = d.chunks;
+    out["chunks_in_all"] = d.chunks_in_all;
+    out["fields"] = d.fields;
+    out["reason"] = d.reason;
+    out["text"] = describe(d);
+    return out;
+}
 
-    nb::dict capture(std::int64_t step, const nb::list& fields, int threads) {
-        const std::vector<CapturedField> captured = captured_fields(fields);
-        const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
+nb::list lost_list(const std::vector<LostStep>& lost) {
+    nb::list list;
+    for (const LostStep& step : lost)
+        list.append(nb::make_tuple(step.step, step.error.message));
+    return list;
+}
+
+// A run's session. Settings are text by name, as the C interface has them.
+struct PySession {
+    SelfComm comm;
+    std::unique_ptr<Session> session;
+
+    PySession(const std::string& path, const std::map<std::string, std::string>& settings,
+              const std::map<std::string, std::map<std::string, std::string>>& facts) {
+        SessionSettings chosen;
+        for (const auto& [name, value] : settings)
+            take(chosen.set(name, value));
+        chosen.provenance = collect_provenance();
+        for (const auto& [group, own] : facts) {
+            for (const auto& [name, value] : own)
+                chosen.provenance.groups[group][name] = value;
+        }
+        auto open = [&] {
+            const nb::gil_scoped_release unlocked;
+            return Session::open(posix_file_system(), comm, path, std::move(chosen));
+        };
+        session = take(open());
+    }
+    // Its threads may be waiting for Python's lock, to tell of a divergence.
+    ~PySession() {
+        const nb::gil_scoped_release unlocked;
+        session.reset();
+    }
+    PySession(const PySession&) = delete;
+    PySession& operator=(const PySession&) = delete;
+    nb::dict capture(std::int64_t step, const nb::list& fields) {
+        std::vector<CapturedField> captured = captured_fields(fields);
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
-            return writer->capture(step, captured, options);
+            return session->capture_fields(step, std::move(captured));
         };
-        const CaptureFacts facts = take(run());
+        const CaptureReport report = take(run());
         nb::dict d;
-        d["step"] = step;
-        d["seconds"] = facts.seconds;
-        d["data_bytes"] = facts.data_bytes;
-        d["metadata_bytes"] = facts.metadata_bytes;
+        d["step"] = report.step;
+        d["seconds"] = report.seconds;
+        d["waited_seconds"] = report.waited_seconds;
+        d["data_bytes"] = report.data_bytes;
+        d["metadata_bytes"] = report.metadata_bytes;
+        d["staged_bytes"] = report.staged_bytes;
+        d["divergence"] = report.divergence ? nb::object(divergence_dict(*report.divergence)) : nb::none();
+        d["lost"] = lost_list(report.lost);
         return d;
+    }
+    nb::list wait() {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->wait();
+        };
+        return lost_list(take(run()));
+    }
+    nb::list close() {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->close();
+        };
+        return lost_list(take(run()));
+    }
+    std::optional<std::int64_t> latest(std::int64_t not_after) {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->latest(not_after);
+        };
+        return take(run());
+    }
+    void restore(std::int64_t step, const nb::list& fields) {
+        std::vector<CapturedField> into = captured_fields(fields);
+        const auto run = [&]() -> Result<> {
+            const nb::gil_scoped_release unlocked;
+            std::vector<std::string> names;
+            Result<> done = success();
+            for (CapturedField& field : into) {
+                names.push_back(field.name);
+                done = session->protect(std::move(field));
+                if (!done) break;
+            }
+            if (done) done = session->restore(step, names);
+            for (const std::string& name : names)
+                static_cast<void>(session->unprotect(name));
+            return done;
+        };
+        take(run());
+    }
+    nb::dict stored_field(std::int64_t step, const std::string& name) {
+        const FieldMetadata field = take(session->stored_field(step, name));
+        nb::dict d;
+        d["dtype"] = std::string(dtype_name(field.dtype));
+        d["shape"] = nb::tuple(shape_list(field.shape));
+        d["fortran_order"] = field.order == ArrayOrder::column_major;
+        return d;
+    }
+    void on_divergence(nb::object call) {
+        // Called from threads of the session's, which do not hold Python's lock.
+        auto shared = std::shared_ptr<nb::object>(new nb::object(std::move(call)), [](nb::object* o) {
+            const nb::gil_scoped_acquire locked;
+            delete o;
+        });
+        session->on_divergence([shared](const Divergence& d) {
+            const nb::gil_scoped_acquire locked;
+            try {
+                (*shared)(divergence_dict(d));
+            } catch (nb::python_error& e) {
+                e.discard_as_unraisable("twinrun: on_divergence");
+            }
+        });
     }
 };
 
@@ -781,30 +964,49 @@ NB_MODULE(_core, m) {
           "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>());
 
     m.def("history_exists", &History::exists);
-    m.def("open_history", [](const std::string& path) { return history_dict(take(History::open(path))); });
-    nb::class_<PyHistoryWriter>(m, "HistoryWriter")
-        .def(
-            "__init__",
-            [](PyHistoryWriter* self, const std::string& path, double atol, double rtol,
-               unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest, bool keep_data,
-               const std::string& existing) {
-                HistorySettings settings;
-                settings.tolerance = {atol, rtol};
-                settings.residue_bits = residue_bits;
-                settings.chunk_bytes = chunk_bytes;
-                settings.kind = parse_digest(digest);
-                settings.keep_data = keep_data;
-                const auto mode = existing == "append"    ? HistoryWriter::Existing::append
-                                  : existing == "replace" ? HistoryWriter::Existing::replace
-                                                          : HistoryWriter::Existing::refuse;
-                new (self)
-                    PyHistoryWriter{take(HistoryWriter::create(posix_file_system(), path, settings, mode))};
-            },
-            "path"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "keep_data"_a,
-            "existing"_a)
-        .def("capture", &PyHistoryWriter::capture, "step"_a, "fields"_a, "threads"_a = 0)
-        .def_prop_ro("steps", [](const PyHistoryWriter& self) {
-            return nb::object(history_dict(self.writer->history())["steps"]);
+    m.def("open_history", &history_dict, "path"_a);
+    m.def(
+        "flush",
+        [](const std::string& local, const std::string& history) {
+            std::vector<LostStep> lost;
+            const auto run = [&] {
+                const nb::gil_scoped_release unlocked;
+                return flush_folder(posix_file_system(), local, history,
+                                    [&](std::int64_t step, const Error& error) {
+                                        lost.push_back({step, error});
+                                    });
+            };
+            const FlushFacts facts = take(run());
+            return nb::make_tuple(facts.steps, facts.bytes, lost_list(lost));
+        },
+        "local"_a, "history"_a);
+    m.def("local_history", [](const std::string& path) {
+        const LocalHistory local = take(LocalHistory::read(path));
+        return nb::make_tuple(local.rank, local.ranks, local.history);
+    });
+    nb::class_<PySession>(m, "Session")
+        .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
+                      const std::map<std::string, std::map<std::string, std::string>>&>(),
+             "path"_a, "settings"_a, "facts"_a)
+        .def("capture", &PySession::capture, "step"_a, "fields"_a)
+        .def("wait", &PySession::wait)
+        .def("close", &PySession::close)
+        .def("latest", &PySession::latest, "not_after"_a)
+        .def("restore", &PySession::restore, "step"_a, "fields"_a)
+        .def("stored_field", &PySession::stored_field, "step"_a, "name"_a)
+        .def("stored_names",
+             [](const PySession& self, std::int64_t step) { return take(self.session->stored_names(step)); })
+        .def("on_divergence", &PySession::on_divergence, "call"_a)
+        .def_prop_ro("committed", [](const PySession& self) { return self.session->committed(); })
+        .def_prop_ro("facts", [](const PySession& self) {
+            const SessionFacts facts = self.session->facts();
+            nb::dict d;
+            d["captured"] = facts.captured;
+            d["committed"] = facts.committed;
+            d["lost"] = facts.lost;
+            d["most_staged_bytes"] = facts.most_staged_bytes;
+            d["flushed_bytes"] = facts.flushed_bytes;
+            return d;
         });
     define_sketches(m);
 }

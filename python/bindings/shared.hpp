@@ -40,14 +40,15 @@ void check_device(int device);
 
 nanobind::dict field_dict(const FieldMetadata& field);
 
-// fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place); the memory stays alive.
-// place: None on the host, (device, strides, stream, swap) on a device.
+// fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place, ids, global shape, global
+// offset); the memory stays alive. place: None on the host, (device, strides, stream, swap) on a device. ids: a field's name,
+// or "". Shapes and the offset: slowest dimension first, so reversed if fortran_order is set.
 std::vector<CapturedField> captured_fields(const nanobind::list& fields);
 
 struct PyMetadata {
     std::shared_ptr<MetadataFile> file;
 
-    // Every section of every field against its checksums. Raises DamagedFile at the first page that is wrong.
+    // Every section of every field against its checksums, and padding. Raises DamagedFile at the first page that is wrong.
     void verify() const;
     [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
 };

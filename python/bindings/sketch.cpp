@@ -42,7 +42,7 @@ nb::list as_list(std::vector<std::optional<PySketch>>& sketches) {
     return list;
 }
 
-// fields: as HistoryWriter.capture takes them. One batch a device; the others one after the other.
+// fields: as Session.capture takes them. One batch a device; the others one after the other.
 nb::list sketch_fields(const nb::list& fields, double atol, double rtol, unsigned residue_bits,
                        std::uint32_t chunk_bytes, const std::string& digest, int threads) {
     const std::vector<CapturedField> captured = captured_fields(fields);

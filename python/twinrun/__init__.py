@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
-    from .capture import Run
+    from .capture import CaptureFacts, Divergence, Run
     from .comparison import Comparison, FieldComparison, compare
     from .errors import (
         DamagedFile,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         MissingFile,
         MissingPackage,
         Stale,
+        StepLost,
         TwinrunError,
         Unsupported,
     )
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from .verification import verify
 
 __all__ = [
+    "CaptureFacts",
     "Comparison",
     "DamagedFile",
+    "Divergence",
     "FieldComparison",
     "FieldSketchComparison",
     "FormatError",
@@ -43,6 +46,7 @@ __all__ = [
     "Sketch",
     "SketchComparison",
     "Stale",
+    "StepLost",
     "TwinrunError",
     "Unsupported",
     "__version__",
@@ -56,7 +60,9 @@ __all__ = [
 
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
 _PLACES = {
+    "CaptureFacts": "capture",
     "Comparison": "comparison",
+    "Divergence": "capture",
     "FieldComparison": "comparison",
     "FieldSketchComparison": "sketching",
     "Run": "capture",

@@ -18,7 +18,7 @@ from . import _core
 from .errors import TwinrunError, Unsupported
 from .formats.model import ITEMSIZE, dtype_of
 
-__all__ = ["ArrayView", "DeviceArrayView", "stream_handle", "taken", "view"]
+__all__ = ["ArrayView", "DeviceArrayView", "stream_handle", "taken", "view", "writable"]
 
 # Of DLPack: the devices that this knows, and its element types by (code, bits).
 _HOST = (1, 3)  # kDLCPU, kDLCUDAHost
@@ -286,7 +286,7 @@ class _Exported:
             "typestr": "<u2" if sys.byteorder == "little" else ">u2",
             "shape": tuple(facts["shape"]),
             "strides": None if strides is None else tuple(2 * s for s in strides),
-            "data": (facts["address"], True),
+            "data": (facts["address"], facts["read_only"]),
         }
 
 
@@ -368,3 +368,37 @@ def taken(name: str, array: object, stream: object = None) -> ArrayView | Device
             f"is on cuda:{v.device}, which cannot be used: {reason}", where=name, fix="copy it to the host"
         )
     return _host_view(name, a)
+
+
+def writable(name: str, array: object) -> tuple[np.ndarray, str] | DeviceArrayView:
+    """Memory to write into: (array, element type) that shares it on the host, or the dense view of an array on a GPU.
+
+    Raises TwinrunError for what cannot be written, or would be a copy.
+    """
+    if not isinstance(array, np.ndarray):
+        array = _plain_tensor(array)
+        on_device = _device_view(name, array, None)
+        if on_device is not None:
+            if on_device.strides or on_device.swap:
+                raise TwinrunError("must be dense to be written", where=name)
+            return on_device
+        if not any(hasattr(array, a) for a in ("__array_interface__", "__dlpack__", "__buffer__")):
+            try:
+                memoryview(array)  # type: ignore[arg-type]
+            except TypeError:
+                raise TwinrunError(
+                    f"{type(array).__name__} is no array that can be written",
+                    where=name,
+                    fix="give a numpy array",
+                ) from None
+    a, kind = _as_numpy(name, array)
+    if a.dtype.name == "bfloat16":
+        kind = "bf16"
+    if kind is None:
+        known = dtype_of(a.dtype)
+        if known is None:
+            raise _unsupported(name, a.dtype)
+        kind = known[0]
+    if not a.flags.writeable:
+        raise TwinrunError("is read-only", where=name, fix="give an array that can be written")
+    return a, kind

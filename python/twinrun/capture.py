@@ -1,20 +1,30 @@
 """Capture: the states of a running Python program, as a history that can be compared.
 
-Bytes on disk and the order of writes: src/capture/history.hpp.
+Bytes on disk and the order of writes: src/capture/history.hpp. Tiers, memory and threads: src/capture/session.hpp.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from . import _core
-from .arrays import ArrayView, DeviceArrayView, taken, view
-from .errors import TwinrunError
+from .arrays import ArrayView, DeviceArrayView, taken, writable
+from .errors import Incomparable, StepLost, TwinrunError
+from .formats.model import storage_dtype
+from .provenance import python_facts
 from .settings import check_settings, checked_path, step_number, utf8
 
-__all__ = ["CaptureFacts", "Run", "captured_entries", "own_tolerances"]
+__all__ = ["CaptureFacts", "Divergence", "Run", "captured_entries", "own_tolerances"]
+
+_LAST_STEP = (1 << 63) - 1
+
+GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def own_tolerances(
@@ -27,11 +37,25 @@ def own_tolerances(
     }
 
 
+def _row_major(v: ArrayView | DeviceArrayView) -> ArrayView | DeviceArrayView:
+    """The same array with its first dimension slowest, for fields whose rows are sorted by IDs."""
+    if not v.fortran_order:
+        return v
+    if isinstance(v, DeviceArrayView):
+        strides = v.strides or tuple(np.empty(v.shape, storage_dtype(v.dtype)).strides)
+        return replace(v, shape=v.shape[::-1], strides=strides[::-1], fortran_order=False)
+    a = np.ascontiguousarray(v.owner.T)
+    address = a.__array_interface__["data"][0]
+    return replace(v, shape=a.shape, address=address, stride=a.itemsize, fortran_order=False, owner=a)
+
+
 def captured_entries(
     fields: Mapping[str, object],
     tolerances: Mapping[str, tuple[float, float]],
     stream: object,
     where: str | None = None,
+    ids: Mapping[str, str] | None = None,
+    global_place: GlobalPlace | None = None,
 ) -> tuple[list[tuple], list[object]]:
     """Arrays as the core captures them, and what must live until it has read them."""
     views: dict[str, ArrayView | DeviceArrayView] = {}
@@ -40,31 +64,89 @@ def captured_entries(
         if name in views:
             raise TwinrunError(f"two fields of the name {name!r}", where=where)
         views[name] = taken(name, array, stream)
+    ids = ids or {}
+    places = global_place or {}
+    for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
+        for name in names:
+            if name not in views:
+                raise TwinrunError(
+                    f"{what} names {name!r}, which is not among the captured fields", where=where
+                )
     entries = []
     keep: list[object] = []
     for name, v in views.items():
         atol, rtol = tolerances.get(name, (None, None))
-        if isinstance(v, DeviceArrayView):
-            keep.append(v)
-            place = (v.device, v.strides, v.stream, v.swap)
-            entries.append((name, v.dtype, v.shape, v.address, 0, v.fortran_order, atol, rtol, place))
-            continue
-        if v.swap:  # digests are of native byte order
-            native = v.owner.astype(v.owner.dtype.newbyteorder("="))
-            v = view(name, native)
+        if isinstance(v, ArrayView) and v.swap:  # digests are of native byte order
+            native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("="))).reshape(v.shape)
+            address = native.__array_interface__["data"][0]
+            v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
+        if name in ids:
+            v = _row_major(v)
         keep.append(v)
-        entries.append((name, v.dtype, v.shape, v.address, v.stride, v.fortran_order, atol, rtol, None))
+        shape, offset = ([int(n) for n in numbers] for numbers in places.get(name, ((), ())))
+        if v.fortran_order:
+            shape, offset = shape[::-1], offset[::-1]
+        place = (v.device, v.strides, v.stream, v.swap) if isinstance(v, DeviceArrayView) else None
+        stride = 0 if isinstance(v, DeviceArrayView) else v.stride
+        entries.append(
+            (name, v.dtype, v.shape, v.address, stride, v.fortran_order, atol, rtol, place, ids.get(name, ""), shape, offset)
+        )  # fmt: skip
     return entries, keep
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """Where a step is not proven equal to the same step of the reference run.
+
+    Only metadata was read: a difference above the tolerance, or, rarely, one just below it. field: the first one, in
+    the order of capture. first_item: of the flattened field, where the first such chunk begins. chunks: of this field
+    that are not proven equal, of chunks_in_all. fields: of the step that are not proven equal. reason: why they could
+    not be compared (another shape, a field that the reference lacks), or "".
+    """
+
+    step: int
+    rank: int
+    field: str
+    first_item: int
+    chunks: int
+    chunks_in_all: int
+    fields: int
+    reason: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class CaptureFacts:
-    """What one capture cost: seconds that it blocked the caller, bytes of data and of metadata written."""
+    """What one capture cost.
+
+    seconds: that it blocked the caller; waited_seconds: of these, for memory that earlier steps held. data_bytes,
+    metadata_bytes: written, or to be; metadata_bytes is 0 while it is not known. staged_bytes: memory that steps under
+    way hold now. divergence: from the reference, where it is known already (stop_on_divergence), else None.
+    """
 
     step: int
     seconds: float
     data_bytes: int
     metadata_bytes: int
+    waited_seconds: float = 0.0
+    staged_bytes: int = 0
+    divergence: Divergence | None = None
+
+
+def _check_lost(lost: list[tuple[int, str]], where: str, facts: CaptureFacts | None = None) -> None:
+    if lost:
+        raise StepLost.of(dict(lost), where, facts)
+
+
+def _end(session: _core.Session, path: str) -> None:
+    """Of runs that nobody closed."""
+    try:
+        _check_lost(session.close(), path)
+    except TwinrunError as e:
+        warnings.warn(f"while a run ended that was not closed: {e}", RuntimeWarning, stacklevel=2)
 
 
 class Run:
@@ -78,7 +160,20 @@ class Run:
     "refuse" a folder that holds a history, "append" to it with the same settings, or "replace" it. threads: 0 for
     all cores.
 
-    Not thread-safe. Raises TwinrunError; a step that could not be written whole is not there.
+    background: capture() returns as soon as the arrays may change, and the step is committed behind its back. memory:
+    that steps under way may hold, in bytes or as "1 GiB"; capture() waits where there is none left. flush_threads:
+    that write them. local: a folder on storage of this node, where steps rest until they are in `path`; local_limit:
+    bytes that they may take there. flusher: who brings them on: a "thread", a "process" that outlives this one, or
+    "none" (`twinrun flush` later). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
+    keep their data, older ones their metadata. replace_steps: a step that is there may be captured again.
+
+    reference: the history of another run; every step is compared with its step as it is captured. on_divergence(d):
+    called with a `Divergence` for each step that is not proven equal, from a thread of twinrun's (from capture() with
+    stop_on_divergence); it must not use this run. stop_on_divergence: capture() waits for the comparison and says in
+    its facts what it found. settings: {name: text} of docs/capture.md, for what has no parameter here; they come last.
+
+    Not thread-safe. Raises TwinrunError; a step that could not be written whole is not there. StepLost tells of steps
+    that were captured in the background and could not be committed.
     """
 
     def __init__(
@@ -94,25 +189,60 @@ class Run:
         keep_data: bool = True,
         existing: str = "refuse",
         threads: int = 0,
+        background: bool = False,
+        memory: int | str | None = None,
+        local: str | os.PathLike[str] | None = None,
+        local_limit: int | str | None = None,
+        flusher: str | None = None,
+        keep_steps: int = 0,
+        keep_data_steps: int = 0,
+        replace_steps: bool = False,
+        flush_threads: int | None = None,
+        reference: str | os.PathLike[str] | None = None,
+        stop_on_divergence: bool = False,
+        on_divergence: Callable[[Divergence], object] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         if existing not in ("refuse", "append", "replace"):
             raise TwinrunError("existing must be 'refuse', 'append' or 'replace'", where=path)
         if digest not in ("linear", "published"):
             raise TwinrunError("digest must be 'linear' or 'published'", where=path)
         check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
+        _core.check_tolerance(float(atol), float(rtol))
         self._tolerances = own_tolerances(tolerances)
-        self._threads = threads
         self._path = checked_path(path)
-        self._writer: _core.HistoryWriter | None = _core.HistoryWriter(
-            path=self._path,
-            atol=float(atol),
-            rtol=float(rtol),
-            residue_bits=residue_bits,
-            chunk_bytes=chunk_bytes,
-            digest=digest,
-            keep_data=keep_data,
-            existing=existing,
-        )
+        given = {
+            "atol": repr(float(atol)),
+            "rtol": repr(float(rtol)),
+            "residue_bits": residue_bits,
+            "chunk_bytes": chunk_bytes,
+            "digest": digest,
+            "mode": "full" if keep_data else "digests",
+            "existing": existing,
+            "threads": threads,
+            "background": "true" if background else "false",
+            "memory": memory,
+            "local": None if local is None else checked_path(local),
+            "local_limit": local_limit,
+            "flusher": flusher,
+            "keep_steps": keep_steps,
+            "keep_data_steps": keep_data_steps,
+            "replace_steps": "true" if replace_steps else "false",
+            "flush_threads": flush_threads,
+            "reference": None if reference is None else checked_path(reference),
+            "stop_on_divergence": "true" if stop_on_divergence else "false",
+        }
+        chosen = {name: str(value) for name, value in given.items() if value is not None}
+        for name, value in (settings or {}).items():
+            if not isinstance(value, str):
+                raise TwinrunError(f"setting {name!r}: its value must be text, not {value!r}", where=path)
+            chosen[str(name)] = value
+        session = _core.Session(self._path, chosen, python_facts())
+        self._session: _core.Session | None = session
+        if on_divergence is not None:
+            session.on_divergence(lambda d: on_divergence(Divergence(**d)))
+        # Threads must not outlive the interpreter, nor losses go untold.
+        self._end = weakref.finalize(self, _end, session, self._path)
 
     @property
     def path(self) -> str:
@@ -122,34 +252,149 @@ class Run:
     @property
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
-        return sorted(s["step"] for s in self._open().steps)
+        return self._open().committed
 
-    def _open(self) -> _core.HistoryWriter:
-        if self._writer is None:
+    def _open(self) -> _core.Session:
+        if self._session is None:
             raise TwinrunError("the run is closed", where=self._path)
-        return self._writer
+        return self._session
 
-    def capture(self, step: int, fields: Mapping[str, object], *, stream: object = None) -> CaptureFacts:
-        """Commits one step: when it returns, the step is on storage and the arrays may change.
+    def capture(
+        self,
+        step: int,
+        fields: Mapping[str, object],
+        *,
+        stream: object = None,
+        ids: Mapping[str, str] | None = None,
+        global_place: GlobalPlace | None = None,
+    ) -> CaptureFacts:
+        """Takes one step: when it returns, the arrays may change, and unless it works in the background the step is on storage.
 
         fields: {name: array}; anything that numpy takes for an array of numbers, any shape, 0-d and empty included, and
         arrays on GPUs (DLPack or __cuda_array_interface__), which are digested there: without keep_data no element is
         copied to the host. stream: the one whose work makes those arrays, as a handle or an object of PyTorch, CuPy or
-        Numba; by default what the arrays themselves say.
+        Numba; by default what the arrays themselves say. ids: {field: name of a 1-D integer field of this capture},
+        with an ID for each item of the first dimension: items are kept in ascending order of IDs, whatever their order
+        in memory. global_place: {field: (shape of the array of all ranks, offset of this part in it)}.
+
+        Raises StepLost if a step could not be committed, which is an earlier one as a rule: then this one was taken even so
+        (`.facts`), unless `.steps` has it too.
         """
-        writer = self._open()
+        session = self._open()
         number = step_number(step)
-        entries, keep = captured_entries(fields, self._tolerances, stream, self._path)
-        facts = writer.capture(number, entries, self._threads)
+        entries, keep = captured_entries(fields, self._tolerances, stream, self._path, ids, global_place)
+        report = session.capture(number, entries)
         del keep
-        return CaptureFacts(**facts)
+        lost = report.pop("lost")
+        found = report.pop("divergence")
+        facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
+        _check_lost(lost, self._path, facts)
+        return facts
+
+    def wait(self) -> None:
+        """Returns when all captured steps are committed. Raises StepLost if some cannot be."""
+        _check_lost(self._open().wait(), self._path)
+
+    def latest(self, not_after: int | None = None) -> int | None:
+        """The newest committed step, or the newest that is not after `not_after`; None if there is none."""
+        return self._open().latest(_LAST_STEP if not_after is None else step_number(not_after))
+
+    def load(self, step: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Fields of a committed step, all or those named, as new arrays; every byte is checked first.
+
+        Items are as they were kept: in ascending order of IDs where there were any; bf16 as its bits (uint16).
+        """
+        session, number = self._open(), step_number(step)
+        entries, arrays = [], {}
+        for name in session.stored_names(number) if names is None else list(names):
+            stored = session.stored_field(number, name)
+            arrays[name] = self._empty(stored)
+            entries.append(_into(name, stored, arrays[name]))
+        if entries:
+            session.restore(number, entries)
+        return arrays
+
+    def restore(self, step: int, fields: Mapping[str, object]) -> None:
+        """Puts fields of a committed step back into {name: array}; every byte is checked before it is written.
+
+        Arrays must be writable and have the type and shape that was captured; they may be strided, and dense ones on
+        GPUs will do too. After an error some of them may hold the step's values and others their old ones.
+        """
+        session, number = self._open(), step_number(step)
+        entries, copies, keep = [], [], []
+        for name, array in fields.items():
+            stored = session.stored_field(number, name)
+            target = writable(name, array)
+            keep.append(target)
+            if isinstance(target, DeviceArrayView):
+                place = (target.device, target.strides, target.stream, target.swap)
+                entries.append((name, target.dtype, target.shape, target.address, 0, target.fortran_order, None, None, place, "", [], []))  # fmt: skip
+                continue
+            into, dtype = target
+            dense = into.flags.f_contiguous if stored["fortran_order"] else into.flags.c_contiguous
+            shape = stored["shape"][::-1] if stored["fortran_order"] else stored["shape"]
+            if dtype != stored["dtype"] or into.shape != shape:
+                raise Incomparable(
+                    f"step {number}: {stored['dtype']} of shape {list(shape)} was captured, the array is {dtype} of "
+                    f"shape {list(into.shape)}",
+                    where=name,
+                )
+            if not dense or not into.dtype.isnative:
+                copies.append((into, self._empty(stored)))
+                into = copies[-1][1]
+            entries.append(_into(name, stored, into))
+        if entries:
+            session.restore(number, entries)
+        for into, values in copies:
+            into[...] = values.view(into.dtype.newbyteorder("="))
+        del keep
+
+    @staticmethod
+    def _empty(stored: Mapping) -> np.ndarray:
+        shape = stored["shape"]
+        fortran = stored["fortran_order"]
+        return np.empty(
+            shape[::-1] if fortran else shape, storage_dtype(stored["dtype"]), "F" if fortran else "C"
+        )
 
     def close(self) -> None:
-        """Ends the run. Every captured step was committed before; a second call does nothing."""
-        self._writer = None
+        """Ends the run when every captured step is committed; a second call does nothing. Raises StepLost if some cannot be."""
+        if self._session is None:
+            return
+        session, self._session = self._session, None
+        self._end.detach()
+        _check_lost(session.close(), self._path)
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except TwinrunError as e:
+            if error is None:
+                raise
+            said = f"while the run was closed: {e}"  # beside what the body raised, not in its place
+            if hasattr(error, "add_note"):
+                error.add_note(said)
+            else:  # Python 3.10
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
+
+
+def _into(name: str, stored: Mapping, array: np.ndarray) -> tuple:
+    """A dense array as the core restores into it."""
+    address = array.__array_interface__["data"][0]
+    return (
+        name,
+        stored["dtype"],
+        stored["shape"],
+        address,
+        0,
+        stored["fortran_order"],
+        None,
+        None,
+        None,
+        "",
+        [],
+        [],
+    )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from . import _core
 from .errors import Incomparable, TwinrunError
 from .indexing import FLOATING, build, field_plan
+from .provenance import Difference, Provenance, difference, read_provenance
 from .settings import check_settings, chosen_devices
 from .subject import FieldRef, Place, Subject, check_alike, open_subject
 
@@ -108,7 +109,8 @@ class Comparison:
 
     fields: by step, rank and field. seconds: of all work. not_compared: datasets of types that are not compared (text),
     left out on both sides or one; the notes name them. notes: what the user should know (left-out datasets, …).
-    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …).
+    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …). provenance_a, provenance_b: under which conditions
+    the runs ran, where their histories say.
     """
 
     a: str
@@ -121,6 +123,15 @@ class Comparison:
     notes: list[str]
     not_compared: int = 0
     device_asked: str = "auto"
+    provenance_a: Provenance | None = None
+    provenance_b: Provenance | None = None
+
+    @property
+    def conditions(self) -> list[Difference] | None:
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not say."""
+        if self.provenance_a is None or self.provenance_b is None:
+            return None
+        return difference(self.provenance_a, self.provenance_b)
 
     @property
     def device(self) -> str:
@@ -514,6 +525,15 @@ def _facts(
     )
 
 
+def _provenance(subject: Subject) -> Provenance | None:
+    """Of a history; one that is damaged takes no verdict away, but the user is told."""
+    try:
+        return read_provenance(subject.settings or {})
+    except TwinrunError as e:
+        subject.notes.append(f"{subject.label}: {e}")
+        return None
+
+
 def compare(
     a: object,
     b: object,
@@ -593,6 +613,7 @@ def compare(
             opening += sum(m.bytes_read for m in opened.values())  # headers and directories
             for x, y in pairs:
                 results.append(_compare_field(x, y, place, settings))
+    provenance = [_provenance(s) for s in (subject_a, subject_b)]
     notes = list(dict.fromkeys(subject_a.notes + subject_b.notes))
     bytes_read = opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
     return Comparison(
@@ -606,4 +627,6 @@ def compare(
         notes=notes,
         not_compared=subject_a.left_out + subject_b.left_out,
         device_asked=str(device),
+        provenance_a=provenance[0],
+        provenance_b=provenance[1],
     )

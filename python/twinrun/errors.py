@@ -7,7 +7,8 @@
     │   ├── Unsupported      it is valid, but holds something this version cannot read
     │   └── MissingPackage   an optional Python package is needed; the message names the pip command
     ├── Incomparable         two things that cannot be compared: shapes, types, sets of fields
-    └── Stale                metadata that is older than the data it describes
+    ├── Stale                metadata that is older than the data it describes
+    └── StepLost             steps that were captured in the background and could not be committed
 
 The command line turns every one of them into one line on stderr and exit status 2.
 """
@@ -15,6 +16,7 @@ The command line turns every one of them into one line on stderr and exit status
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 __all__ = [
     "DamagedFile",
@@ -23,6 +25,7 @@ __all__ = [
     "MissingFile",
     "MissingPackage",
     "Stale",
+    "StepLost",
     "TwinrunError",
     "Unsupported",
 ]
@@ -87,3 +90,22 @@ class Incomparable(TwinrunError):
 
 class Stale(TwinrunError):
     """Metadata that is older than the data it describes."""
+
+
+class StepLost(TwinrunError):
+    """Steps that a run captured in the background and could not commit: they are not part of its history.
+
+    steps: {step: why}. facts: what capture() would have returned, for the step that it took when it told; else None.
+    """
+
+    steps: Mapping[int, str] = {}
+    facts: object = None
+
+    @classmethod
+    def of(cls, steps: Mapping[int, str], where: str, facts: object = None) -> StepLost:
+        """The error for these steps."""
+        first, why = next(iter(steps.items()))
+        more = f" (and {len(steps) - 1} more)" if len(steps) > 1 else ""
+        error = cls(f"step {first}{more} could not be committed: {why}", where=where)
+        error.steps, error.facts = dict(steps), facts
+        return error

@@ -31,6 +31,7 @@ __all__ = [
     "Place",
     "Subject",
     "decoded_source",
+    "incomplete_note",
     "metadata_path",
     "open_subject",
 ]
@@ -300,8 +301,15 @@ class _Arrays(Subject):
         yield self._refs
 
 
+def incomplete_note(steps: list[int]) -> str:
+    """What to say of steps that only some ranks committed."""
+    shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
+    what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
+    return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
+
+
 class HistorySubject(Subject):
-    """A history that `Run` captured."""
+    """A history that was captured, or a rank's part of one on a node-local tier."""
 
     def __init__(self, path: str) -> None:
         self._history = _core.open_history(path)
@@ -313,6 +321,8 @@ class HistorySubject(Subject):
             self.notes.append(
                 f"{path}: its last step was being committed when the run ended; it is not part of it"
             )
+        if self._history["incomplete"]:
+            self.notes.append(f"{path}: {incomplete_note(self._history['incomplete'])}")
 
     def metadata(self, place: Place) -> _core.Metadata:
         """The metadata of a place, as it was committed; its data is not looked at."""
@@ -329,14 +339,24 @@ class HistorySubject(Subject):
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
+        if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
+            for ref in refs:
+                if ref.items:
+                    ref.extents, ref.no_data = None, True
+            yield self._by_name(refs, use_metadata)
+            return
         try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
             metadata.check_data_files()
         except Stale:
             check_current(metadata, refs, self.notes)
+        yield self._by_name(refs, use_metadata)
+
+    @staticmethod
+    def _by_name(refs: list[FieldRef], use_metadata: bool) -> dict[str, FieldRef]:
         if not use_metadata:
             for ref in refs:
                 ref.metadata = None
-        yield {ref.name: ref for ref in refs}
+        return {ref.name: ref for ref in refs}
 
 
 class _Files(Subject):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 
 from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
+from .formats.files import reading
 from .formats.folder import is_history
 from .settings import check_settings, checked_path
 from .subject import METADATA_SUFFIX, FieldRef, metadata_path, open_subject, refs_of_metadata
 
 __all__ = ["verify"]
+
+_PADDING_AT_ONCE = 1 << 20
 
 
 def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: int) -> list[str]:
@@ -38,50 +43,101 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
     return problems
 
 
+def _verify_padding(data: str, extents: list[tuple[int, int]]) -> list[str]:
+    """What lies between the fields in a data file, and behind them, is zero. extents: (begin, end), ascending."""
+    problems = []
+    end = 0
+    with reading(data), open(data, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for begin, next_end in [*extents, (size, size)]:
+            while end < begin:
+                file.seek(end)
+                part = file.read(min(begin - end, _PADDING_AT_ONCE))
+                if not part or any(part):
+                    problems.append(
+                        f"{data}: damaged: its padding from byte {end} on is not zero: restore it"
+                    )
+                    break
+                end += len(part)
+            end = max(end, next_end)
+    return problems
+
+
+def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]:
+    """A rank's files of a step."""
+    name = os.path.join(folder, rank["metadata"])
+    try:
+        metadata = _core.Metadata(name)
+        if metadata.bytes != rank["metadata_bytes"] or metadata.header_xxh3() != rank["header_xxh3"]:
+            raise DamagedFile("is not the file that the manifest names", where=name)
+    except TwinrunError as e:
+        return [str(e)], 1
+    if not rank["data"]:  # never kept, or dropped
+        return _verify_metadata(metadata, [], threads), 1
+    data = os.path.join(folder, rank["data"])
+    if not os.path.exists(data):
+        return [f"{data}: missing: restore it"], 2
+    size = os.path.getsize(data)
+    if size != rank["data_bytes"]:
+        return [f"{data}: damaged: {size} bytes, the manifest says {rank['data_bytes']}: restore it"], 2
+    refs = refs_of_metadata(metadata)
+    problems = _verify_metadata(metadata, refs, threads)
+    ours = os.path.realpath(data)
+    extents = [
+        (offset, offset + stride * count)
+        for ref in refs
+        for path, offset, stride, count in ref.extents or ()
+        if os.path.realpath(path) == ours
+    ]
+    problems += _verify_padding(data, sorted(extents))
+    return problems, 2
+
+
 def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
     history = _core.open_history(path)
     problems: list[str] = []
     files = 1
+    if history["ranks"] > 1 and history["local_part"] is None:
+        there = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
+        files += len(there)
+        # Every rank begins its journal before any of them captures.
+        if len(there) < history["ranks"] and (history["steps"] or history["incomplete"]):
+            first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in there)
+            more = history["ranks"] - len(there) - 1
+            also = f", and of {more} more ranks" if more else ""
+            problems.append(f"{os.path.join(path, first)}: missing{also}: restore it")
+    elif history["ranks"] > 1:
+        files += 1
     for step in history["steps"]:
         for rank in step["ranks"]:
-            folder = os.path.join(path, step["folder"])
-            name = os.path.join(folder, rank["metadata"])
-            files += 1
-            try:
-                metadata = _core.Metadata(name)
-                if metadata.bytes != rank["metadata_bytes"] or metadata.header_xxh3() != rank["header_xxh3"]:
-                    raise DamagedFile("is not the file that the manifest names", where=name)
-            except TwinrunError as e:
-                problems.append(str(e))
-                continue
-            if rank["data"]:
-                files += 1
-                data = os.path.join(folder, rank["data"])
-                if not os.path.exists(data):
-                    problems.append(f"{data}: missing: restore it")
-                    continue
-                size = os.path.getsize(data)
-                if size != rank["data_bytes"]:
-                    problems.append(
-                        f"{data}: damaged: {size} bytes, the manifest says {rank['data_bytes']}: restore it"
-                    )
-                    continue
-            problems.extend(_verify_metadata(metadata, refs_of_metadata(metadata), threads))
+            found, checked = _verify_step(os.path.join(path, step["folder"]), rank, threads)
+            problems += found
+            files += checked
     return problems, files
+
+
+def _parts(path: str) -> list[str]:
+    """The ranks' folders of a node-local tier."""
+    with os.scandir(path) as entries:
+        return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
 
 def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str], int]:
     """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
 
-    Returns (problems, files checked); no problems: every byte that the checksums cover is as it was written.
+    Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no
+    problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
+    files of steps that were not committed.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)
     check_settings(threads=threads)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")
-    if os.path.isdir(path) and is_history(path):
-        return _verify_history(path, threads)
+    histories = [] if not os.path.isdir(path) else [path] if is_history(path) else _parts(path)
+    if histories:
+        found = [_verify_history(p, threads) for p in histories]
+        return [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
     targets: list[str] = []
     if os.path.isdir(path):
         for folder, _, names in os.walk(path):

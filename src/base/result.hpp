@@ -21,6 +21,7 @@ enum class ErrorCode {
     out_of_memory,
     interrupted,  // the caller's interrupt check said stop
     internal,     // a defect in twinrun
+    other_rank,   // this rank is well, another one is not: none did what was asked
 };
 
 struct [[nodiscard]] Error {

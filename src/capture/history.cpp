@@ -1,13 +1,19 @@
 #include "capture/history.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -21,10 +27,8 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kLargestManifest = 1ULL << 32;
-constexpr const char* kManifest = "manifest.jsonl";
+constexpr std::uint32_t kMostRanks = 1U << 24;
 constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
-
-std::string manifest_path(const std::string& path) { return (fs::path(path) / kManifest).string(); }
 
 std::string hex(std::uint64_t value) {
     char text[17];
@@ -32,16 +36,21 @@ std::string hex(std::uint64_t value) {
     return text;
 }
 
-Json settings_to_json(const HistorySettings& s) {
+// Names of fields are any bytes; JSON is UTF-8.
+std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
     return Json{{"twinrun_history", kHistoryVersion},
                 {"atol", s.tolerance.atol},
                 {"rtol", s.tolerance.rtol},
                 {"residue_bits", s.residue_bits},
                 {"chunk_bytes", s.chunk_bytes},
                 {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
-                {"keep_data", s.keep_data}};
+                {"keep_data", s.keep_data},
+                {"ranks", ranks}};
 }
 
+Json::other_error bad(const std::string& what) { return Json::other_error::create(501, what, nullptr); }
 template <class T>
 T whole_number(const Json& j, const char* key) {
     const Json& value = j.at(key);
@@ -49,7 +58,7 @@ T whole_number(const Json& j, const char* key) {
                           ? std::in_range<T>(value.get<std::uint64_t>())
                           : value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
     if (!fits)
-        throw Json::other_error::create(501, std::string(key) + " is not a number of its range", nullptr);
+        throw bad(std::string(key) + " is not a number of its range");
     return value.get<T>();
 }
 
@@ -69,86 +78,212 @@ std::string plain_name(const Json& j, const char* key) {
     auto name = j.at(key).get<std::string>();
     if (name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-        throw Json::other_error::create(501, "a name that leads out of the history", nullptr);
+        throw bad("a name that leads out of the history");
     }
     return name;
 }
-
-Json step_to_json(const HistoryStep& step) {
-    Json ranks = Json::array();
-    for (const RankFiles& r : step.ranks) {
-        ranks.push_back({{"rank", r.rank},
-                         {"data", r.data},
-                         {"data_bytes", r.data_bytes},
-                         {"metadata", r.metadata},
-                         {"metadata_bytes", r.metadata_bytes},
-                         {"header_xxh3", hex(r.header_checksum)}});
-    }
-    return Json{{"step", step.step}, {"folder", step.folder}, {"ranks", ranks}};
+// An empty one would be the folder that it lies in.
+std::string some_name(const Json& j, const char* key) {
+    auto name = plain_name(j, key);
+    if (name.empty()) throw bad("a name that is empty");
+    return name;
 }
 
-HistoryStep step_from_json(const Json& j) {
-    HistoryStep step;
-    step.step = whole_number<std::int64_t>(j, "step");
-    step.folder = plain_name(j, "folder");
-    for (const Json& r : j.at("ranks")) {
-        RankFiles files;
-        files.rank = whole_number<std::uint32_t>(r, "rank");
-        files.data = plain_name(r, "data");
-        files.data_bytes = whole_number<std::uint64_t>(r, "data_bytes");
-        files.metadata = plain_name(r, "metadata");
-        files.metadata_bytes = whole_number<std::uint64_t>(r, "metadata_bytes");
-        files.header_checksum = std::stoull(r.at("header_xxh3").get<std::string>(), nullptr, 16);
-        step.ranks.push_back(std::move(files));
+// By hand: nested values of the JSON library end the program where memory is short while they go away.
+std::string step_line(const HistoryWriter::Commit& commit, bool replaces) {
+    const RankFiles& r = commit.files.files;
+    std::string line = "{\"folder\":" + to_text(commit.files.folder) + ",\"ranks\":[{\"blocked_seconds\":" +
+                       to_text(r.blocked_seconds) + ",\"data\":" + to_text(r.data) +
+                       ",\"data_bytes\":" + std::to_string(r.data_bytes);
+    if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
+    line += ",\"header_xxh3\":\"" + hex(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
+            ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) + ",\"rank\":" + std::to_string(r.rank) + "}]";
+    if (replaces) line += ",\"replaces\":true";
+    return line + ",\"step\":" + std::to_string(commit.step) + "}";
+}
+
+std::uint64_t from_hex(const std::string& text) {
+    std::uint64_t value = 0;
+    if (text.size() != 16) throw bad("a checksum that is not one");
+    for (const char c : text) {
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) throw bad("a checksum that is not one");
+        value = value << 4 | static_cast<std::uint64_t>(digit);
     }
+    return value;
+}
+
+RankStep step_from_json(const Json& j, std::uint32_t rank) {
+    RankStep step;
+    step.folder = some_name(j, "folder");
+    const Json& ranks = j.at("ranks");
+    if (!ranks.is_array() || ranks.size() != 1) throw bad("not one rank's files");
+    const Json& r = ranks[0];
+    RankFiles& files = step.files;
+    files.rank = whole_number<std::uint32_t>(r, "rank");
+    if (files.rank != rank) throw bad("files of another rank");
+    files.data = plain_name(r, "data");
+    files.data_bytes = whole_number<std::uint64_t>(r, "data_bytes");
+    files.metadata = some_name(r, "metadata");
+    files.metadata_bytes = whole_number<std::uint64_t>(r, "metadata_bytes");
+    files.header_checksum = from_hex(r.at("header_xxh3").get<std::string>());
+    files.blocked_seconds = r.value("blocked_seconds", 0.0);
+    files.divergence = r.value("divergence", std::string());
     return step;
 }
 
-std::string step_folder(std::int64_t step) {
-    char name[40];
-    std::snprintf(name, sizeof name, "step-%010" PRId64, step);
-    return name;
+// One line of a journal after its first.
+void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
+    if (j.contains("step")) {
+        const auto number = whole_number<std::int64_t>(j, "step");
+        RankStep step = step_from_json(j, rank);
+        if (journal.steps.contains(number) && !j.value("replaces", false))
+            throw bad("a step that is listed twice");
+        journal.steps[number] = std::move(step);
+    } else if (j.contains("drop")) {
+        if (journal.steps.erase(whole_number<std::int64_t>(j, "drop")) == 0)
+            throw bad("drops a step that is not there");
+    } else if (j.contains("drop_data")) {
+        const auto step = journal.steps.find(whole_number<std::int64_t>(j, "drop_data"));
+        if (step == journal.steps.end()) throw bad("drops the data of a step that is not there");
+        step->second.files.data.clear();
+        step->second.files.data_bytes = 0;
+    } else if (j.contains("provenance")) {
+        auto facts = provenance_from_json(j.at("provenance").dump());
+        if (!facts) throw bad(facts.error().message);
+        journal.provenance.push_back(std::move(facts).value());
+    } else {
+        throw bad("a line of an unknown kind: it was written by a newer twinrun");
+    }
 }
 
-constexpr std::size_t kWriteBytes = 8 << 20;
-
-// An array's items, without the gaps of a stride.
-Result<> write_data(OutputFile& output, std::uint64_t offset, const CapturedField& field,
-                    std::uint64_t items) {
-    const std::size_t item = item_bytes(field.dtype);
-    const auto* from = static_cast<const std::byte*>(field.data);
-    const std::uint64_t stride = field.stride == 0 ? item : field.stride;
-    const std::uint64_t per_write = kWriteBytes / item;
-    std::vector<std::byte> packed;
-    for (std::uint64_t at = 0; at < items; at += per_write) {
-        const std::uint64_t count = std::min(per_write, items - at);
-        std::span<const std::byte> bytes{from + at * stride, count * item};
-        if (stride != item) {
-            packed.resize(count * item);
-            for (std::uint64_t k = 0; k < count; ++k) {
-                std::memcpy(packed.data() + k * item, from + (at + k) * stride, item);
-            }
-            bytes = packed;
+// Lines of a file, in order: visit(number, object) may throw. Errors name file and line.
+template <class Visit>
+Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
+    TWR_TRY(const auto bytes, read_whole_file(file, kLargestManifest));
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::size_t number = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = text.find('\n', begin);
+        const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
+        ++number;
+        const auto damaged = [&](const std::string& why) {
+            return Error{ErrorCode::damaged,
+                         file + ": damaged: line " + std::to_string(number) + ": " + why};
+        };
+        if (end == std::string::npos) {
+            // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
+            if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
+            journal.torn = true;
+            break;
         }
-        TWR_CHECK(output.write_at(offset + at * item, bytes));
+        begin = end + 1;
+        auto object = open_line(line);
+        if (!object) return damaged(object.error().message);
+        try {
+            if (auto taken = visit(number, Json::parse(*object)); !taken) return taken;
+        } catch (const std::exception& e) {
+            return damaged(e.what());
+        }
+        journal.whole_bytes = begin;
     }
     return success();
 }
 
-// The same from a device, with the checksums of what came.
-Result<> write_device_data(OutputFile& output, std::uint64_t offset, const DeviceArray& array,
-                           std::vector<std::uint64_t>& sums) {
-    static_assert(kWriteBytes % kDataSumBytes == 0);
-    const std::size_t item = item_bytes(array.dtype);
-    return copy_out(
-        array, kWriteBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
-            for (std::size_t at = 0; at < bytes.size(); at += kDataSumBytes)
-                sums.push_back(xxh3(bytes.subspan(at, std::min(kDataSumBytes, bytes.size() - at))));
-            return output.write_at(offset + first * item, bytes);
-        });
+// The manifest: settings, and the journal of a run of one rank.
+Result<> read_manifest(const std::string& path, History& history, Journal& journal,
+                       LocalHistory* local = nullptr) {
+    const std::string file = manifest_path(path);
+    TWR_CHECK(for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
+        if (number > 1) {
+            if (history.ranks != 1) throw bad("more than the settings in the manifest of several ranks");
+            take_line(j, 0, journal);
+            return success();
+        }
+        const int version = whole_number<int>(j, "twinrun_history");
+        if (version > kHistoryVersion) {
+            return Error{ErrorCode::unsupported,
+                         path + ": a history of version " + std::to_string(version) +
+                             ", this twinrun reads up to " + std::to_string(kHistoryVersion) +
+                             ": upgrade twinrun"};
+        }
+        history.settings = settings_from_json(j);
+        if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
+        if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
+        if (local != nullptr) {
+            local->rank = whole_number<std::uint32_t>(j, "rank");
+            local->history = j.at("history").get<std::string>();
+            if (local->rank >= history.ranks) throw bad("a rank beyond their number");
+        }
+        return success();
+    }));
+    if (journal.whole_bytes == 0) {
+        return Error{ErrorCode::damaged, file + ": empty: the run ended before its manifest was written"};
+    }
+    return success();
+}
+
+// The journal of one rank of several; none: the rank has committed nothing yet.
+Result<> read_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks, Journal& journal) {
+    const std::string file = journal_path(path, rank, ranks);
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) return success();
+    return for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
+        if (number > 1) {
+            take_line(j, rank, journal);
+        } else if (whole_number<int>(j, "twinrun_journal") > kHistoryVersion) {
+            return Error{ErrorCode::unsupported, file + ": written by a newer twinrun: upgrade"};
+        } else if (whole_number<std::uint32_t>(j, "rank") != rank ||
+                   whole_number<std::uint32_t>(j, "ranks") != ranks) {
+            throw bad("the journal of another rank or run");
+        }
+        return success();
+    });
+}
+
+// A manifest without a whole line is what a run left that ended while it began.
+Result<bool> manifest_is_torn(const std::string& path) {
+    if (!History::exists(path)) return false;
+    TWR_TRY(const auto bytes, read_whole_file(manifest_path(path), kLargestManifest));
+    return std::find(bytes.begin(), bytes.end(), std::byte{'\n'}) == bytes.end();
+}
+Result<> remove_torn_manifest(FileSystem& system, const std::string& path) {
+    TWR_TRY(const bool torn, manifest_is_torn(path));
+    return torn ? system.remove(manifest_path(path)) : success();
+}
+
+// Those that are there: a manifest may name any number of ranks.
+std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks) {
+    if (ranks == 1) return {0};
+    std::set<std::uint32_t> found;
+    std::error_code failure;
+    for (fs::directory_iterator at(path, failure), end; !failure && at != end; at.increment(failure)) {
+        const std::string name = at->path().filename().string();
+        std::uint32_t rank = 0;
+        if (std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
+            name == rank_name(rank) + ".jsonl") {
+            found.insert(rank);
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> folders_of_steps(const std::string& path) {
+    std::vector<std::string> names;
+    std::error_code failure;
+    for (fs::directory_iterator at(path, failure), end; !failure && at != end; at.increment(failure)) {
+        std::string name = at->path().filename().string();
+        if (name.starts_with("step-") || name.starts_with(".step-")) names.push_back(std::move(name));
+    }
+    return names;
 }
 
 }  // namespace
+
+std::vector<std::uint64_t> stored_shape(std::vector<std::uint64_t> shape, ArrayOrder order) {
+    if (order == ArrayOrder::column_major) std::reverse(shape.begin(), shape.end());
+    return shape;
+}
 
 Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySettings& settings) {
     FieldPlan plan;
@@ -156,7 +291,9 @@ Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySet
     plan.dtype = field.dtype;
     plan.byte_order = std::endian::native == std::endian::little ? ByteOrder::little : ByteOrder::big;
     plan.order = field.order;
-    plan.shape = field.shape;
+    plan.shape = stored_shape(field.shape, field.order);
+    plan.global_shape = stored_shape(field.global_shape, field.order);
+    plan.global_offset = stored_shape(field.global_offset, field.order);
     plan.tolerance = field.own_tolerance ? field.tolerance : settings.tolerance;
     // Integers and booleans compare exactly unless they are given a tolerance of their own.
     if (!field.own_tolerance && !is_floating(field.dtype)) plan.tolerance = {};
@@ -181,6 +318,35 @@ Result<std::string> open_line(const std::string& line) {
     return line.substr(0, at) + "}";
 }
 
+std::string manifest_path(const std::string& path) { return (fs::path(path) / "manifest.jsonl").string(); }
+
+std::string rank_name(std::uint32_t rank) {
+    char name[32];
+    std::snprintf(name, sizeof name, "rank-%05" PRIu32, rank);
+    return name;
+}
+
+std::string journal_path(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
+    return ranks == 1 ? manifest_path(path) : (fs::path(path) / (rank_name(rank) + ".jsonl")).string();
+}
+
+std::string step_folder(std::int64_t step, std::uint32_t attempt) {
+    char name[64];
+    std::snprintf(name, sizeof name, "step-%010" PRId64, step);
+    return attempt == 0 ? name : std::string(name) + "." + std::to_string(attempt);
+}
+
+std::uint32_t attempt_of(const std::string& folder) {
+    const std::size_t dot = folder.rfind('.');
+    std::uint32_t attempt = 0;
+    if (dot == std::string::npos) return 0;
+    for (std::size_t i = dot + 1; i < folder.size(); ++i) {
+        if (folder[i] < '0' || folder[i] > '9' || attempt > 100'000'000) return 0;
+        attempt = attempt * 10 + static_cast<std::uint32_t>(folder[i] - '0');
+    }
+    return attempt;
+}
+
 bool History::exists(const std::string& path) {
     std::error_code ignored;
     return fs::is_regular_file(manifest_path(path), ignored);
@@ -190,265 +356,394 @@ Result<History> History::open(const std::string& path) {
     if (!exists(path)) {
         return Error{ErrorCode::not_found, path + ": not a history: there is no manifest.jsonl in it"};
     }
-    const std::string manifest = manifest_path(path);
-    TWR_TRY(const auto bytes, read_whole_file(manifest, kLargestManifest));
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     History history;
     history.path = path;
-    std::size_t number = 0;
-    std::set<std::int64_t> seen;
-    for (std::size_t begin = 0; begin < text.size();) {
-        const std::size_t end = text.find('\n', begin);
-        const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
-        ++number;
-        const auto damaged = [&](const std::string& why) {
-            return Error{ErrorCode::damaged,
-                         manifest + ": damaged: line " + std::to_string(number) + ": " + why};
-        };
-        if (end == std::string::npos) {
-            // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
-            if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
-            history.torn = true;
-            --number;
-            break;
+    struct Parts {
+        std::vector<RankStep> ranks;
+    };
+    std::map<std::int64_t, Parts> steps;
+    Journal manifest;
+    TWR_CHECK(read_manifest(path, history, manifest));
+    history.torn = manifest.torn;
+    for (const std::uint32_t rank : ranks_with_journals(path, history.ranks)) {
+        Journal own;
+        if (history.ranks > 1) {
+            TWR_CHECK(read_journal(path, rank, history.ranks, own));
+            history.torn = history.torn || own.torn;
         }
-        begin = end + 1;
-        auto object = open_line(line);
-        if (!object) return damaged(object.error().message);
-        try {
-            const Json j = Json::parse(*object);
-            if (number == 1) {
-                const int version = whole_number<int>(j, "twinrun_history");
-                if (version > kHistoryVersion) {
-                    return Error{ErrorCode::unsupported,
-                                 path + ": a history of version " + std::to_string(version) +
-                                     ", this twinrun reads up to " + std::to_string(kHistoryVersion) +
-                                     ": upgrade twinrun"};
-                }
-                history.settings = settings_from_json(j);
-                continue;
-            }
-            HistoryStep step = step_from_json(j);
-            if (!seen.insert(step.step).second) return damaged("a step that is listed twice");
-            history.steps.push_back(std::move(step));
-        } catch (const std::exception& e) {
-            return damaged(e.what());
+        Journal& journal = history.ranks == 1 ? manifest : own;
+        for (auto& [step, files] : journal.steps)
+            steps[step].ranks.push_back(std::move(files));
+        for (auto& facts : journal.provenance)
+            history.provenance.push_back({rank, std::move(facts)});
+    }
+    for (auto& [number, parts] : steps) {
+        // A step that some ranks captured once more, and others did not yet, is of no single run.
+        const bool whole =
+            parts.ranks.size() == history.ranks &&
+            std::all_of(parts.ranks.begin(), parts.ranks.end(),
+                        [&](const RankStep& r) { return r.folder == parts.ranks.front().folder; });
+        if (!whole) {
+            history.incomplete.push_back(number);
+            continue;
         }
+        HistoryStep step{number, parts.ranks.front().folder, {}};
+        for (RankStep& r : parts.ranks)
+            step.ranks.push_back(std::move(r.files));
+        history.steps.push_back(std::move(step));
     }
-    if (number == 0) {
-        return Error{ErrorCode::damaged, manifest + ": empty: the run ended before its manifest was written"};
-    }
-    std::sort(history.steps.begin(), history.steps.end(),
-              [](const HistoryStep& x, const HistoryStep& y) { return x.step < y.step; });
     return history;
 }
 
-Result<> HistoryWriter::drop_torn_line() {
-    if (!history_.torn) return success();
-    const std::string manifest = manifest_path(history_.path);
-    TWR_TRY(const auto bytes, read_whole_file(manifest, kLargestManifest));
-    const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    const std::size_t last = all.rfind('\n');
-    TWR_CHECK(system_.truncate(manifest, last == std::string_view::npos ? 0 : last + 1));
-    history_.torn = false;
+Result<> HistoryWriter::append(const std::string& lines) {
+    if (journal_.torn) {
+        TWR_CHECK(system_.truncate(file_, journal_.whole_bytes));
+        journal_.torn = false;
+    }
+    std::uint64_t size = 0;
+    TWR_TRY(auto file, system_.open_append(file_, size));
+    if (size != journal_.whole_bytes && file_ == journal_path(path_, rank_, ranks_)) {
+        return Error{ErrorCode::damaged, file_ + ": changed by another hand while the run went on: it had " +
+                                             std::to_string(journal_.whole_bytes) + " bytes, now " +
+                                             std::to_string(size)};
+    }
+    TWR_CHECK(file->write_at(size, std::as_bytes(std::span(lines))));
+    TWR_CHECK(file->sync());
+    TWR_CHECK(file->close());
+    journal_.whole_bytes = size + lines.size();
     return success();
 }
 
-Result<> HistoryWriter::append_line(const std::string& json_object) {
-    TWR_CHECK(drop_torn_line());
-    const std::string line = seal_line(json_object) + "\n";
-    std::uint64_t size = 0;
-    TWR_TRY(auto file, system_.open_append(manifest_path(history_.path), size));
-    const auto written = file->write_at(size, std::as_bytes(std::span(line)));
-    Result<> result = written ? file->sync() : Result<>(written.error());
-    if (result) result = file->close();
-    // A line that is not surely on storage must not be seen: take it back, as far as the storage lets us.
-    if (!result) static_cast<void>(system_.truncate(manifest_path(history_.path), size));
-    return result;
+// Appends lines and makes journal() what the file says then.
+Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
+    std::string lines;
+    for (const std::string& object : objects)
+        lines += seal_line(object) + "\n";
+    sure_ = false;  // until the caller has put them into journal_ too
+    if (auto done = append(lines); !done) {
+        // Storage may keep a part of the lines, or all of them: go by what is there now. The next call drops a torn one first.
+        static_cast<void>(read_back());
+        return done;
+    }
+    return success();
 }
 
-Result<std::unique_ptr<HistoryWriter>> HistoryWriter::create(FileSystem& system, const std::string& path,
-                                                             const HistorySettings& settings,
-                                                             Existing existing) {
-    TWR_CHECK(cell_rule(settings.tolerance, settings.residue_bits));
+Result<> HistoryWriter::read_back() {
+    TWR_TRY(Journal now, read_rank_journal(path_, rank_, ranks_));
+    // Without its first line it is not the journal that was opened: lines behind nothing could not be read.
+    if (now.whole_bytes == 0)
+        return Error{ErrorCode::damaged, file_ + ": is gone or empty, though a run writes it"};
+    journal_ = std::move(now);
+    sure_ = true;
+    return success();
+}
+
+Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, const std::string& path,
+                                                           const HistorySettings& settings,
+                                                           std::uint32_t rank, std::uint32_t ranks,
+                                                           Existing existing) try {
+    // The rule that every field will use: a bad tolerance is refused before a folder is made.
+    if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
+        return std::move(rule).error().at(path);
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
-    if (History::exists(path)) {
-        if (existing == Existing::refuse) {
+    writer->path_ = path;
+    writer->rank_ = rank;
+    writer->ranks_ = ranks;
+    writer->file_ = journal_path(path, rank, ranks);
+    if (rank == 0 && existing == Existing::refuse && History::exists(path)) {
+        TWR_TRY(const bool torn, manifest_is_torn(path));
+        if (!torn) {
             return Error{
                 ErrorCode::invalid_argument,
                 path + ": holds a history already: choose another folder, or append to it, or replace it"};
         }
-        // A crash before the first line was whole: nothing was ever committed, and nothing is lost.
-        TWR_TRY(const auto bytes, read_whole_file(manifest_path(path), kLargestManifest));
-        if (std::find(bytes.begin(), bytes.end(), std::byte{'\n'}) == bytes.end()) {
-            TWR_CHECK(system.remove(manifest_path(path)));
-        }
     }
-    if (History::exists(path)) {
-        if (existing == Existing::append) {
-            TWR_TRY(writer->history_, History::open(path));
-            const HistorySettings& had = writer->history_.settings;
-            if (had.tolerance != settings.tolerance || had.residue_bits != settings.residue_bits ||
-                had.chunk_bytes != settings.chunk_bytes || had.kind != settings.kind ||
-                had.keep_data != settings.keep_data) {
-                return Error{ErrorCode::mismatch,
-                             path + ": was captured with other settings: append with the same"};
-            }
-            TWR_CHECK(writer->drop_torn_line());
+    // Before anything is read: another process may still be committing steps, which would be taken for leftovers.
+    TWR_CHECK(writer->lock());
+    if (rank == 0) TWR_CHECK(remove_torn_manifest(system, path));
+    const bool there = History::exists(path);
+    if (there && rank == 0 && existing == Existing::replace) {
+        TWR_CHECK(History::open(path));
+        TWR_CHECK(system.remove(manifest_path(path)));  // from here on the old steps do not exist
+        for (const auto& name : folders_of_steps(path))
+            TWR_CHECK(system.remove_folder((fs::path(path) / name).string()));
+    } else if (there) {
+        History history;
+        TWR_CHECK(read_manifest(path, history, writer->journal_));
+        if (history.settings != settings) {
+            return Error{ErrorCode::mismatch,
+                         path + ": was captured with other settings: append with the same"};
+        }
+        if (history.ranks != ranks) {
+            return Error{ErrorCode::mismatch,
+                         path + ": was captured by " + std::to_string(history.ranks) + " ranks, now there are " +
+                             std::to_string(ranks) + ": name another folder"};
+        }
+        if (ranks > 1) {
+            writer->journal_ = {};
+            TWR_CHECK(read_journal(path, rank, ranks, writer->journal_));
+        }
+        if (writer->journal_.whole_bytes != 0) {
+            TWR_CHECK(writer->lock());
+            TWR_CHECK(writer->remove_leftovers());
             return writer;
         }
-        TWR_TRY(const History old, History::open(path));
-        TWR_CHECK(system.remove(manifest_path(path)));  // from here on the old steps do not exist
-        for (const HistoryStep& step : old.steps) {
-            TWR_CHECK(system.remove_folder((fs::path(path) / step.folder).string()));
-        }
     }
-    TWR_CHECK(system.make_folders(path));
-    writer->history_.path = path;
-    writer->history_.settings = settings;
-    TWR_CHECK(writer->append_line(settings_to_json(settings).dump()));
-    TWR_CHECK(system.sync_folder(path));
+    if (rank == 0 && !History::exists(path)) {
+        // Of a history that was being replaced, or begun, when its run ended: nobody may take them for this one's.
+        for (const std::uint32_t r : ranks_with_journals(path, kMostRanks))
+            TWR_CHECK(system.remove(journal_path(path, r, kMostRanks)));
+    }
+    TWR_CHECK(writer->begin(settings, nullptr));
     return writer;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
 
-Result<CaptureFacts> HistoryWriter::capture(std::int64_t step, const std::vector<CapturedField>& fields,
-                                            const StreamOptions& options) try {
-    const auto start = std::chrono::steady_clock::now();
-    const std::string& path = history_.path;
-    const auto where = [&](Error error) {
-        return std::move(error).at(path + ": step " + std::to_string(step));
-    };
-    for (const HistoryStep& s : history_.steps) {
-        if (s.step == step) return where({ErrorCode::invalid_argument, "captured already"});
-    }
-    if (fields.empty()) return where({ErrorCode::invalid_argument, "no fields to capture"});
-    std::set<std::string> names;
-    for (const CapturedField& f : fields) {
-        if (!names.insert(f.name).second) {
-            return where({ErrorCode::invalid_argument, "two fields of the name '" + f.name + "'"});
+Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& system, const std::string& path,
+                                                                 const HistorySettings& settings,
+                                                                 std::uint32_t rank, std::uint32_t ranks,
+                                                                 const std::string& history, bool replace) try {
+    std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
+    writer->path_ = path;
+    writer->rank_ = rank;
+    writer->ranks_ = ranks;
+    writer->file_ = journal_path(path, rank, ranks);
+    TWR_CHECK(writer->lock());  // another run of this node may be using the folder
+    TWR_CHECK(remove_torn_manifest(system, path));
+    auto had = LocalHistory::read(path);
+    if (had && !replace && !had->journal.steps.empty()) {
+        if (had->settings != settings || had->rank != rank || had->ranks != ranks || had->history != history) {
+            return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + had->history +
+                                                  ": bring them there with 'twinrun flush', or remove the folder"};
         }
+        writer->journal_ = std::move(had->journal);
+        TWR_CHECK(writer->lock());
+        TWR_CHECK(writer->remove_leftovers());
+        return writer;
     }
-    const HistorySettings& settings = history_.settings;
-    const std::string final_folder = (fs::path(path) / step_folder(step)).string();
-    const std::string folder = (fs::path(path) / ("." + step_folder(step) + ".tmp")).string();
-    // Both can only be what an interrupted capture left: no line of the manifest names them.
-    TWR_CHECK(system_.remove_folder(folder));
-    TWR_CHECK(system_.remove_folder(final_folder));
-    TWR_CHECK(system_.make_folders(folder));
-    // Whatever goes wrong from here on leaves no folder behind.
-    struct Cleanup {
-        FileSystem& system;
-        const std::string& folder;
-        bool armed = true;
-        ~Cleanup() {
-            if (armed) static_cast<void>(system.remove_folder(folder));
-        }
-    } cleanup{system_, folder};
-
-    RankFiles files;
-    files.data = settings.keep_data ? "rank-00000.data" : "";
-    files.metadata = "rank-00000.twm";
-    Directory directory;
-    directory.step = step;
-    std::vector<std::unique_ptr<MemorySource>> sources;  // of each field; null: on a device
-    // Fields on devices, whose digests are made together.
-    std::vector<std::size_t> on_devices;
-    std::vector<const DeviceArray*> arrays;
-    std::vector<std::vector<std::uint64_t>> sums;  // of each of these, if their bytes come to the host
-    std::uint64_t end = 0;
-    for (const CapturedField& f : fields) {
-        const std::size_t item = item_bytes(f.dtype);
-        auto planned = plan_captured(f, settings);
-        if (!planned) return where(std::move(planned).error());
-        FieldMetadata& field = *planned;
-        const std::uint64_t items = field.items();
-        if (settings.keep_data && items != 0) field.extents.push_back({0, end, item, items});
-        if (f.device) {
-            auto checked = check_array(*f.device);
-            if (checked && (f.device->dtype != f.dtype || f.device->items() != items)) {
-                checked = Error{ErrorCode::mismatch, "the device array has another type or size"};
-            }
-            if (!checked) return where(std::move(checked).error().at("field '" + f.name + "'"));
-            on_devices.push_back(directory.fields.size());
-            arrays.push_back(&*f.device);
-            sources.push_back(nullptr);
-        } else {
-            sources.push_back(std::make_unique<MemorySource>(f.dtype, items, f.data,
-                                                             f.stride == 0 ? item : f.stride, false));
-        }
-        directory.fields.push_back(std::move(field));
-        if (settings.keep_data) end = round_up(end + items * item, kPageBytes);
-    }
-    files.data_bytes = end;
-    if (settings.keep_data) {
-        const std::string data = (fs::path(folder) / files.data).string();
-        TWR_TRY(auto output, system_.create(data, end));
-        for (std::size_t i = 0; i < fields.size(); ++i) {
-            const FieldMetadata& field = directory.fields[i];
-            if (field.extents.empty()) {
-                if (fields[i].device) sums.emplace_back();
-                continue;
-            }
-            const std::size_t item = item_bytes(field.dtype);
-            const std::uint64_t items = field.items();
-            const std::uint64_t offset = field.extents.front().offset;
-            if (fields[i].device) {
-                TWR_CHECK(write_device_data(*output, offset, *fields[i].device, sums.emplace_back()));
-            } else {
-                TWR_CHECK(write_data(*output, offset, fields[i], items));
-            }
-            // The next field begins on a page, and the last one ends on one.
-            const std::uint64_t used = offset + items * item;
-            const std::vector<std::byte> padding(round_up(used, kPageBytes) - used);
-            if (!padding.empty()) TWR_CHECK(output->write_at(used, padding));
-        }
-        TWR_CHECK(output->sync());
-        TWR_CHECK(output->close());
-        TWR_TRY(const FileStamp stamp, stamp_of(data));
-        directory.data_files.push_back({files.data, stamp});
-    }
-    const std::string metadata = (fs::path(folder) / files.metadata).string();
-    {
-        TWR_TRY(auto writer, MetadataWriter::create(system_, metadata, std::move(directory)));
-        for (std::size_t i = 0; i < fields.size(); ++i) {
-            if (sources[i] != nullptr) TWR_CHECK(build_field(*writer, i, *sources[i], options));
-        }
-        if (!arrays.empty()) TWR_CHECK(build_device_fields(*writer, on_devices, arrays, sums));
-        TWR_CHECK(writer->finish());
-    }
-    TWR_CHECK(system_.sync_folder(folder));
-    {
-        TWR_TRY(auto written, InputFile::open(metadata));
-        std::vector<std::byte> header(kHeaderBytes);
-        TWR_CHECK(written->read_at(0, header));
-        files.metadata_bytes = written->size();
-        files.header_checksum = xxh3(header);
-    }
-    TWR_CHECK(system_.rename(folder, final_folder));
-    cleanup.armed = false;
-    HistoryStep entry{step, step_folder(step), {files}};
-    Result<> listed = system_.sync_folder(path);
-    if (listed) listed = append_line(step_to_json(entry).dump());
-    if (!listed) {
-        // Storage may keep a part of the line, or all of it: go by what is there now. A step that the manifest names
-        // keeps its folder, whole as it is; the next capture drops a torn line first.
-        auto now = History::open(path);
-        const bool readable = now.ok();
-        if (readable) history_ = std::move(now).value();
-        const bool named = std::any_of(history_.steps.begin(), history_.steps.end(),
-                                       [&](const HistoryStep& s) { return s.step == step; });
-        if (readable && !named) static_cast<void>(system_.remove_folder(final_folder));
-        return where(std::move(listed).error());
-    }
-    history_.steps.push_back(std::move(entry));
-    CaptureFacts facts;
-    facts.data_bytes = files.data_bytes;
-    facts.metadata_bytes = files.metadata_bytes;
-    facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return facts;
+    if (!had && !replace && had.error().code == ErrorCode::damaged) return std::move(had).error();
+    TWR_CHECK(system.remove_folder(path));
+    TWR_CHECK(writer->begin(settings, &history));
+    return writer;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory,
-                 history_.path + ": not enough memory to capture step " + std::to_string(step)};
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
+}
+
+// First lines of manifest and journal, for a history that has none of this rank.
+Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history) {
+    TWR_CHECK(system_.make_folders(path_));
+    if (rank_ == 0 || history != nullptr) {
+        const std::string file = file_;
+        file_ = manifest_path(path_);
+        if (!History::exists(path_)) {
+            Json first = settings_to_json(settings, ranks_);
+            if (history != nullptr) {
+                first["rank"] = rank_;
+                first["history"] = *history;
+            }
+            TWR_CHECK(append(seal_line(first.dump()) + "\n"));
+        }
+        file_ = file;
+    }
+    if (ranks_ > 1) {
+        if (journal_.torn) TWR_CHECK(system_.truncate(file_, 0));
+        journal_ = {};
+        const Json first{{"twinrun_journal", kHistoryVersion}, {"rank", rank_}, {"ranks", ranks_}};
+        TWR_CHECK(append(seal_line(first.dump()) + "\n"));
+    }
+    made_ = true;
+    TWR_CHECK(lock());
+    TWR_CHECK(system_.sync_folder(path_));
+    return remove_leftovers();
+}
+
+// Two processes that write one journal would tear each other's lines. A process that dies gives its lock back; one that still
+// brings steps to storage after its run was killed needs a moment.
+Result<> HistoryWriter::lock() {
+    constexpr int kTries = 200;
+    constexpr auto kPause = std::chrono::milliseconds(50);
+    // Whether a descriptor is of the file that has the journal's name now.
+    const auto is_journal = [&](int descriptor) {
+        struct stat ours, there;
+        return ::fstat(descriptor, &ours) == 0 && ::stat(file_.c_str(), &there) == 0 &&
+               ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+    };
+    if (lock_ >= 0 && is_journal(lock_)) return success();
+    unlock();  // of a journal that was replaced
+    for (int i = 0;;) {
+        const int opened = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+        if (opened < 0) return success();  // none yet
+        const int result = ::flock(opened, LOCK_EX | LOCK_NB);
+        const int why = errno;
+        if (result == 0 || (why != EINTR && why != EWOULDBLOCK)) {  // locked, or this storage has no locks
+            if (is_journal(opened)) {
+                lock_ = opened;
+                owner_ = ::getpid();
+                return success();
+            }
+            ::close(opened);  // replaced meanwhile
+            continue;
+        }
+        ::close(opened);
+        if (why == EINTR) continue;
+        if (i++ == kTries) {
+            return Error{ErrorCode::io,
+                         path_ + ": another process is writing this history: wait for it, or name another folder"};
+        }
+        std::this_thread::sleep_for(kPause);
+    }
+}
+
+void HistoryWriter::unlock() {
+    if (lock_ < 0) return;
+    // A process that was forked meanwhile has this descriptor too, and would keep the lock; it must not open it either.
+    if (owner_ == ::getpid()) ::flock(lock_, LOCK_UN);
+    ::close(lock_);
+    lock_ = -1;
+}
+
+HistoryWriter::~HistoryWriter() { unlock(); }
+
+std::string local_path(const std::string& local, std::uint32_t rank) {
+    return (fs::path(local) / rank_name(rank)).string();
+}
+
+Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
+    Journal journal;
+    if (ranks == 1) {
+        History history;
+        TWR_CHECK(read_manifest(path, history, journal));
+    } else {
+        TWR_CHECK(read_journal(path, rank, ranks, journal));
+    }
+    return journal;
+}
+
+Result<LocalHistory> LocalHistory::read(const std::string& path) {
+    if (!History::exists(path)) {
+        return Error{ErrorCode::not_found, path + ": not a node-local part of a history: there is no manifest.jsonl in it"};
+    }
+    History history;
+    Journal manifest;
+    LocalHistory local;
+    TWR_CHECK(read_manifest(path, history, manifest, &local));
+    local.settings = history.settings;
+    local.ranks = history.ranks;
+    if (local.ranks == 1) {
+        local.journal = std::move(manifest);
+    } else {
+        TWR_CHECK(read_journal(path, local.rank, local.ranks, local.journal));
+    }
+    return local;
+}
+
+Result<> HistoryWriter::remove_leftovers() {
+    std::set<std::string> known;
+    for (const auto& [step, files] : journal_.steps)
+        known.insert(files.folder);
+    for (const std::string& name : folders_of_steps(path_)) {
+        if (known.contains(name)) continue;
+        TWR_CHECK(remove_files(name));
+    }
+    return success();
+}
+
+Result<> HistoryWriter::remove_files(const std::string& folder) {
+    const fs::path place = fs::path(path_) / folder;
+    if (ranks_ == 1) return system_.remove_folder(place.string());
+    bool others = false;
+    std::error_code failure;
+    const std::string own = rank_name(rank_) + ".";
+    std::vector<std::string> names;
+    for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
+        const std::string name = at->path().filename().string();
+        if (name.starts_with(own)) {
+            names.push_back((place / name).string());
+        } else {
+            others = true;
+        }
+    }
+    for (const std::string& name : names)
+        TWR_CHECK(system_.remove(name));
+    // Only an empty folder goes, whatever another rank does meanwhile.
+    if (!others) static_cast<void>(system_.remove_empty_folder(place.string()));
+    return success();
+}
+
+Result<> HistoryWriter::add_provenance(const Provenance& facts) {
+    TWR_CHECK(be_sure());
+    TWR_CHECK(add({to_text(Json{{"provenance", Json::parse(provenance_to_json(facts))}})}));
+    journal_.provenance.push_back(facts);
+    sure_ = true;
+    return success();
+}
+
+Result<> HistoryWriter::commit(std::span<const Commit> steps) {
+    std::vector<std::string> lines;
+    std::vector<std::string> replaced;
+    TWR_CHECK(be_sure());
+    std::map<std::int64_t, std::string> there;  // a step may be among them more than once
+    for (const Commit& commit : steps) {
+        const auto had = journal_.steps.find(commit.step);
+        std::string& folder = there[commit.step];
+        if (folder.empty() && had != journal_.steps.end()) folder = had->second.folder;
+        const bool replaces = !folder.empty();
+        if (replaces && folder != commit.files.folder) replaced.push_back(folder);
+        folder = commit.files.folder;
+        lines.push_back(step_line(commit, replaces));
+    }
+    TWR_CHECK(add(lines));
+    for (const Commit& commit : steps)
+        journal_.steps[commit.step] = commit.files;
+    sure_ = true;
+    for (const std::string& folder : replaced)
+        static_cast<void>(remove_files(folder));
+    return success();
+}
+
+Result<> HistoryWriter::drop(std::span<const std::int64_t> steps) {
+    std::vector<std::string> lines;
+    std::vector<std::string> folders;
+    TWR_CHECK(be_sure());
+    for (const std::int64_t step : steps) {
+        const auto had = journal_.steps.find(step);
+        if (had == journal_.steps.end()) continue;
+        lines.push_back("{\"drop\":" + std::to_string(step) + "}");
+        folders.push_back(had->second.folder);
+    }
+    if (lines.empty()) return success();
+    TWR_CHECK(add(lines));
+    for (const std::int64_t step : steps)
+        journal_.steps.erase(step);
+    sure_ = true;
+    for (const std::string& folder : folders)
+        static_cast<void>(remove_files(folder));
+    return success();
+}
+
+Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
+    std::vector<std::string> lines;
+    std::vector<std::string> files;
+    TWR_CHECK(be_sure());
+    for (const std::int64_t step : steps) {
+        const auto had = journal_.steps.find(step);
+        if (had == journal_.steps.end() || had->second.files.data.empty()) continue;
+        lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
+        files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
+    }
+    if (lines.empty()) return success();
+    TWR_CHECK(add(lines));
+    for (const std::int64_t step : steps) {
+        const auto had = journal_.steps.find(step);
+        if (had == journal_.steps.end()) continue;
+        had->second.files.data.clear();
+        had->second.files.data_bytes = 0;
+    }
+    sure_ = true;
+    for (const std::string& file : files)
+        static_cast<void>(system_.remove(file));
+    return success();
 }
 
 }  // namespace twinrun

@@ -1,35 +1,32 @@
 // The history of a run: a folder of committed steps (run, step, rank, field).
 //
-//   manifest.jsonl                     first line the run's settings, then one line a committed step; append-only
-//   step-0000000010/rank-00000.data    the fields' bytes, each from a multiple of 4096 on
-//   step-0000000010/rank-00000.twm     their metadata
+//   manifest.jsonl                     first line the run's settings; with one rank, its journal follows
+//   rank-00003.jsonl                   with more: the journal of each rank
+//   step-0000000010/rank-00003.data    the fields' bytes, each from a multiple of 4096 on
+//   step-0000000010/rank-00003.twm     their metadata
 //
-// A step is written into a folder with a temporary name; files are synced, the folder renamed, its parent synced, and
-// only then is its line added to the manifest and synced. A step without a line does not exist. Every line ends with its
-// own checksum; an incomplete last line is what a crash leaves and is ignored, a damaged line elsewhere is an error.
+// A journal is append-only: a line a committed step, and lines that say where the run came from and what was dropped. A
+// rank's files are written under temporary names, synced, renamed, their folders synced, and only then is the line added to
+// the rank's journal and synced. A step exists if the journals of all ranks have it: no rank needs to hear of another, and
+// whatever dies, what all have committed is there. Every line ends with its own checksum; an incomplete last line is what a
+// crash leaves and is ignored, a damaged line elsewhere is an error.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "compare/build.hpp"
-#include "compare/device_array.hpp"
-#include "metadata/metadata.hpp"
+#include "capture/field.hpp"
+#include "capture/provenance.hpp"
+#include "platform/file_io.hpp"
 
 namespace twinrun {
 
 inline constexpr int kHistoryVersion = 1;
-
-struct HistorySettings {
-    Tolerance tolerance;
-    unsigned residue_bits = 4;
-    std::uint32_t chunk_bytes = kSmallestChunk;
-    DigestKind kind = DigestKind::linear;
-    bool keep_data = true;  // false: metadata only
-};
 
 struct RankFiles {
     std::uint32_t rank = 0;
@@ -38,6 +35,9 @@ struct RankFiles {
     std::string metadata;
     std::uint64_t metadata_bytes = 0;
     std::uint64_t header_checksum = 0;  // XXH3-64 of the metadata file's header, which seals the rest of it
+    double blocked_seconds = 0;         // that capture held up the application
+    std::string divergence;             // where it is not proven equal to the reference of its run; empty: nowhere
+    bool operator==(const RankFiles&) const = default;
 };
 
 struct HistoryStep {
@@ -46,64 +46,134 @@ struct HistoryStep {
     std::vector<RankFiles> ranks;
 };
 
-// What a manifest says. Reading it opens no other file.
+// What a journal says of one rank's part of a step.
+struct RankStep {
+    std::string folder;
+    RankFiles files;
+};
+
+// What one file of lines says.
+struct Journal {
+    std::map<std::int64_t, RankStep> steps;       // that are there
+    std::vector<Provenance> provenance;           // of each process that wrote it, in order
+    bool torn = false;                            // the last line was incomplete: a crash while it was written
+    std::uint64_t whole_bytes = 0;                // up to the end of its last whole line
+};
+
+struct RankProvenance {
+    std::uint32_t rank = 0;
+    Provenance facts;
+};
+
+// What a manifest and its journals say. Reading them opens no other file.
 struct History {
     std::string path;
     HistorySettings settings;
-    std::vector<HistoryStep> steps;  // ascending
-    bool torn = false;               // the last line was incomplete: a crash while it was written
+    std::uint32_t ranks = 1;
+    std::vector<HistoryStep> steps;           // that every rank committed, ascending
+    std::vector<std::int64_t> incomplete;     // that only some did
+    std::vector<RankProvenance> provenance;
+    bool torn = false;                        // any of the files
 
     static bool exists(const std::string& path);  // a folder with a manifest
     static Result<History> open(const std::string& path);
 };
 
+// One rank's journal; of a rank that has none yet: an empty one.
+Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
+
+// A rank's part of a history on a node-local tier: a history's folder of its own, whose manifest says whose part it is.
+struct LocalHistory {
+    HistorySettings settings;
+    std::uint32_t rank = 0;
+    std::uint32_t ranks = 1;
+    std::string history;  // where it goes, as an absolute path
+    Journal journal;
+    // Opens manifest and journal only.
+    static Result<LocalHistory> read(const std::string& path);
+};
+std::string local_path(const std::string& local, std::uint32_t rank);  // LOCAL/rank-00003
+
 // One line of a manifest, without its end of line: decode checks the checksum.
 std::string seal_line(std::string json_object);
 Result<std::string> open_line(const std::string& line);
 
-// An array to capture: C order, dense or with a constant stride between items, or one on a device. The memory is read during
-// capture only.
-struct CapturedField {
-    std::string name;
-    DType dtype = DType::f32;
-    std::vector<std::uint64_t> shape;
-    const void* data = nullptr;
-    std::uint64_t stride = 0;  // bytes; 0: dense
-    ArrayOrder order = ArrayOrder::row_major;
-    bool own_tolerance = false;  // else the run's
-    Tolerance tolerance;
-    // Set: the elements are these, of the same type and as many; data and stride are not used. Digests are made on the
-    // device. Only if the history keeps data do elements come to the host; else there are no checksums of them either.
-    std::optional<DeviceArray> device;
-};
+std::string manifest_path(const std::string& path);
+std::string journal_path(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
+// "step-0000000010", and "step-0000000010.2" where the step is captured for the third time.
+std::string step_folder(std::int64_t step, std::uint32_t attempt);
+std::uint32_t attempt_of(const std::string& folder);
+std::string rank_name(std::uint32_t rank);  // "rank-00003"
 
-// The field of a step's metadata, before its data is seen. Errors: plan_field's.
-Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySettings& settings);
+enum class Existing : std::uint8_t { refuse, append, replace };
 
-struct CaptureFacts {
-    double seconds = 0;
-    std::uint64_t data_bytes = 0;
-    std::uint64_t metadata_bytes = 0;
-};
-
-// Writes a history, one process. Not thread-safe.
+// One rank's hand on a history: its journal, and what is on storage for it. One process at a time: the journal is locked
+// where storage knows locks. Not thread-safe.
 class HistoryWriter {
    public:
-    enum class Existing { refuse, append, replace };
-    static Result<std::unique_ptr<HistoryWriter>> create(FileSystem& system, const std::string& path,
-                                                         const HistorySettings& settings,
-                                                         Existing existing = Existing::refuse);
-    // Commits one step, whole or not at all. Errors: a step that is there already, two fields of one name, storage.
-    Result<CaptureFacts> capture(std::int64_t step, const std::vector<CapturedField>& fields,
-                                 const StreamOptions& options = {});
-    [[nodiscard]] const History& history() const { return history_; }
+    // Makes the manifest (rank 0) and this rank's journal, or goes on with those that are there. What an earlier process of
+    // this rank left and did not commit is removed. Ranks above 0 come after rank 0 has returned. Errors: what `existing`
+    // says; other settings or number of ranks than those of the history that is appended to.
+    static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
+                                                       const HistorySettings& settings, std::uint32_t rank,
+                                                       std::uint32_t ranks, Existing existing);
+    // The same for this rank's part on a node-local tier; `history` is where it goes. Steps that are there belong to that
+    // history, or it is an error; a part without steps is made anew.
+    static Result<std::unique_ptr<HistoryWriter>> open_local(FileSystem& system, const std::string& path,
+                                                             const HistorySettings& settings,
+                                                             std::uint32_t rank, std::uint32_t ranks,
+                                                             const std::string& history, bool replace);
+    ~HistoryWriter();
+    HistoryWriter(const HistoryWriter&) = delete;
+    HistoryWriter& operator=(const HistoryWriter&) = delete;
+
+    // Lines of the journal: all appended and synced in one go. After an error, what journal() says is what is there: a part of
+    // the lines, in order, may be; unless it could not even be read back (sure()).
+    Result<> add_provenance(const Provenance& facts);
+    struct Commit {
+        std::int64_t step;
+        RankStep files;
+    };
+    Result<> commit(std::span<const Commit> steps);
+    // From the return on these steps, or their data, are not there any more; their files are removed as far as that goes.
+    Result<> drop(std::span<const std::int64_t> steps);
+    Result<> drop_data(std::span<const std::int64_t> steps);
+
+    [[nodiscard]] const Journal& journal() const { return journal_; }
+    // false: after an error storage did not say which lines are there. No file may go then. The next call finds out first.
+    [[nodiscard]] bool sure() const { return sure_; }
+    [[nodiscard]] bool made() const { return made_; }  // by this open(): nothing was there
+    // Whether the journal has this very step: an earlier commit that failed may have left its line.
+    [[nodiscard]] bool has(std::int64_t step, const RankStep& files) const {
+        const auto had = journal_.steps.find(step);
+        return had != journal_.steps.end() && had->second.folder == files.folder && had->second.files == files.files;
+    }
+    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] std::uint32_t rank() const { return rank_; }
+    [[nodiscard]] FileSystem& system() const { return system_; }
+    // Removes this rank's files in a step's folder, and the folder if no other rank has files there.
+    Result<> remove_files(const std::string& folder);
 
    private:
     explicit HistoryWriter(FileSystem& system) : system_(system) {}
-    Result<> append_line(const std::string& json_object);
-    Result<> drop_torn_line();
+    Result<> append(const std::string& lines);
+    Result<> add(const std::vector<std::string>& objects);
+    Result<> remove_leftovers();
+    Result<> begin(const HistorySettings& settings, const std::string* history);
+    Result<> lock();
+    void unlock();
+    Result<> read_back();
+    Result<> be_sure() { return sure_ ? success() : read_back(); }
     FileSystem& system_;
-    History history_;
+    std::string path_;
+    std::string file_;  // the journal
+    std::uint32_t rank_ = 0;
+    std::uint32_t ranks_ = 1;
+    Journal journal_;
+    bool sure_ = true;
+    bool made_ = false;
+    int lock_ = -1;  // descriptor of the journal, locked against other writers
+    int owner_ = 0;  // process that locked it
 };
 
 }  // namespace twinrun

@@ -90,95 +90,6 @@ class SumJob final : public SliceJob {
     std::uint64_t items_per_slice_;
 };
 
-using WriteResidues = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> bytes)>;
-
-class BuildJob final : public SliceJob {
-   public:
-    // Residues go to memory at `residues`, or slice by slice to `write`.
-    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums,
-             std::byte* residues, WriteResidues write)
-        : field_(field),
-          source_(source),
-          with_sums_(with_sums),
-          all_residues_(residues),
-          write_(std::move(write)) {
-        const ChunkShape shape = field.chunking();
-        items_per_slice_ = kSliceBytes / item_bytes(field.dtype);
-        slices_ = divide_up(field.items(), items_per_slice_);
-        residue_bytes_ = kSliceBytes / field.settings.chunk_bytes * shape.residue_bytes_per_chunk;
-        digests.resize(field.chunks());
-        if (with_sums) sums.resize(slices_);
-        for (int w = 0; w < workers; ++w) {
-            workers_.push_back(std::make_unique<Worker>(field));
-            if (residues == nullptr) workers_.back()->residues.resize(residue_bytes_);
-        }
-    }
-    [[nodiscard]] std::uint64_t slices() const override { return slices_; }
-    [[nodiscard]] std::size_t buffer_bytes() const override {
-        return source_.buffer_bytes(std::min(items_per_slice_, field_.items()));
-    }
-    [[nodiscard]] std::uint64_t total_bytes() const override { return field_.data_bytes(); }
-    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
-        return source_.plan(slice * items_per_slice_, count(slice), buffer, requests);
-    }
-    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
-        Worker& mine = *workers_[static_cast<std::size_t>(worker)];
-        const std::uint64_t items = count(slice);
-        const ElementView view = source_.view(slice * items_per_slice_, items, buffer);
-        const std::uint64_t scalars = items * view.pair;
-        const std::uint64_t first_chunk = slice * (kSliceBytes / field_.settings.chunk_bytes);
-        const unsigned bits = field_.settings.rule.residue_bits;
-        std::byte* residues =
-            all_residues_ != nullptr ? all_residues_ + slice * residue_bytes_ : mine.residues.data();
-        mine.digester.chunks(view, 0, scalars, &digests[first_chunk], bits != 0 ? residues : nullptr,
-                             &mine.counts);
-        if (with_sums_) sums[slice] = data_sum(view, items);
-        mine.largest = std::max(mine.largest, sample_largest(view, scalars));
-        if (bits == 0 || all_residues_ != nullptr) return success();
-        const std::size_t whole = scalars / mine.digester.shape().chunk_scalars;
-        const std::size_t rest = scalars % mine.digester.shape().chunk_scalars;
-        const std::size_t bytes = whole * mine.digester.shape().residue_bytes_per_chunk +
-                                  chunk_residue_bytes(scalar_type(field_.dtype), rest, bits);
-        return write_(slice * residue_bytes_, {mine.residues.data(), bytes});
-    }
-    [[nodiscard]] ElementCounts counts() const {
-        ElementCounts all;
-        for (const auto& w : workers_)
-            all.add(w->counts);
-        return all;
-    }
-    [[nodiscard]] double largest() const {
-        double all = 0;
-        for (const auto& w : workers_)
-            all = std::max(all, w->largest);
-        return all;
-    }
-
-    std::vector<ChunkDigest> digests;
-    std::vector<std::uint64_t> sums;
-
-   private:
-    struct Worker {
-        explicit Worker(const FieldMetadata& field) : digester(field.settings, scalar_type(field.dtype)) {}
-        Digester digester;
-        std::vector<std::byte> residues;
-        ElementCounts counts;
-        double largest = 0;
-    };
-    [[nodiscard]] std::uint64_t count(std::uint64_t slice) const {
-        return std::min(items_per_slice_, field_.items() - slice * items_per_slice_);
-    }
-    const FieldMetadata& field_;
-    ElementSource& source_;
-    std::uint64_t items_per_slice_ = 0;
-    std::uint64_t slices_ = 0;
-    std::size_t residue_bytes_ = 0;
-    bool with_sums_;
-    std::byte* all_residues_;
-    WriteResidues write_;
-    std::vector<std::unique_ptr<Worker>> workers_;
-};
-
 std::vector<std::uint64_t> tree_of(const FieldMetadata& field, const std::vector<ChunkDigest>& digests) {
     std::vector<std::uint64_t> leaves;
     leaves.reserve(digests.size() * node_words(field.settings.kind));
@@ -206,6 +117,42 @@ std::span<const std::byte> little_endian_bytes(std::vector<std::uint64_t>& words
     return std::as_bytes(std::span(words));
 }
 
+using WriteResidues = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> bytes)>;
+
+class BuildJob final : public SliceJob {
+   public:
+    // Residues go to memory at `residues`, or slice by slice to `write`.
+    BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums,
+             std::byte* residues, WriteResidues write)
+        : digests(field, with_sums), source_(source), all_residues_(residues), write_(std::move(write)) {
+        if (residues == nullptr && digests.slices() != 0)
+            residues_.resize(static_cast<std::size_t>(workers), std::vector<std::byte>(digests.residue_bytes(0)));
+    }
+    [[nodiscard]] std::uint64_t slices() const override { return digests.slices(); }
+    [[nodiscard]] std::size_t buffer_bytes() const override {
+        return slices() == 0 ? 0 : source_.buffer_bytes(digests.items(0));
+    }
+    [[nodiscard]] std::uint64_t total_bytes() const override { return digests.field().data_bytes(); }
+    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
+        return source_.plan(digests.first_item(slice), digests.items(slice), buffer, requests);
+    }
+    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
+        std::byte* residues = all_residues_ != nullptr ? all_residues_ + digests.residue_offset(slice)
+                                                       : residues_[static_cast<std::size_t>(worker)].data();
+        digests.make(slice, source_.view(digests.first_item(slice), digests.items(slice), buffer), residues);
+        if (all_residues_ != nullptr || digests.residue_bytes(slice) == 0) return success();
+        return write_(digests.residue_offset(slice), {residues, digests.residue_bytes(slice)});
+    }
+
+    FieldDigests digests;
+
+   private:
+    ElementSource& source_;
+    std::byte* all_residues_;
+    WriteResidues write_;
+    std::vector<std::vector<std::byte>> residues_;  // of each worker
+};
+
 }  // namespace
 
 Result<FieldMetadata> plan_field(FieldPlan plan) {
@@ -220,6 +167,14 @@ Result<FieldMetadata> plan_field(FieldPlan plan) {
     if (plan.shape.size() > kMostDimensions || !items || *items > (1ULL << 58) / item_bytes(plan.dtype)) {
         return invalid("impossible shape");
     }
+    // Place in the global array: of the same dimensions, and within it.
+    bool placed = plan.global_shape.size() == plan.global_offset.size() &&
+                  (plan.global_shape.empty() || plan.global_shape.size() == plan.shape.size());
+    for (std::size_t d = 0; placed && d < plan.global_shape.size(); ++d) {
+        const auto end = checked_add(plan.global_offset[d], plan.shape[d]);
+        placed = end && *end <= plan.global_shape[d];
+    }
+    if (!placed) return invalid("it does not lie within the global shape");
     if (plan.kind == DigestKind::published && plan.tolerance.rtol != 0) {
         return invalid("published digests know no relative tolerance");
     }
@@ -242,6 +197,98 @@ Result<FieldMetadata> plan_field(FieldPlan plan) {
     return field;
 }
 
+FieldSlices::FieldSlices(const FieldMetadata& field)
+    : field_(&field),
+      items_per_slice_(kSliceBytes / item_bytes(field.dtype)),
+      slices_(divide_up(field.items(), items_per_slice_)),
+      residue_bytes_(kSliceBytes / field.settings.chunk_bytes * field.chunking().residue_bytes_per_chunk) {}
+
+FieldDigests::FieldDigests(const FieldMetadata& field, bool with_sums, bool elsewhere)
+    : FieldSlices(field),
+      digests_(elsewhere ? 0 : field.chunks()),
+      sums_(with_sums ? slices() : 0),
+      with_sums_(with_sums) {}
+
+FieldDigests::FieldDigests(FieldDigests&& other) noexcept
+    : FieldSlices(other),
+      digests_(std::move(other.digests_)),
+      sums_(std::move(other.sums_)),
+      with_sums_(other.with_sums_),
+      built_(std::move(other.built_)),
+      elsewhere_(other.elsewhere_),
+      counts_(other.counts_),
+      largest_(other.largest_) {}
+
+std::uint64_t FieldSlices::items(std::uint64_t slice) const {
+    return std::min(items_per_slice_, field_->items() - slice * items_per_slice_);
+}
+
+std::size_t FieldSlices::residue_bytes(std::uint64_t slice) const {
+    const unsigned bits = field_->settings.rule.residue_bits;
+    if (bits == 0) return 0;
+    const ChunkShape shape = field_->chunking();
+    const std::uint64_t scalars = items(slice) * scalars_per_item(field_->dtype);
+    return scalars / shape.chunk_scalars * shape.residue_bytes_per_chunk +
+           chunk_residue_bytes(scalar_type(field_->dtype), scalars % shape.chunk_scalars, bits);
+}
+
+void FieldDigests::make(std::uint64_t slice, const ElementView& view, std::byte* residues) {
+    const std::uint64_t scalars = items(slice) * view.pair;
+    Digester digester(field().settings, scalar_type(field().dtype));
+    ElementCounts counts;
+    digester.chunks(view, 0, scalars, &digests_[slice * (kSliceBytes / field().settings.chunk_bytes)],
+                    field().settings.rule.residue_bits != 0 ? residues : nullptr, &counts);
+    const double largest = sample_largest(view, scalars);
+    if (with_sums_) sum(slice, view);
+    const std::lock_guard guard(mutex_);
+    counts_.add(counts);
+    largest_ = std::max(largest_, largest);
+}
+
+void FieldDigests::sum(std::uint64_t slice, const ElementView& view) {
+    sums_[slice] = data_sum(view, items(slice));
+}
+
+void FieldDigests::set(BuiltField built) {
+    built_ = std::move(built);
+    built_.residues = {};
+    elsewhere_ = true;
+    digests_ = {};
+    counts_ = built_.counts;
+    largest_ = built_.largest;
+}
+
+std::span<const ChunkDigest> FieldDigests::chunks(std::uint64_t slice) const {
+    const std::uint64_t per_slice = kSliceBytes / field().settings.chunk_bytes;
+    const std::uint64_t first = slice * per_slice;
+    return std::span(digests_).subspan(first, std::min<std::uint64_t>(per_slice, digests_.size() - first));
+}
+
+std::uint64_t FieldDigests::bytes() const {
+    return digests_.size() * sizeof(ChunkDigest) +
+           (sums_.size() + built_.tree.size() + built_.fine.size()) * sizeof(std::uint64_t);
+}
+
+void FieldDigests::read(BuiltField& into) const {
+    into.tree = tree_of(field(), digests_);
+    into.fine = fine_of(field(), digests_);
+    into.counts = counts_;
+    into.largest = largest_;
+}
+
+Result<> FieldDigests::write(MetadataWriter& writer, std::size_t number) {
+    FieldMetadata& field = writer.directory().fields[number];
+    field.counts = counts_;
+    field.largest_sampled = largest_;
+    std::vector<std::uint64_t> tree = elsewhere_ ? std::move(built_.tree) : tree_of(field, digests_);
+    std::vector<std::uint64_t> fine = elsewhere_ ? std::move(built_.fine) : fine_of(field, digests_);
+    TWR_CHECK(writer.write(number, Section::tree, 0, little_endian_bytes(tree)));
+    TWR_CHECK(writer.write(number, Section::fine, 0, little_endian_bytes(fine)));
+    if (with_sums_) return writer.write(number, Section::data_sums, 0, little_endian_bytes(sums_));
+    field.sections[static_cast<std::size_t>(Section::data_sums)].length = 0;
+    return success();
+}
+
 Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, ElementSource& source,
                                 const StreamOptions& options) try {
     FieldMetadata& field = writer.directory().fields[number];
@@ -257,13 +304,7 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
                      return writer.write(number, Section::residues, offset, bytes);
                  });
     TWR_TRY(const StreamStats stats, run_slices(job, options));
-    field.counts = job.counts();
-    field.largest_sampled = job.largest();
-    std::vector<std::uint64_t> tree = tree_of(field, job.digests);
-    std::vector<std::uint64_t> fine = fine_of(field, job.digests);
-    TWR_CHECK(writer.write(number, Section::tree, 0, little_endian_bytes(tree)));
-    TWR_CHECK(writer.write(number, Section::fine, 0, little_endian_bytes(fine)));
-    TWR_CHECK(writer.write(number, Section::data_sums, 0, little_endian_bytes(job.sums)));
+    TWR_CHECK(job.digests.write(writer, number));
     return stats;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" +
@@ -316,10 +357,7 @@ Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& s
     into.residues.resize(field.section_bytes(Section::residues));
     BuildJob job(field, source, worker_count(options), false, into.residues.data(), nullptr);
     TWR_TRY(const StreamStats stats, run_slices(job, options));
-    into.tree = tree_of(field, job.digests);
-    into.fine = fine_of(field, job.digests);
-    into.counts = job.counts();
-    into.largest = job.largest();
+    job.digests.read(into);
     return stats;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" + field.name + "'"};

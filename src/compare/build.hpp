@@ -1,6 +1,8 @@
 // Metadata from data: digests, residues and checksums of one field, in one pass over its elements.
 #pragma once
 
+#include <mutex>
+
 #include "compare/source.hpp"
 #include "compare/stream.hpp"
 #include "metadata/metadata.hpp"
@@ -41,8 +43,7 @@ Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
                                             const StreamOptions& options);
 
-// Digests and residues of a source in memory, for tests, benchmarks and small arrays. `into` keeps its memory from call to
-// call.
+// Digests and residues of a field in memory.
 struct BuiltField {
     std::vector<std::uint64_t> tree;
     std::vector<std::uint64_t> fine;
@@ -50,6 +51,61 @@ struct BuiltField {
     ElementCounts counts;
     double largest = 0;  // FieldMetadata::largest_sampled
 };
+
+// A field's slices: kSliceBytes of items each.
+class FieldSlices {
+   public:
+    explicit FieldSlices(const FieldMetadata& field);  // which outlives this
+    [[nodiscard]] const FieldMetadata& field() const { return *field_; }
+    [[nodiscard]] std::uint64_t slices() const { return slices_; }
+    [[nodiscard]] std::uint64_t first_item(std::uint64_t slice) const { return slice * items_per_slice_; }
+    [[nodiscard]] std::uint64_t items(std::uint64_t slice) const;  // the last may have fewer
+    // Where the slice's residues begin in their section, and how many they are; 0 where the settings have none.
+    [[nodiscard]] std::uint64_t residue_offset(std::uint64_t slice) const { return slice * residue_bytes_; }
+    [[nodiscard]] std::size_t residue_bytes(std::uint64_t slice) const;
+
+   private:
+    const FieldMetadata* field_;
+    std::uint64_t items_per_slice_;
+    std::uint64_t slices_;
+    std::size_t residue_bytes_;  // of a whole slice
+};
+
+// Digests of one field that are made slice by slice, in any order and from several threads: what build_field does at once.
+class FieldDigests : public FieldSlices {
+   public:
+    // with_sums: data sums too. elsewhere: digests come by set().
+    explicit FieldDigests(const FieldMetadata& field, bool with_sums = true, bool elsewhere = false);
+    FieldDigests(FieldDigests&& other) noexcept;
+
+    // The slice's items by `view`. residues: residue_bytes(slice) of them come here. Thread-safe for different slices.
+    void make(std::uint64_t slice, const ElementView& view, std::byte* residues);
+    // The slice's data sum alone, for fields whose digests were made elsewhere.
+    void sum(std::uint64_t slice, const ElementView& view);
+    // Digests that were made elsewhere (on a device).
+    void set(BuiltField built);
+    // Those of the slice's chunks, once made.
+    [[nodiscard]] std::span<const ChunkDigest> chunks(std::uint64_t slice) const;
+    [[nodiscard]] std::uint64_t bytes() const;  // of memory
+
+    // All slices were made: into, but for its residues.
+    void read(BuiltField& into) const;
+    // All slices were made: the sections but the residues, counts and largest_sampled go to the writer's field.
+    Result<> write(MetadataWriter& writer, std::size_t field);
+
+   private:
+    std::vector<ChunkDigest> digests_;
+    std::vector<std::uint64_t> sums_;
+    bool with_sums_;
+    BuiltField built_;  // if it was made elsewhere
+    bool elsewhere_ = false;
+    std::mutex mutex_;  // of what follows
+    ElementCounts counts_;
+    double largest_ = 0;
+};
+
+// Digests and residues of a source in memory, for tests, benchmarks and small arrays. `into` keeps its memory from call to
+// call.
 Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source,
                                     const StreamOptions& options, BuiltField& into);
 

@@ -138,6 +138,7 @@ Result<> FileSource::plan(std::uint64_t first, std::uint64_t count, std::byte* b
         request.bytes = piece.window_bytes;
         request.direct = direct_;
         const PathExtent& e = extents_[piece.extent];
+        request.skip = piece.skip;
         request.at_least = piece.skip + (piece.count - 1) * e.stride + item_bytes(dtype());
         if (!direct_) request.bytes = std::min<std::uint64_t>(request.bytes, file->size() - request.offset);
         request.to = to;

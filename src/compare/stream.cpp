@@ -182,7 +182,7 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
                 ++busy;
                 for (ReadRequest& r : requests) {
                     r.tag = i;
-                    run.count_read(r.at_least != 0 ? r.at_least : r.bytes);  // without what alignment adds
+                    run.count_read(r.wanted());
                 }
                 if (requests.empty()) {
                     ready.push_back(i);
@@ -234,9 +234,8 @@ Result<> work_inline(Run& run) {
         requests.clear();
         TWR_CHECK(run.job().plan(*slice, memory.data(), requests));
         for (const ReadRequest& r : requests) {
-            const std::size_t wanted = r.at_least != 0 ? r.at_least : r.bytes;
-            TWR_CHECK(r.file->read_at(r.offset, {r.to, wanted}));
-            run.count_read(wanted);
+            TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least != 0 ? r.at_least : r.bytes}));
+            run.count_read(r.wanted());
         }
         TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
         if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));

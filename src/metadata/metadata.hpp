@@ -178,12 +178,15 @@ class MetadataWriter {
 
    private:
     MetadataWriter() = default;
+    Result<> put(std::uint64_t offset, std::span<const std::byte> bytes);
+    Result<> commit_file();
     FileSystem* system_ = nullptr;
     std::string path_;
     std::string temporary_;
     Directory directory_;
     std::uint64_t file_bytes_ = 0;
     std::unique_ptr<OutputFile> output_;
+    std::vector<std::byte> image_;  // of a small file, until it is written whole
     std::vector<std::array<std::vector<std::uint64_t>, kSections>> sums_;
     bool finished_ = false;
 };

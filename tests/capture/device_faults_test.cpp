@@ -11,6 +11,7 @@
 #include "capture/history.hpp"
 #include "compare/compare.hpp"
 #include "support/device_faults.hpp"
+#include "support/session.hpp"
 
 namespace twinrun {
 namespace {
@@ -64,16 +65,16 @@ TEST(DeviceCaptureFaults, LeaveNoHalfStepAndNothingBehind) {
         HistorySettings settings;
         settings.tolerance.atol = 1e-6;
         settings.keep_data = keep_data;
-        const auto created = HistoryWriter::create(posix_file_system(), folder.string(), settings);
+        const auto created = testing::open_run(posix_file_system(), folder.string(), settings);
         ASSERT_TRUE(created) << created.error().message;
-        HistoryWriter& writer = **created;
-        ASSERT_TRUE(writer.capture(0, fields));
+        Session& writer = **created;
+        ASSERT_TRUE(writer.capture_fields(0, fields));
         std::int64_t step = 0;
         std::int64_t captured = 1;
         auto before = contents(folder);
         testing::fail_each_call(*fake, testing::LessMemory::may_fail, [&]() -> Result<> {
             ++step;
-            auto done = writer.capture(step, fields);
+            auto done = writer.capture_fields(step, fields);
             // Nothing here may fail because of a fault: it is over.
             auto after = contents(folder);
             if (!done) {

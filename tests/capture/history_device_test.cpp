@@ -10,6 +10,7 @@
 #include "compare/compare.hpp"
 #include "support/device.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/session.hpp"
 
 namespace twinrun {
 namespace {
@@ -91,24 +92,10 @@ class DeviceHistory : public ::testing::Test {
         return bytes;
     }
 
-    int device_ = 0;
-    fs::path folder_;
-    std::vector<double> values_;
-    std::unique_ptr<OnDevice> memory_;
-};
-
-TEST_F(DeviceHistory, EqualsOneFromTheHost) {
-    for (const bool keep_data : {true, false}) {
-        const std::string suffix = keep_data ? "_data" : "";
-        for (const bool on_device : {false, true}) {
-            auto writer = HistoryWriter::create(
-                posix_file_system(), run((on_device ? "device" : "host") + suffix), settings(keep_data));
-            ASSERT_TRUE(writer) << writer.error().message;
-            const auto facts = (*writer)->capture(7, fields(on_device));
-            ASSERT_TRUE(facts) << facts.error().message;
-        }
-        const auto host = metadata("host" + suffix);
-        const auto device = metadata("device" + suffix);
+    void same_as_host(bool keep_data, const std::string& of_device, const std::string& of_host) const {
+        SCOPED_TRACE(of_device);
+        const auto host = metadata(of_host);
+        const auto device = metadata(of_device);
         ASSERT_EQ(host->directory().fields.size(), device->directory().fields.size());
         for (std::size_t f = 0; f < host->directory().fields.size(); ++f) {
             const FieldMetadata& x = host->directory().fields[f];
@@ -119,7 +106,7 @@ TEST_F(DeviceHistory, EqualsOneFromTheHost) {
             for (const Section s : {Section::tree, Section::fine, Section::residues})
                 EXPECT_EQ(section(*host, f, s), section(*device, f, s)) << x.name;
             const std::size_t sums = section(*device, f, Section::data_sums).size();
-            if (keep_data || x.name == "host") {
+            if (keep_data) {
                 EXPECT_EQ(section(*host, f, Section::data_sums), section(*device, f, Section::data_sums))
                     << x.name;
             } else {
@@ -131,7 +118,7 @@ TEST_F(DeviceHistory, EqualsOneFromTheHost) {
             ASSERT_TRUE(same) << same.error().message;
             EXPECT_TRUE(same->same());
         }
-        if (!keep_data) continue;
+        if (!keep_data) return;
         EXPECT_TRUE(device->check_data_files());
         const std::string x = host->data_path(0);
         const std::string y = device->data_path(0);
@@ -140,21 +127,51 @@ TEST_F(DeviceHistory, EqualsOneFromTheHost) {
         ASSERT_TRUE(bytes_x && bytes_y);
         EXPECT_TRUE(*bytes_x == *bytes_y);
     }
+
+    int device_ = 0;
+    fs::path folder_;
+    std::vector<double> values_;
+    std::unique_ptr<OnDevice> memory_;
+};
+
+TEST_F(DeviceHistory, EqualsOneFromTheHost) {
+    for (const bool keep_data : {true, false}) {
+        const std::string suffix = keep_data ? "_data" : "";
+        // From the host; from devices at once; in the background; resting in device memory first; and where that is too small.
+        const std::vector<std::string> ways{"host", "device", "background", "staged", "crowded"};
+        for (const std::string& way : ways) {
+            SessionSettings s;
+            s.history = settings(keep_data);
+            s.background = way != "host" && way != "device";
+            s.memory_bytes = 16 << 20;
+            s.device_bytes = way == "staged" ? 16 << 20 : way == "crowded" ? 1000 : 0;
+            auto writer = testing::open_run(posix_file_system(), run(way + suffix), s);
+            ASSERT_TRUE(writer) << writer.error().message;
+            for (const std::int64_t step : {7, 8, 9}) {
+                const auto facts = (*writer)->capture_fields(step, fields(way != "host"));
+                ASSERT_TRUE(facts) << facts.error().message;
+            }
+            const auto lost = (*writer)->close();
+            ASSERT_TRUE(lost && lost->empty()) << (lost ? lost->front().error.message : lost.error().message);
+        }
+        for (std::size_t w = 1; w < ways.size(); ++w)
+            same_as_host(keep_data, ways[w] + suffix, "host" + suffix);
+    }
 }
 
 TEST_F(DeviceHistory, AFaultLeavesNothingBehind) {
     FaultyFileSystem system;
-    auto writer = HistoryWriter::create(system, run("run"), settings(true));
+    auto writer = testing::open_run(system, run("run"), settings(true));
     ASSERT_TRUE(writer);
     const std::size_t before = system.operations();
-    ASSERT_TRUE((*writer)->capture(0, fields(true)));
+    ASSERT_TRUE((*writer)->capture_fields(0, fields(true)));
     const std::size_t operations = system.operations() - before;
     for (std::size_t at = 1; at <= operations; ++at) {
         Fault fault;
         fault.at = at;
         system.inject(fault);
         const auto step = static_cast<std::int64_t>(at);
-        const auto captured = (*writer)->capture(step, fields(true));
+        const auto captured = (*writer)->capture_fields(step, fields(true));
         system.inject({});
         const auto history = History::open(run("run"));
         ASSERT_TRUE(history) << history.error().message;
@@ -162,21 +179,21 @@ TEST_F(DeviceHistory, AFaultLeavesNothingBehind) {
                                         [&](const HistoryStep& s) { return s.step == step; });
         EXPECT_TRUE(listed || !captured) << at;
     }
-    ASSERT_TRUE((*writer)->capture(1'000'000, fields(true)));
+    ASSERT_TRUE((*writer)->capture_fields(1'000'000, fields(true)));
 }
 
 TEST_F(DeviceHistory, AnArrayThatDoesNotFitIsRefused) {
-    auto writer = HistoryWriter::create(posix_file_system(), run("run"), settings(false));
+    auto writer = testing::open_run(posix_file_system(), run("run"), settings(false));
     ASSERT_TRUE(writer);
     CapturedField f = field("x", {100});
     f.device = array({99});
-    const auto size = (*writer)->capture(1, {f});
+    const auto size = (*writer)->capture_fields(1, {f});
     ASSERT_FALSE(size);
     EXPECT_NE(size.error().message.find("'x'"), std::string::npos);
     f.device = array({100}, {12});
-    EXPECT_FALSE((*writer)->capture(1, {f}));
+    EXPECT_FALSE((*writer)->capture_fields(1, {f}));
     f.device = array({100});
-    EXPECT_TRUE((*writer)->capture(1, {f}));
+    EXPECT_TRUE((*writer)->capture_fields(1, {f}));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "compare/compare.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/session.hpp"
 
 namespace twinrun {
 namespace {
@@ -91,37 +92,37 @@ class HistoryTest : public ::testing::Test {
 };
 
 TEST_F(HistoryTest, CapturesReadBack) {
-    auto writer = HistoryWriter::create(posix_file_system(), run_, settings());
+    auto writer = testing::open_run(posix_file_system(), run_, settings());
     ASSERT_TRUE(writer) << writer.error().message;
     for (const std::int64_t step : {10, 20, -3})
-        ASSERT_TRUE((*writer)->capture(step, fields()));
+        ASSERT_TRUE((*writer)->capture_fields(step, fields()));
     EXPECT_EQ(check(), (std::vector<std::int64_t>{-3, 10, 20}));
-    const auto again = (*writer)->capture(10, fields());
+    const auto again = (*writer)->capture_fields(10, fields());
     ASSERT_FALSE(again);
     EXPECT_NE(again.error().message.find("captured already"), std::string::npos);
 }
 
 TEST_F(HistoryTest, ExistingHistoriesAreRefusedAppendedOrReplaced) {
     {
-        auto writer = HistoryWriter::create(posix_file_system(), run_, settings());
-        ASSERT_TRUE((*writer)->capture(1, fields()));
+        auto writer = testing::open_run(posix_file_system(), run_, settings());
+        ASSERT_TRUE((*writer)->capture_fields(1, fields()));
     }
-    EXPECT_FALSE(HistoryWriter::create(posix_file_system(), run_, settings()));
+    EXPECT_FALSE(testing::open_run(posix_file_system(), run_, settings()));
     {
         auto writer =
-            HistoryWriter::create(posix_file_system(), run_, settings(), HistoryWriter::Existing::append);
+            testing::open_run(posix_file_system(), run_, settings(), Existing::append);
         ASSERT_TRUE(writer);
-        ASSERT_TRUE((*writer)->capture(2, fields()));
+        ASSERT_TRUE((*writer)->capture_fields(2, fields()));
     }
     EXPECT_EQ(check(), (std::vector<std::int64_t>{1, 2}));
     HistorySettings other = settings();
     other.tolerance.atol = 1;
-    EXPECT_FALSE(HistoryWriter::create(posix_file_system(), run_, other, HistoryWriter::Existing::append));
+    EXPECT_FALSE(testing::open_run(posix_file_system(), run_, other, Existing::append));
     {
         auto writer =
-            HistoryWriter::create(posix_file_system(), run_, other, HistoryWriter::Existing::replace);
+            testing::open_run(posix_file_system(), run_, other, Existing::replace);
         ASSERT_TRUE(writer);
-        ASSERT_TRUE((*writer)->capture(7, fields()));
+        ASSERT_TRUE((*writer)->capture_fields(7, fields()));
     }
     EXPECT_EQ(check(), std::vector<std::int64_t>{7});
 }
@@ -132,10 +133,10 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
     std::size_t operations = 0;
     {
         FaultyFileSystem system;
-        auto writer = HistoryWriter::create(system, run_, settings());
-        ASSERT_TRUE((*writer)->capture(1, fields()));
+        auto writer = testing::open_run(system, run_, settings());
+        ASSERT_TRUE((*writer)->capture_fields(1, fields()));
         system.inject({});
-        ASSERT_TRUE((*writer)->capture(2, fields()));
+        ASSERT_TRUE((*writer)->capture_fields(2, fields()));
         operations = system.operations();
         fs::remove_all(run_);
     }
@@ -145,15 +146,15 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
             SCOPED_TRACE((goes_down ? "power cut at operation " : "fault at operation ") +
                          std::to_string(at));
             FaultyFileSystem system;
-            auto writer = HistoryWriter::create(system, run_, settings());
+            auto writer = testing::open_run(system, run_, settings());
             ASSERT_TRUE(writer);
-            ASSERT_TRUE((*writer)->capture(1, fields()));
+            ASSERT_TRUE((*writer)->capture_fields(1, fields()));
             Fault fault;
             fault.at = at;
             fault.written_first = 100;
             fault.dead_after = goes_down;
             system.inject(fault);
-            const bool captured = (*writer)->capture(2, fields()).ok();
+            const bool captured = (*writer)->capture_fields(2, fields()).ok();
             if (goes_down) {
                 writer->reset();
                 system.power_cut(at % 5);
@@ -167,14 +168,14 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
                 EXPECT_EQ(steps.size(), 2U);
             }
             if (goes_down) {
-                writer = HistoryWriter::create(system, run_, settings(), HistoryWriter::Existing::append);
+                writer = testing::open_run(system, run_, settings(), Existing::append);
                 ASSERT_TRUE(writer) << writer.error().message;
             }
             if (steps.size() == 1) {
-                const auto again = (*writer)->capture(2, fields());
+                const auto again = (*writer)->capture_fields(2, fields());
                 ASSERT_TRUE(again) << again.error().message;
             }
-            ASSERT_TRUE((*writer)->capture(3, fields()));
+            ASSERT_TRUE((*writer)->capture_fields(3, fields()));
             EXPECT_EQ(check(), (std::vector<std::int64_t>{1, 2, 3}));
             fs::remove_all(run_);
         }
@@ -183,9 +184,9 @@ TEST_F(HistoryTest, AnyFaultLeavesWholeSteps) {
 
 TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     {
-        auto writer = HistoryWriter::create(posix_file_system(), run_, settings());
+        auto writer = testing::open_run(posix_file_system(), run_, settings());
         for (const std::int64_t step : {1, 2, 3})
-            ASSERT_TRUE((*writer)->capture(step, fields()));
+            ASSERT_TRUE((*writer)->capture_fields(step, fields()));
     }
     const fs::path manifest = fs::path(run_) / "manifest.jsonl";
     std::string text;
@@ -216,6 +217,25 @@ TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     }
     write(text);
     EXPECT_EQ(History::open(run_).value().steps.size(), 3U);
+}
+
+// As Python and every file so far have it: a column-major array is stored as its transposed one.
+TEST(PlanCaptured, ShapesAreStoredSlowestDimensionFirst) {
+    CapturedField field;
+    field.name = "x";
+    field.shape = {3, 100};
+    field.global_shape = {3, 400};
+    field.global_offset = {0, 200};
+    const auto row_major = plan_captured(field, {});
+    field.order = ArrayOrder::column_major;
+    const auto column_major = plan_captured(field, {});
+    ASSERT_TRUE(row_major.ok() && column_major.ok());
+    using Numbers = std::vector<std::uint64_t>;
+    EXPECT_EQ(row_major->shape, (Numbers{3, 100}));
+    EXPECT_EQ(column_major->shape, (Numbers{100, 3}));
+    EXPECT_EQ(column_major->global_shape, (Numbers{400, 3}));
+    EXPECT_EQ(column_major->global_offset, (Numbers{200, 0}));
+    EXPECT_EQ(column_major->order, ArrayOrder::column_major);
 }
 
 TEST(HistoryLine, NamesThatLeadOutAreRefused) {

@@ -83,11 +83,12 @@ def encode_directory(d: Draft) -> bytes:
     return out + b"".join(encode_field(f) for f in d.fields) + d.directory_tail
 
 
-def encode(d: Draft, alignment: int = PAGE_BYTES) -> bytes:
-    """alignment: of sections; 4096 is what twinrun writes, 8 the least that is allowed."""
+def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes:
+    """alignment: of sections; 8 is the least that is allowed. shared: sections shorter than a page share pages, as in files
+    that twinrun writes; earlier ones began a page with each section and field (4096)."""
 
-    def up(n: int) -> int:
-        return -(-n // alignment) * alignment
+    def up(n: int, to: int = alignment) -> int:
+        return -(-n // to) * to
 
     d = copy.deepcopy(d)
     for f in d.fields:
@@ -96,17 +97,19 @@ def encode(d: Draft, alignment: int = PAGE_BYTES) -> bytes:
     parts = {}
     for f, contents in zip(d.fields, d.contents, strict=True):
         for place, content in zip(f.places, contents, strict=True):
+            own = alignment if not shared or len(content) >= PAGE_BYTES else 8
+            end = up(end, own)
             place.offset, place.length = end, len(content)
-            parts[end] = content
-            end = up(end + len(content))
+            parts[end] = parts.get(end, b"") + content
+            end = up(end + len(content), own)
         for place, content in zip(f.places, contents, strict=True):
             pages = [content[i : i + PAGE_BYTES] for i in range(0, len(content), PAGE_BYTES)]
             sums = b"".join(struct.pack("<Q", checksum(page)) for page in pages)
             place.sums_offset, place.sums_checksum = end, checksum(sums)
             parts[end] = parts.get(end, b"") + sums
             end += len(sums)
-        end = up(end)
-    raw = bytearray(end)
+        end = end if shared else up(end)
+    raw = bytearray(up(end))
     for offset, content in parts.items():
         raw[offset : offset + len(content)] = content
     d.damage_sections(raw, d.fields)
@@ -298,6 +301,8 @@ def all_files() -> dict[str, bytes]:
     files = {"v1/values.bin": data}
     for name, draft in drafts.items():
         files[f"v1/{name}.twm"] = encode(draft, 8 if name == "packed" else PAGE_BYTES)
+    for name in ("mixed", "small"):
+        files[f"v1/{name}_shared.twm"] = encode(drafts[name], shared=True)
     base = copy.deepcopy(drafts["packed"])
     base.data_files[0].path = "../v1/values.bin"
     manifest = {}

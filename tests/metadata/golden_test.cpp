@@ -28,7 +28,7 @@ Bytes slurp(const fs::path& path) {
 }
 
 class Good : public testing::TestWithParam<const char*> {};
-class Paged : public Good {};  // laid out as twinrun does
+class Shared : public Good {};  // laid out as twinrun does: short sections share pages
 
 TEST_P(Good, HoldsWhatItsDataGives) {
     auto opened = MetadataFile::open((kGolden / "v1" / GetParam()).string());
@@ -80,7 +80,7 @@ TEST_P(Good, HoldsWhatItsDataGives) {
     }
 }
 
-TEST_P(Paged, IsWrittenAgainByteForByte) {
+TEST_P(Shared, IsWrittenAgainByteForByte) {
     auto opened = MetadataFile::open((kGolden / "v1" / GetParam()).string());
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     std::string name = (fs::temp_directory_path() / "twinrun-golden-XXXXXX").string();
@@ -105,9 +105,12 @@ TEST_P(Paged, IsWrittenAgainByteForByte) {
 }
 
 constexpr auto kStem = [](const auto& each) { return fs::path(each.param).stem().string(); };
-INSTANTIATE_TEST_SUITE_P(Version1, Good, testing::Values("empty.twm", "mixed.twm", "packed.twm", "small.twm"),
+INSTANTIATE_TEST_SUITE_P(Version1, Good,
+                         testing::Values("empty.twm", "mixed.twm", "mixed_shared.twm", "packed.twm",
+                                         "small.twm", "small_shared.twm"),
                          kStem);
-INSTANTIATE_TEST_SUITE_P(Version1, Paged, testing::Values("empty.twm", "mixed.twm", "small.twm"), kStem);
+INSTANTIATE_TEST_SUITE_P(Version1, Shared,
+                         testing::Values("empty.twm", "mixed_shared.twm", "small_shared.twm"), kStem);
 
 // The error that reading all of a file gives, or "".
 std::string complaint(const std::string& path) {

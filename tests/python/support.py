@@ -1,11 +1,18 @@
-"""What several Python tests use: an exact brute-force comparison to hold reports against."""
+"""What several Python tests use: an exact brute-force comparison to hold reports against; histories of several ranks."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import struct
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
+import xxhash
 
+import twinrun
 from twinrun import FieldComparison
 from twinrun.comparison import histogram_edges
 
@@ -103,3 +110,74 @@ def check_report(f: FieldComparison, a: np.ndarray, b: np.ndarray, equal_nan: bo
         assert f.histogram == histogram(diffs)
         assert not f.max_abs_diff_is_bound
     assert f.elements_read + f.proven_by_tree + sum(f.proven_by_cells) == f.elements
+
+
+# ---- a history of several ranks, put together from runs of one: src/capture/history.hpp ----
+
+
+def sealed(line: Mapping) -> str:
+    """A line of a manifest or journal."""
+    text = json.dumps(line, separators=(",", ":"))[:-1]
+    return f'{text},"xxh3":"{xxhash.xxh3_64_intdigest(text.encode()):016x}"}}\n'
+
+
+def opened(file: Path) -> list[dict]:
+    """The lines of a manifest or journal."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["xxh3"]
+    return lines
+
+
+def _of_rank(metadata: bytes, rank: int) -> bytes:
+    """A metadata file of rank 0 as another rank's: its directory names the rank and the data file (spec/metadata.md)."""
+    raw = bytearray(metadata)
+    end = 64 + struct.unpack_from("<Q", raw, 24)[0]
+    struct.pack_into("<I", raw, 64 + 16, rank)
+    raw[64:end] = raw[64:end].replace(b"rank-00000.data", b"rank-%05d.data" % rank)
+    struct.pack_into("<Q", raw, 32, xxhash.xxh3_64_intdigest(bytes(raw[64:end])))
+    struct.pack_into("<Q", raw, 56, xxhash.xxh3_64_intdigest(bytes(raw[:56])))
+    return bytes(raw)
+
+
+def run_of_ranks(
+    path: Path,
+    ranks: Sequence[Mapping[int, Mapping[str, object]]],
+    local: Path | None = None,
+    **settings: object,
+) -> Path:
+    """Captures ranks[rank][step] = fields into one history; ranks may lack steps, as after a crash.
+
+    local: then it is left as the ranks' parts on a node-local tier, on their way to `path`.
+    """
+    for rank, steps in enumerate(ranks):
+        alone = path.parent / f".{path.name}-{rank}"
+        with twinrun.Run(alone, **settings) as run:
+            for step, fields in steps.items():
+                run.capture(step, fields)
+        first, *lines = opened(alone / "manifest.jsonl")
+        first["ranks"] = len(ranks)
+        root = path
+        if local is not None:
+            root = local / f"rank-{rank:05}"
+            first |= {"rank": rank, "history": str(path)}
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "manifest.jsonl").write_text(sealed(first))
+        journal = [{"twinrun_journal": 1, "rank": rank, "ranks": len(ranks)}]
+        for line in lines:
+            if "step" in line:
+                files = line["ranks"][0]
+                own = root / line["folder"]
+                own.mkdir(exist_ok=True)
+                content = _of_rank((alone / line["folder"] / files["metadata"]).read_bytes(), rank)
+                if files["data"]:
+                    (alone / line["folder"] / files["data"]).rename(own / f"rank-{rank:05}.data")
+                    files["data"] = f"rank-{rank:05}.data"
+                files["metadata"] = f"rank-{rank:05}.twm"
+                (own / files["metadata"]).write_bytes(content)
+                files["rank"] = rank
+                files["header_xxh3"] = f"{xxhash.xxh3_64_intdigest(content[:64]):016x}"
+            journal.append(line)
+        (root / f"rank-{rank:05}.jsonl").write_text("".join(map(sealed, journal)))
+        shutil.rmtree(alone)
+    return path

@@ -52,6 +52,8 @@ def test_clean_tree_passes(tmp_path):
         ("src/tree/f.cpp", '#include "python/bindings/x.hpp"\n', 1, "only its own layers"),
         ("src/tree/g.cpp", '#include "base/none.hpp"\n', 1, "no such file"),
         ("src/tree/h.cpp", '#include "twinrun/twinrun.h"\n', 1, "only its own layers"),
+        ("src/mpi/i.cpp", '#include <twinrun/mpi.h>\n#include "base/result.hpp"\n', 2, "public headers"),
+        ("src/veloc/j.cpp", '#include "veloc/none.hpp"\n', 1, "public headers"),
         ("python/twinrun/formats/npy.py", "import os\nimport twinrun.cli.compare\n", 2, "twinrun.cli"),
         ("python/twinrun/formats/raw.py", "def f():\n    from ..report import x\n", 2, "twinrun.report"),
         ("python/twinrun/formats/zarr.py", "from .. import compare\n", 1, "formats must not import twinrun"),

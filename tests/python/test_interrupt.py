@@ -142,21 +142,26 @@ def interrupt_when(exists: Callable[[], bool], work: Callable[[], object]) -> bo
     return False
 
 
-def test_in_the_middle_of_a_capture(tmp_path: Path) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_in_the_middle_of_a_capture(background: bool, tmp_path: Path) -> None:
+    """The step is brought to its end: what capture() left half-way would have to be thrown away."""
     path = tmp_path / "run"
     x = np.zeros(1 << 21)
-    with twinrun.Run(path) as run:
+    with twinrun.Run(path, background=background) as run:
         run.capture(1, {"x": x[:10]})
         for step in (2, 3):
-            part = {
-                2: path / ".step-0000000002.tmp",
-                3: path / ".step-0000000003.tmp" / "rank-00000.twm.tmp",
-            }[step]
-            assert interrupt_when(part.exists, lambda step=step: run.capture(step, {"x": x}))
+            folder = path / f"step-{step:010}"
+            part = {2: folder, 3: folder / "rank-00000.data.tmp"}[step]
+
+            def work(step: int = step) -> None:
+                run.capture(step, {"x": x})
+                run.wait()
+
+            assert interrupt_when(part.exists, work)
+            run.wait()
+            assert step in run.steps
             assert twinrun.verify(path)[0] == []
             assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in run.steps)]
-            if step not in run.steps:
-                run.capture(step, {"x": x})
         assert run.steps == [1, 2, 3]
     assert command("compare", path, path).status == 0
 

@@ -1,4 +1,4 @@
-"""twinrun verify: any single flipped bit in what a checksum covers is found."""
+"""twinrun verify: any single flipped bit is found; in a history in every file, padding included."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import check_error, command
+from support import run_of_ranks
 
 import twinrun
 
@@ -55,12 +56,12 @@ def finds(subject: Path, path: Path, bit: int) -> bool:
 def test_data(history: Path) -> None:
     path = history / STEP / "rank-00000.data"
     rng = np.random.default_rng(2)
-    size = 0
-    for begin, length in ((0, 24000), (24576, 400), (28672, 800)):  # what lies between is padding
-        for bit in (begin * 8, (begin + length) * 8 - 1, *rng.integers(begin * 8, (begin + length) * 8, 30)):
+    parts = [(0, 24000), (24000, 24400), (24448, 25248)]  # fields
+    parts += [(24400, 24448), (25248, 28672)]  # padding
+    for begin, end in parts:
+        for bit in (begin * 8, end * 8 - 1, *rng.integers(begin * 8, end * 8, 30)):
             assert finds(history, path, int(bit)), bit
-        size = begin + length
-    assert path.stat().st_size - size < 4096
+    assert path.stat().st_size == 28672
     assert twinrun.verify(history) == ([], 5)
 
 
@@ -68,10 +69,12 @@ def test_metadata(history: Path) -> None:
     path = history / STEP / "rank-00000.twm"
     content = path.read_bytes()
     rng = np.random.default_rng(3)
-    used = [i for i, byte in enumerate(content) if byte]  # padding is zeros
+    used = [i for i, byte in enumerate(content) if byte]
+    padding = [i for i, byte in enumerate(content) if not byte]  # and some zeros that mean something
     bits = [
         *range(64 * 8),
         *(int(i) * 8 + int(rng.integers(8)) for i in rng.choice(used, 300, replace=False)),
+        *(int(i) * 8 + int(rng.integers(8)) for i in rng.choice(padding, 300, replace=False)),
     ]
     for bit in bits:
         assert finds(history, path, bit), bit
@@ -86,6 +89,68 @@ def test_manifest(history: Path) -> None:
     for bit in [*ends, *map(int, rng.choice(len(content) * 8, 300, replace=False))]:
         assert finds(history, path, bit), bit
     assert twinrun.verify(history) == ([], 5)
+
+
+@pytest.mark.parametrize("kind", ["one rank", "two ranks", "digests", "local"])
+def test_every_byte_of_a_history(kind: str, tmp_path: Path) -> None:
+    """A bit in each byte of the small files, and of every kind of place in the large ones."""
+    rng = np.random.default_rng(7)
+
+    def steps() -> dict:
+        # Fields that fill a page, or a part of one; one beyond a page of digests.
+        return {
+            s: {"x": rng.normal(size=600), "page": np.arange(512.0), "t": 1.5, "none": np.zeros(0)}
+            for s in (1, 2)
+        }
+
+    path = tmp_path / "run"
+    settings = {"atol": 1e-3, "keep_data": kind != "digests"}
+    if kind == "local":
+        run_of_ranks(path, [steps(), steps()], local=tmp_path / "local", **settings)
+        path = tmp_path / "local"
+    else:
+        run_of_ranks(path, [steps(), steps()], **settings) if kind == "two ranks" else captured(
+            path, steps(), settings
+        )
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    assert twinrun.verify(path) == ([], len(files))
+    assert {p.suffix for p in files} == {".jsonl", ".twm"} | ({".data"} if kind != "digests" else set())
+    flips = 0
+    for file in files:
+        size = file.stat().st_size
+        if file.suffix == ".jsonl":
+            places = rng.choice(size, min(size, 60), replace=False)
+            places = [*places, *(i for i, byte in enumerate(file.read_bytes()) if byte == 10)]
+        else:
+            # What is used lies at the beginning of pages, the padding at their ends.
+            ends = [
+                page + i
+                for page in range(0, size, 4096)
+                for i in (0, 7, 8, 704, 705, 4087, 4095)
+                if page + i < size
+            ]
+            places = [*ends, *rng.integers(0, size, 40)]
+        for at in places:
+            assert finds(path, file, int(at) * 8 + int(rng.integers(8))), (file, at)
+            flips += 1
+    assert flips > 150
+    assert twinrun.verify(path) == ([], len(files))
+
+
+def captured(path: Path, steps: dict, settings: dict) -> None:
+    with twinrun.Run(path, **settings) as run:
+        for step, fields in steps.items():
+            run.capture(step, fields)
+
+
+def test_missing_files_of_several_ranks(tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    for missing in ("rank-00001.jsonl", f"{STEP}/rank-00001.twm", f"{STEP}/rank-00001.data"):
+        path = run_of_ranks(tmp_path / missing.replace("/", "-"), [{1: {"x": x}}, {1: {"x": x}}])
+        assert twinrun.verify(path) == ([], 7)
+        (path / missing).unlink()
+        problems, _ = twinrun.verify(path)
+        assert len(problems) == 1 and missing in problems[0], problems
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "strided"])

@@ -170,6 +170,19 @@ class FaultyFileSystem final : public FileSystem {
         return success();
     }
 
+    Result<> remove_empty_folder(const std::string& path) override {
+        const std::lock_guard guard(mutex_);
+        TWR_CHECK(begin("remove_empty_folder", path));
+        const Place place = find(path);
+        TWR_CHECK(inner_.remove_empty_folder(path));
+        std::error_code failure;
+        if (place.node() != nullptr && !std::filesystem::exists(path, failure)) {
+            empty(*place.node());
+            place.folder->change({{place.name, nullptr}});
+        }
+        return success();
+    }
+
     Result<> truncate(const std::string& path, std::uint64_t size) override {
         const std::lock_guard guard(mutex_);
         TWR_CHECK(begin("truncate", path));

@@ -6,35 +6,52 @@ import json
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from .. import _core
 from ..errors import one_line
 from ..report.text import byte_size
 from ..settings import checked_path
+from ..subject import incomplete_note
 from .common import console
+
+
+def _divergence(step: dict) -> str:
+    """Where a step is not proven equal to the reference of its run: on the first rank where it is not."""
+    at = [r for r in step["ranks"] if r["divergence"]]
+    if not at:
+        return ""
+    more = f" (and on {len(at) - 1} more ranks)" if len(at) > 1 else ""
+    where = f"rank {at[0]['rank']}: " if len(step["ranks"]) > 1 else ""
+    return one_line(f"{where}{at[0]['divergence']}{more}")
 
 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def log(run: str, as_json: bool) -> int:
-    """List the committed steps of a history with their sizes."""
+    """List the committed steps of a history: sizes, how long capture held up the application, where it diverged."""
     history = _core.open_history(checked_path(run))
     if as_json:
         print(json.dumps(history, indent=1))
         return 0
     out = console()
+    part = history["local_part"]
+    kind = "history" if part is None else f"rank {part}'s part, on a node-local tier, of a history"
     tolerance = f"atol {history['atol']:g}" + (f", rtol {history['rtol']:g}" if history["rtol"] else "")
     bits, chunk = history["residue_bits"], history["chunk_bytes"] // 1024
     out.print(
         one_line(
-            f"history {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history['digest']} digests"
+            f"{kind} {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history['digest']} digests"
         ),
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("step", "ranks", "data", "metadata", "share"):
+    diverged = any(r["divergence"] for step in history["steps"] for r in step["ranks"])
+    for column in ("step", "ranks", "data", "metadata", "share", "blocked"):
         table.add_column(column, justify="right")
+    if diverged:
+        table.add_column("not equal to the reference")
     total_data = total_metadata = 0
     for step in history["steps"]:
         data = sum(r["data_bytes"] for r in step["ranks"])
@@ -42,10 +59,22 @@ def log(run: str, as_json: bool) -> int:
         total_data += data
         total_metadata += metadata
         share = f"{100 * metadata / data:.3g}%" if data else ""
-        table.add_row(str(step["step"]), str(len(step["ranks"])), byte_size(data), byte_size(metadata), share)
+        # The application goes on when its slowest rank does.
+        blocked = max((r["blocked_seconds"] for r in step["ranks"]), default=0.0)
+        row = [
+            str(step["step"]),
+            str(len(step["ranks"])),
+            byte_size(data),
+            byte_size(metadata),
+            share,
+            f"{blocked:.2g} s",
+        ]
+        table.add_row(*row, *([Text(_divergence(step))] if diverged else []))
     out.print(table)
     if history["torn"]:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
+    if history["incomplete"]:
+        out.print(f"note: {incomplete_note(history['incomplete'])}", soft_wrap=True)
     out.print(
         f"{len(history['steps'])} steps, {byte_size(total_data)} of data, {byte_size(total_metadata)} of metadata"
     )

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from .. import _core
 from ..errors import one_line
-from ..report.text import byte_size
+from ..provenance import read_provenance
+from ..report.text import byte_size, print_provenance
 from ..subject import FieldRef, open_subject
 from .common import console, format_dict, format_options
 
@@ -144,6 +145,9 @@ def show(
             soft_wrap=True,
         )
         out.print(table)
+    provenance = read_provenance(subject.settings or {})
+    if provenance is not None:
+        print_provenance(out, provenance)
     for note in subject.notes:
         out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
     return 0

@@ -34,6 +34,17 @@ def field_document(f: FieldComparison) -> dict:
     return d
 
 
+def _provenance(c: Comparison) -> dict | None:
+    """Of both runs, and where they differ; None where a run says nothing of its conditions."""
+    if c.provenance_a is None or c.provenance_b is None or c.conditions is None:
+        return None
+    return {
+        "differences": [d._asdict() for d in c.conditions],
+        "a": c.provenance_a.facts(),
+        "b": c.provenance_b.facts(),
+    }
+
+
 def document(c: Comparison) -> dict:
     """All facts of a comparison."""
     return _plain(
@@ -54,6 +65,7 @@ def document(c: Comparison) -> dict:
             "device_seconds": c.device_seconds,
             "not_compared": c.not_compared,
             "notes": c.notes,
+            "provenance": _provenance(c),
         }
     )
 

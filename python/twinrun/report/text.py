@@ -10,10 +10,14 @@ from rich.text import Text
 
 from ..comparison import Comparison, FieldComparison
 from ..errors import one_line
+from ..provenance import Provenance
 
-__all__ = ["byte_size", "number", "print_comparison", "verdict_line"]
+__all__ = ["byte_size", "number", "print_comparison", "print_provenance", "verdict_line"]
 
 MOST_ROWS = 40
+MOST_CONDITIONS = 8
+_LONGEST_FACT = 200  # characters of a table's cell
+_LONGEST_LABEL = 24
 _BAR = 16
 
 
@@ -157,7 +161,54 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
         console.print(Text(one_line(device)), style="dim", soft_wrap=True)
     if details:
         _details(console, c)
+    _conditions(console, c)
     console.print(Text(verdict_line(c), style="bold green" if c.same else "bold red"), soft_wrap=True)
+
+
+def _facts_table(*columns: str) -> Table:
+    table = Table(
+        box=None, pad_edge=False, show_header=bool(columns), header_style="dim", padding=(0, 2, 0, 0)
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _conditions(console: Console, c: Comparison) -> None:
+    """In what the conditions of the runs differ: all that can explain a difference, a line where there is none to explain."""
+    found = c.conditions
+    if found is None:
+        return
+    if not found:
+        if not c.same:
+            console.print("conditions: the runs recorded no difference", style="dim")
+        return
+    if c.same:
+        names = ", ".join(d.name for d in found[:MOST_CONDITIONS])
+        more = f" and {len(found) - MOST_CONDITIONS} more" if len(found) > MOST_CONDITIONS else ""
+        console.print(Text(one_line(f"conditions that differ: {names}{more}")), style="dim", soft_wrap=True)
+        return
+    sides = [
+        one_line(run if len(run) <= _LONGEST_LABEL else "…" + run[1 - _LONGEST_LABEL :]) for run in (c.a, c.b)
+    ]
+    table = _facts_table("conditions that differ", "", *sides)
+    for d in found[:MOST_CONDITIONS]:
+        table.add_row(*(Text(one_line(t, _LONGEST_FACT)) for t in (d.group, d.name, d.a, d.b)))
+    console.print(table)
+    if len(found) > MOST_CONDITIONS:
+        console.print(f"… and {len(found) - MOST_CONDITIONS} more: --json has all", style="dim")
+
+
+def print_provenance(console: Console, p: Provenance) -> None:
+    """Prints under which conditions a run ran."""
+    of = [_count(len(p.ranks), "rank")] + ([_count(p.sessions, "session")] if p.sessions > 1 else [])
+    console.print(f"provenance ({', '.join(of)})", style="dim")
+    table = _facts_table()
+    for group, facts in p.facts().items():
+        for at, (name, value) in enumerate(facts.items()):
+            cells = ("" if at else group, name, value)
+            table.add_row(*(Text(one_line(t)) for t in cells))
+    console.print(table)
 
 
 def _device_line(c: Comparison) -> str:

@@ -1,0 +1,76 @@
+"""twinrun flush LOCAL"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from .. import _core
+from ..errors import MissingFile, TwinrunError, one_line
+from ..formats.folder import is_history
+from ..report.text import byte_size
+from ..settings import checked_path
+from .common import console
+
+
+def _parts(path: str) -> list[str]:
+    """Folders of ranks: this one, or those in it. Lower ranks first: rank 0 makes the history."""
+    if not os.path.isdir(path):
+        raise MissingFile(
+            "no such folder", where=path, fix="name a rank's folder of the local tier, or the folder of all"
+        )
+    if is_history(path):
+        return [path]
+    with os.scandir(path) as entries:
+        found = sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
+    if not found:
+        raise MissingFile(
+            "no part of a history", where=path, fix="name the folder that a run had as its local tier"
+        )
+    return found
+
+
+def _flush(path: str, history: str | None) -> bool:
+    """Brings one rank's steps over, and says so. Whether all came."""
+    facts = _core.open_history(path)
+    if facts["local_part"] is None:
+        raise TwinrunError(
+            "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
+        )
+    to = checked_path(history or facts["to"])
+    steps, size, lost = _core.flush(path, to)
+    here = len(facts["steps"]) - steps - len(lost)
+    before = f", {here} were there already" if here else ""
+    console().print(
+        one_line(f"rank {facts['local_part']}: {steps} steps, {byte_size(size)} -> {to}{before}"),
+        soft_wrap=True,
+    )
+    for step, why in lost:
+        print(
+            f"twinrun: {one_line(f'{path}: step {step} could not be brought over: {why}')}", file=sys.stderr
+        )
+    return not lost
+
+
+@click.command()
+@click.argument("local", type=click.Path())
+@click.option(
+    "--to", "history", type=click.Path(), default=None, metavar="HISTORY",
+    help="The history; by default the one that the run was captured into.",
+)  # fmt: skip
+def flush(local: str, history: str | None) -> int:
+    """Bring steps that a run left on a node-local tier to their history.
+
+    LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however it ended.
+    Every byte is checked on the way; steps that are damaged stay where they are. Exit status: 0 all is there, 2 not.
+    """
+    done = True
+    for path in _parts(checked_path(local)):
+        try:
+            done = _flush(path, history) and done
+        except TwinrunError as e:  # other ranks' steps need not wait for this one's
+            print(f"twinrun: {e}", file=sys.stderr)
+            done = False
+    return 0 if done else 2

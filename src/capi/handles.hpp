@@ -1,0 +1,27 @@
+// What the opaque types of the C interface are.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "capture/session.hpp"
+#include "twinrun/twinrun.h"
+
+struct twr_settings {
+    twinrun::SessionSettings values;
+};
+
+struct twr_run {
+    // Before the session, which uses these to its end.
+    std::unique_ptr<twinrun::Comm> comm;
+    std::mutex mutex;  // of the callback, and held while it runs: once it was replaced, nobody is in it
+    twr_divergence_callback callback = nullptr;
+    void* context = nullptr;
+    std::unique_ptr<twinrun::Session> session;
+    bool stop_on_divergence = false;
+    std::optional<twinrun::CaptureReport> last;
+    // Lost steps that no call has told of yet: TWR_DIVERGED goes before them.
+    std::vector<twinrun::LostStep> untold;
+};

@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "capi/array.hpp"
+#include "capi/comm.hpp"
+#include "capi/handles.hpp"
+#include "capi/status.hpp"
+
+using namespace twinrun;
+using namespace twinrun::capi;
+
+namespace {
+
+// ---- open ----
+
+// What TWINRUN_SETTINGS names goes on top of what the application set: a reference or a tolerance changes without a compiler.
+Result<SessionSettings> complete(const twr_settings* given_settings) {
+    SessionSettings settings;
+    if (given_settings != nullptr) settings = given_settings->values;
+    if (const char* path = std::getenv("TWINRUN_SETTINGS"); path != nullptr && *path != '\0') {
+        auto loaded = settings.load(path);
+        if (!loaded) return std::move(loaded).error().at("TWINRUN_SETTINGS");
+    }
+    if (settings.provenance.empty()) settings.provenance = collect_provenance();
+    return settings;
+}
+
+// From any thread. What the application throws goes no further: the caller may be a thread of ours.
+void tell(twr_run& run, const Divergence& d) {
+    const twr_divergence shown{sizeof(twr_divergence), d.step,   d.rank,          d.field.c_str(),
+                               d.first_item,           d.chunks, d.chunks_in_all, d.reason.c_str()};
+    const std::lock_guard guard(run.mutex);
+    if (run.callback == nullptr) return;
+    try {
+        run.callback(&shown, run.context);
+    } catch (...) {
+    }
+}
+
+// comm: checked. Every rank comes here, also one that cannot go on: the others would wait for it.
+Result<std::unique_ptr<twr_run>> open(const char* path, const twr_settings* given_settings,
+                                      std::unique_ptr<Comm> comm, Result<> arguments) {
+    std::unique_ptr<twr_run> run(new (std::nothrow) twr_run);
+    auto settings = caught([&]() -> Result<SessionSettings> {
+        TWR_CHECK(arguments);
+        if (run == nullptr) throw std::bad_alloc();
+        return complete(given_settings);
+    });
+    std::int64_t all_well = settings.ok() ? 1 : 0;
+    TWR_CHECK(comm->minimum({&all_well, 1}));
+    if (!settings) return std::move(settings).error();
+    if (all_well == 0) {
+        return Error{ErrorCode::other_rank,
+                     "another rank cannot begin, and its message says why: no rank began"};
+    }
+    run->stop_on_divergence = settings->stop_on_divergence;
+    run->comm = std::move(comm);
+    TWR_TRY(run->session, Session::open(posix_file_system(), *run->comm, path, std::move(settings).value()));
+    run->session->on_divergence([told = run.get()](const Divergence& d) { tell(*told, d); });
+    return run;
+}
+
+Result<> check_open(twr_run** run, const char* path) {
+    TWR_CHECK(given(run, "run"));
+    return given(path, "path");
+}
+
+// ---- capture ----
+
+// TWR_STEP_LOST and its message, once for every lost step.
+twr_status told(const char* function, twr_run& run) {
+    if (run.untold.empty()) return TWR_OK;
+    constexpr std::size_t kMostNamed = 8;
+    std::string text = function;
+    text += run.untold.size() == 1 ? ": step " : ": steps ";
+    for (std::size_t i = 0; i < run.untold.size() && i < kMostNamed; ++i) {
+        text += (i == 0 ? "" : ", ") + std::to_string(run.untold[i].step);
+    }
+    if (run.untold.size() > kMostNamed)
+        text += " and " + std::to_string(run.untold.size() - kMostNamed) + " more";
+    text +=
+        (run.untold.size() == 1 ? " is lost: " : " are lost; the first: ") + run.untold.front().error.message;
+    set_message(text);
+    run.untold.clear();
+    return TWR_STEP_LOST;
+}
+
+void keep(twr_run& run, const std::vector<LostStep>& lost) {
+    run.untold.insert(run.untold.end(), lost.begin(), lost.end());
+}
+
+Result<twr_status> capture(const char* function, twr_run& run, std::int64_t step,
+                           std::span<const std::string> names) {
+    TWR_TRY(CaptureReport report, run.session->capture(step, names));
+    keep(run, report.lost);
+    run.last = std::move(report);
+    if (run.last->divergence && run.stop_on_divergence) {
+        set_message(std::string(function) + ": step " + std::to_string(step) +
+                    " differs from the reference: " + describe(*run.last->divergence));
+        return TWR_DIVERGED;  // lost steps are told by the next call
+    }
+    return told(function, run);
+}
+
+Result<std::vector<std::string>> named(const char* const* names, std::size_t count, const char* instead) {
+    TWR_CHECK(given(names, "names"));
+    if (count == 0) {
+        return Error{ErrorCode::invalid_argument,
+                     std::string("count is 0: ") + instead + " takes all protected arrays"};
+    }
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (names[i] == nullptr) {
+            return Error{ErrorCode::invalid_argument, "names[" + std::to_string(i) + "] is NULL"};
+        }
+        all.emplace_back(names[i]);
+    }
+    return all;
+}
+
+}  // namespace
+
+extern "C" {
+
+int twr_open(twr_run** run, const char* path, const twr_settings* settings) {
+    return answer("twr_open", [&]() -> Result<twr_status> {
+        if (run != nullptr) *run = nullptr;
+        TWR_TRY(auto opened, open(path, settings, std::make_unique<SelfComm>(), check_open(run, path)));
+        *run = opened.release();
+        return TWR_OK;
+    });
+}
+
+int twr_open_comm(twr_run** run, const char* path, const twr_settings* settings, const twr_comm* comm) {
+    return answer("twr_open_comm", [&]() -> Result<twr_status> {
+        if (run != nullptr) *run = nullptr;
+        TWR_CHECK(given(comm, "comm"));
+        std::unique_ptr<ApplicationComm> owned(new (std::nothrow) ApplicationComm(*comm));
+        if (owned == nullptr) {
+            ApplicationComm released(*comm);
+            throw std::bad_alloc();
+        }
+        TWR_CHECK(owned->check());
+        TWR_TRY(auto opened, open(path, settings, std::move(owned), check_open(run, path)));
+        *run = opened.release();
+        return TWR_OK;
+    });
+}
+
+int twr_close(twr_run* run) {
+    return answer("twr_close", [&]() -> Result<twr_status> {
+        if (run == nullptr) return TWR_OK;
+        const std::unique_ptr<twr_run> ended(run);
+        TWR_TRY(const std::vector<LostStep> lost, run->session->close());
+        keep(*run, lost);
+        return told("twr_close", *run);
+    });
+}
+
+int twr_protect(twr_run* run, const char* name, void* data, int dtype, int dimensions,
+                const uint64_t* shape) {
+    return answer("twr_protect", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        twr_array array = TWR_ARRAY_INIT;
+        array.name = name;
+        array.data = data;
+        array.dtype = dtype;
+        array.dimensions = dimensions;
+        array.shape = shape;
+        TWR_TRY(CapturedField field, captured_field(&array));
+        TWR_CHECK(run->session->protect(std::move(field)));
+        return TWR_OK;
+    });
+}
+
+int twr_protect_array(twr_run* run, const twr_array* array) {
+    return answer("twr_protect_array", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_TRY(CapturedField field, captured_field(array));
+        TWR_CHECK(run->session->protect(std::move(field)));
+        return TWR_OK;
+    });
+}
+
+int twr_unprotect(twr_run* run, const char* name) {
+    return answer("twr_unprotect", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(name, "name"));
+        TWR_CHECK(run->session->unprotect(name));
+        return TWR_OK;
+    });
+}
+
+int twr_capture(twr_run* run, int64_t step) {
+    return answer("twr_capture", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        return capture("twr_capture", *run, step, {});
+    });
+}
+
+int twr_capture_some(twr_run* run, int64_t step, const char* const* names, size_t count) {
+    return answer("twr_capture_some", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_TRY(const auto wanted, named(names, count, "twr_capture"));
+        return capture("twr_capture_some", *run, step, wanted);
+    });
+}
+
+int twr_wait(twr_run* run) {
+    return answer("twr_wait", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_TRY(const std::vector<LostStep> lost, run->session->wait());
+        keep(*run, lost);
+        return told("twr_wait", *run);
+    });
+}
+
+int twr_last_report(const twr_run* run, twr_report* report) {
+    return answer("twr_last_report", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(report, "report"));
+        const std::size_t size = report->size;
+        TWR_CHECK(check_size(size, sizeof(twr_report), offsetof(twr_report, seconds), "twr_report"));
+        if (!run->last) return Error{ErrorCode::not_found, "nothing has been captured yet"};
+        twr_report filled{};
+        filled.size = size;
+        filled.step = run->last->step;
+        filled.seconds = run->last->seconds;
+        filled.waited_seconds = run->last->waited_seconds;
+        filled.data_bytes = run->last->data_bytes;
+        filled.staged_bytes = run->last->staged_bytes;
+        filled.diverged = run->last->divergence ? 1 : 0;
+        const SessionFacts facts = run->session->facts();
+        filled.pending_steps = facts.captured - std::min(facts.captured, facts.committed + facts.lost);
+        std::memset(report, 0, size);
+        std::memcpy(report, &filled, std::min(size, sizeof filled));
+        return TWR_OK;
+    });
+}
+
+int twr_latest(twr_run* run, int64_t not_after, int64_t* step) {
+    return answer("twr_latest", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(step, "step"));
+        TWR_TRY(const auto latest, run->session->latest(not_after));
+        if (!latest) {
+            return Error{
+                ErrorCode::not_found,
+                run->session->path() + ": every rank has completed no step" +
+                    (not_after == INT64_MAX ? std::string() : " up to " + std::to_string(not_after))};
+        }
+        *step = *latest;
+        return TWR_OK;
+    });
+}
+
+int twr_stored_bytes(twr_run* run, int64_t step, const char* name, uint64_t* bytes) {
+    return answer("twr_stored_bytes", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(name, "name"));
+        TWR_CHECK(given(bytes, "bytes"));
+        TWR_TRY(const FieldMetadata field, run->session->stored_field(step, name));
+        *bytes = field.data_bytes();
+        return TWR_OK;
+    });
+}
+
+int twr_restore(twr_run* run, int64_t step) {
+    return answer("twr_restore", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(run->session->restore(step));
+        return TWR_OK;
+    });
+}
+
+int twr_restore_some(twr_run* run, int64_t step, const char* const* names, size_t count) {
+    return answer("twr_restore_some", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_TRY(const auto wanted, named(names, count, "twr_restore"));
+        TWR_CHECK(run->session->restore(step, wanted));
+        return TWR_OK;
+    });
+}
+
+int twr_on_divergence(twr_run* run, twr_divergence_callback callback, void* context) {
+    return answer("twr_on_divergence", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        const std::lock_guard guard(run->mutex);
+        run->callback = callback;
+        run->context = context;
+        return TWR_OK;
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,117 @@
+#include "capi/status.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+namespace twinrun::capi {
+
+namespace {
+
+static_assert(TWR_ERROR_INVALID_ARGUMENT == static_cast<int>(ErrorCode::invalid_argument));
+static_assert(TWR_ERROR_NOT_FOUND == static_cast<int>(ErrorCode::not_found));
+static_assert(TWR_ERROR_IO == static_cast<int>(ErrorCode::io));
+static_assert(TWR_ERROR_NO_SPACE == static_cast<int>(ErrorCode::no_space));
+static_assert(TWR_ERROR_DAMAGED == static_cast<int>(ErrorCode::damaged));
+static_assert(TWR_ERROR_UNSUPPORTED == static_cast<int>(ErrorCode::unsupported));
+static_assert(TWR_ERROR_STALE == static_cast<int>(ErrorCode::stale));
+static_assert(TWR_ERROR_MISMATCH == static_cast<int>(ErrorCode::mismatch));
+static_assert(TWR_ERROR_OUT_OF_MEMORY == static_cast<int>(ErrorCode::out_of_memory));
+static_assert(TWR_ERROR_INTERRUPTED == static_cast<int>(ErrorCode::interrupted));
+static_assert(TWR_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal));
+static_assert(TWR_ERROR_OTHER_RANK == static_cast<int>(ErrorCode::other_rank));
+
+// Not a std::string: a run that a static object closes still needs it, when the thread's objects are gone already.
+constexpr std::size_t kLongest = 4096;
+thread_local char message[kLongest] = "";
+
+void append(std::size_t& at, const char* text, std::size_t length) noexcept {
+    const std::size_t taken = std::min(length, kLongest - 1 - at);
+    std::memcpy(message + at, text, taken);
+    at += taken;
+    message[at] = '\0';
+    if (taken < length) std::memcpy(message + kLongest - 4, "...", 4);
+}
+
+}  // namespace
+
+void set_message(const std::string& text) noexcept {
+    std::size_t at = 0;
+    append(at, text.data(), text.size());
+}
+
+int failed(const char* function, const Error& error) noexcept {
+    std::size_t at = 0;
+    append(at, function, std::strlen(function));
+    append(at, ": ", 2);
+    append(at, error.message.data(), error.message.size());
+    return static_cast<int>(error.code);
+}
+
+Error handled_exception() noexcept {
+    // A message that fits a std::string without allocation: memory may be what is missing.
+    static_assert(sizeof "out of memory" <= 15);
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "out of memory"};
+    } catch (const std::length_error&) {
+        return Error{ErrorCode::out_of_memory, "out of memory"};
+    } catch (const std::exception& e) {
+        try {
+            return Error{ErrorCode::internal, std::string("an exception, a defect in twinrun: ") + e.what()};
+        } catch (...) {
+            return Error{ErrorCode::out_of_memory, "out of memory"};
+        }
+    } catch (...) {
+        return Error{ErrorCode::internal, "an exception"};
+    }
+}
+
+Result<> given(const void* argument, const char* name) {
+    if (argument != nullptr) return success();
+    return Error{ErrorCode::invalid_argument, std::string(name) + " is NULL"};
+}
+
+}  // namespace twinrun::capi
+
+extern "C" {
+
+const char* twr_error_message(void) { return twinrun::capi::message; }
+
+int twr_fail(int status, const char* message) {
+    using twinrun::capi::kLongest;
+    const std::size_t length = message == nullptr ? 0 : std::strlen(message);
+    char* own = twinrun::capi::message;
+    std::memmove(own, message == nullptr ? own : message,
+                 std::min(length, kLongest - 1));  // it may be the same
+    own[std::min(length, kLongest - 1)] = '\0';
+    return status;
+}
+
+const char* twr_status_name(int status) {
+    switch (status) {
+        case TWR_OK: return "TWR_OK";
+        case TWR_ERROR_INVALID_ARGUMENT: return "TWR_ERROR_INVALID_ARGUMENT";
+        case TWR_ERROR_NOT_FOUND: return "TWR_ERROR_NOT_FOUND";
+        case TWR_ERROR_IO: return "TWR_ERROR_IO";
+        case TWR_ERROR_NO_SPACE: return "TWR_ERROR_NO_SPACE";
+        case TWR_ERROR_DAMAGED: return "TWR_ERROR_DAMAGED";
+        case TWR_ERROR_UNSUPPORTED: return "TWR_ERROR_UNSUPPORTED";
+        case TWR_ERROR_STALE: return "TWR_ERROR_STALE";
+        case TWR_ERROR_MISMATCH: return "TWR_ERROR_MISMATCH";
+        case TWR_ERROR_OUT_OF_MEMORY: return "TWR_ERROR_OUT_OF_MEMORY";
+        case TWR_ERROR_INTERRUPTED: return "TWR_ERROR_INTERRUPTED";
+        case TWR_ERROR_INTERNAL: return "TWR_ERROR_INTERNAL";
+        case TWR_ERROR_OTHER_RANK: return "TWR_ERROR_OTHER_RANK";
+        case TWR_DIVERGED: return "TWR_DIVERGED";
+        case TWR_STEP_LOST: return "TWR_STEP_LOST";
+        default: return "not a twr_status";
+    }
+}
+
+const char* twr_version(void) { return TWINRUN_VERSION; }
+
+}  // extern "C"

@@ -1,0 +1,194 @@
+#include "capture/device_stage.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "compare/device_array.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;  // of arrays in device memory
+
+std::size_t room_for(const DeviceArray& array) {
+    return round_up(array.items() * item_bytes(array.dtype), kAlignment);
+}
+
+}  // namespace
+
+DeviceStage::~DeviceStage() {
+    {
+        const std::lock_guard guard(mutex_);
+        stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* const> fields,
+                                                std::span<const DeviceArray* const> arrays, bool keep_data,
+                                                double& waited) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        if (keep_data) {
+            bytes += room_for(*arrays[i]);
+            continue;
+        }
+        for (const Section section : {Section::tree, Section::fine, Section::residues})
+            bytes += round_up(fields[i]->section_bytes(section), kAlignment);
+    }
+    if (bytes > limit_) return nullptr;
+    {
+        std::unique_lock lock(mutex_);
+        try {
+            if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+        } catch (const std::exception&) {
+            return nullptr;  // nobody to bring it on
+        }
+        const auto fits = [&] { return used_ + bytes <= limit_; };
+        if (!fits()) {
+            const auto start = std::chrono::steady_clock::now();
+            changed_.wait(lock, fits);
+            waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        }
+        used_ += bytes;
+    }
+    std::shared_ptr<StagedArrays> staged;
+    try {
+        staged = fill(fields, arrays, keep_data);
+    } catch (const std::exception&) {  // not enough memory
+    }
+    const std::lock_guard guard(mutex_);
+    if (staged != nullptr) {
+        staged->bytes = bytes;
+    } else {
+        used_ -= bytes;
+    }
+    return staged;
+}
+
+std::shared_ptr<StagedArrays> DeviceStage::fill(std::span<const FieldMetadata* const> fields,
+                                                std::span<const DeviceArray* const> arrays, bool keep_data) {
+    std::shared_ptr<StagedArrays> staged;
+    if (keep_data) {
+        if (auto copied = copy(arrays)) staged = std::move(copied).value();
+    } else {
+        // A sketch belongs to one device; arrays on several are taken one device after the other.
+        auto made = std::make_shared<StagedArrays>();
+        std::vector<std::optional<DeviceSketch>> of_each(arrays.size());
+        std::map<int, std::vector<std::size_t>> on;
+        for (std::size_t i = 0; i < arrays.size(); ++i)
+            on[arrays[i]->device].push_back(i);
+        bool all = true;
+        for (const auto& [device, numbers] : on) {
+            std::vector<const FieldMetadata*> own_fields;
+            std::vector<const DeviceArray*> own_arrays;
+            for (const std::size_t i : numbers) {
+                own_fields.push_back(fields[i]);
+                own_arrays.push_back(arrays[i]);
+            }
+            auto built = DeviceSketch::build(own_fields, own_arrays);
+            all = all && built.ok();
+            for (std::size_t k = 0; built && k < numbers.size(); ++k)
+                of_each[numbers[k]] = std::move((*built)[k]);
+        }
+        if (all) {
+            for (auto& sketch : of_each)
+                made->sketches.push_back(std::move(*sketch));
+            staged = std::move(made);
+        }
+    }
+    return staged;
+}
+
+Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceArray* const> arrays) {
+    const DeviceRuntime* runtime = device_runtime();
+    const DeviceElementKernels* elements = device_element_kernels();
+    if (runtime == nullptr || elements == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    auto staged = std::make_shared<StagedArrays>();
+    std::map<int, std::size_t> room;
+    for (const DeviceArray* array : arrays)
+        room[array->device] += room_for(*array);
+    for (const auto& [device, bytes] : room) {
+        DeviceMemory memory(device);
+        {
+            const std::lock_guard guard(mutex_);
+            auto& free = free_[device];
+            const auto fits = std::find_if(free.begin(), free.end(),
+                                           [&, n = bytes](const DeviceMemory& m) { return m.bytes() >= n; });
+            if (fits != free.end()) {
+                memory = std::move(*fits);
+                free.erase(fits);
+            } else {
+                free.clear();  // of the same steps as they were before they grew
+            }
+        }
+        TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kAlignment)));
+        staged->memory.emplace(device, std::move(memory));
+    }
+    std::map<int, DeviceStream> streams;
+    std::map<int, std::size_t> used;
+    for (const DeviceArray* array : arrays) {
+        auto stream = streams.find(array->device);
+        if (stream == streams.end()) {
+            TWR_TRY(DeviceStream made, DeviceStream::create(array->device));
+            stream = streams.emplace(array->device, std::move(made)).first;
+        }
+        TWR_CHECK(stream->second.follow(array->stream));
+        std::byte* const to = staged->memory.at(array->device).data() + used[array->device];
+        used[array->device] += room_for(*array);
+        const std::uint64_t items = array->items();
+        if (items != 0 && array->dense()) {
+            TWR_CHECK(to_result(runtime->copy(array->device, to, array->data, items * item_bytes(array->dtype),
+                                              stream->second.get())));
+        } else if (items != 0) {
+            TWR_CHECK(to_result(
+                elements->gather(array->device, gather_of(*array, 0, items, to), stream->second.get())));
+        }
+        DeviceArray copy = *array;
+        copy.data = to;
+        copy.strides.clear();
+        copy.swap = false;
+        copy.stream = nullptr;  // all work is done before anybody looks
+        staged->copies.push_back(std::move(copy));
+    }
+    for (auto& [device, stream] : streams)
+        TWR_CHECK(stream.wait());
+    return staged;
+}
+
+void DeviceStage::hand_over(std::shared_ptr<StagedArrays> staged, std::function<void()> work) {
+    {
+        const std::lock_guard guard(mutex_);
+        tasks_.push_back({std::move(staged), std::move(work)});
+    }
+    changed_.notify_all();
+}
+
+void DeviceStage::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+        if (tasks_.empty()) return;
+        Task task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        task.work();
+        task.staged->sketches.clear();
+        lock.lock();
+        used_ -= task.staged->bytes;
+        try {
+            for (auto& [device, memory] : task.staged->memory)
+                free_[device].push_back(std::move(memory));
+        } catch (const std::exception&) {  // then it is given back to the device
+        }
+        task = {};
+        changed_.notify_all();
+    }
+}
+
+}  // namespace twinrun

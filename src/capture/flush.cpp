@@ -1,0 +1,213 @@
+#include "capture/flush.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <vector>
+
+#include "base/aligned.hpp"
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "compare/build.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kCopyBytes = 8 << 20;
+
+// One file, under a temporary name. check(offset, bytes) sees every byte in order.
+template <class Check>
+Result<std::unique_ptr<OutputFile>> copy_file(FileSystem& system, InputFile& from, const std::string& to,
+                                              Check&& check) {
+    TWR_TRY(auto output, system.create(to, from.size()));
+    // Aligned, so that it may go around the page cache.
+    const auto room = static_cast<std::size_t>(std::min<std::uint64_t>(kCopyBytes, from.size()));
+    AlignedBytes memory;
+    std::byte* const buffer = memory.reserve(room);
+    for (std::uint64_t at = 0; at < from.size(); at += room) {
+        const auto part = std::span(buffer, std::min<std::uint64_t>(room, from.size() - at));
+        TWR_CHECK(from.read_at(at, part));
+        TWR_CHECK(check(at, std::span<const std::byte>(part)));
+        TWR_CHECK(output->write_at(at, part));
+    }
+    TWR_CHECK(output->sync());
+    TWR_CHECK(output->close());
+    return output;
+}
+
+// Checks data bytes that come in order against the sums of the fields that they belong to.
+class DataCheck {
+   public:
+    static Result<DataCheck> create(MetadataFile& metadata) {
+        DataCheck check(metadata);
+        for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
+            const FieldMetadata& field = metadata.directory().fields[f];
+            if (field.extents.empty() || field.place(Section::data_sums).length == 0) continue;
+            std::vector<std::uint64_t> sums(field.place(Section::data_sums).length / 8);
+            TWR_CHECK(metadata.read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+            const std::uint64_t begin = field.extents[0].offset;
+            const std::uint64_t end = begin + field.data_bytes();
+            for (std::size_t i = 0; i < sums.size(); ++i) {
+                const std::uint64_t first = begin + i * kDataSumBytes;
+                std::uint64_t sum = sums[i];
+                if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
+                check.parts_.push_back({first, std::min<std::uint64_t>(first + kDataSumBytes, end), sum, f});
+            }
+        }
+        std::sort(check.parts_.begin(), check.parts_.end(),
+                  [](const Part& x, const Part& y) { return x.begin < y.begin; });
+        return check;
+    }
+    Result<> operator()(std::uint64_t offset, std::span<const std::byte> bytes) {
+        const std::uint64_t end = offset + bytes.size();
+        while (at_ < parts_.size() && parts_[at_].begin < end) {
+            const Part& part = parts_[at_];
+            const std::uint64_t from = std::max(part.begin, offset);
+            const std::uint64_t to = std::min(part.end, end);
+            sum_->update(bytes.subspan(from - offset, to - from));
+            if (to != part.end) break;
+            if (sum_->value() != part.sum) {
+                return Error{ErrorCode::damaged,
+                             "damaged: field '" + metadata_->directory().fields[part.field].name +
+                                 "', bytes from " + std::to_string(part.begin) +
+                                 " on are not those that were captured"};
+            }
+            sum_ = std::make_unique<StreamingChecksum>();
+            ++at_;
+        }
+        return success();
+    }
+    [[nodiscard]] bool complete() const { return at_ == parts_.size(); }
+
+   private:
+    struct Part {
+        std::uint64_t begin;
+        std::uint64_t end;
+        std::uint64_t sum;
+        std::size_t field;
+    };
+    explicit DataCheck(MetadataFile& metadata) : metadata_(&metadata) {}
+    MetadataFile* metadata_;
+    std::vector<Part> parts_;
+    std::size_t at_ = 0;
+    std::unique_ptr<StreamingChecksum> sum_ = std::make_unique<StreamingChecksum>();
+};
+
+Result<> check_sections(MetadataFile& metadata) {
+    std::vector<std::byte> buffer;
+    for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const auto section = static_cast<Section>(s);
+            const std::uint64_t length = metadata.directory().fields[f].place(section).length;
+            for (std::uint64_t at = 0; at < length; at += kCopyBytes) {
+                buffer.resize(std::min<std::uint64_t>(kCopyBytes, length - at));
+                TWR_CHECK(metadata.read(f, section, at, buffer));
+            }
+        }
+    }
+    return success();
+}
+
+}  // namespace
+
+Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to) try {
+    FileSystem& system = to.system();
+    const fs::path source = fs::path(from) / entry.folder;
+    const fs::path target = fs::path(to.path()) / entry.folder;
+    TWR_TRY(const auto metadata, MetadataFile::open((source / entry.files.metadata).string()));
+    std::vector<std::byte> header(kHeaderBytes);
+    TWR_CHECK(metadata->file().read_at(0, header));
+    if (xxh3(header) != entry.files.header_checksum || metadata->file().size() != entry.files.metadata_bytes) {
+        return Error{ErrorCode::damaged, metadata->path() + ": is not the file that the journal names"};
+    }
+    TWR_CHECK(check_sections(*metadata));
+    struct Cleanup {
+        FileSystem& system;
+        std::vector<std::string> files;
+        bool armed = true;
+        ~Cleanup() {
+            for (const auto& file : files) {
+                if (armed) static_cast<void>(system.remove(file));
+            }
+        }
+    } cleanup{system, {}};
+    TWR_CHECK(system.make_folders(target.string()));
+    if (!entry.files.data.empty()) {
+        TWR_TRY(const auto data, InputFile::open((source / entry.files.data).string()));
+        if (data->size() != entry.files.data_bytes) {
+            return Error{ErrorCode::damaged,
+                         data->path() + ": damaged: " + std::to_string(data->size()) + " bytes, the journal says " +
+                             std::to_string(entry.files.data_bytes)};
+        }
+        TWR_TRY(DataCheck check, DataCheck::create(*metadata));
+        const std::string name = (target / entry.files.data).string();
+        cleanup.files = {name + ".tmp", name};
+        auto copied = copy_file(system, *data, name + ".tmp", check);
+        if (!copied) {
+            Error error = std::move(copied).error();
+            return error.code == ErrorCode::damaged ? std::move(error).at(data->path()) : error;
+        }
+        if (!check.complete())
+            return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
+        TWR_CHECK(system.rename(name + ".tmp", name));
+    }
+    const std::string name = (target / entry.files.metadata).string();
+    cleanup.files.insert(cleanup.files.end(), {name + ".tmp", name});
+    const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
+    TWR_CHECK(copy_file(system, metadata->file(), name + ".tmp", any));
+    TWR_CHECK(system.rename(name + ".tmp", name));
+    TWR_CHECK(system.sync_folder(target.string()));
+    cleanup.armed = false;
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to copy a step"};
+}
+
+Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
+                    std::mutex* mutex) {
+    const auto lock = [&] { return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>(); };
+    bool there = false;
+    {
+        const auto guard = lock();
+        const auto had = to.journal().steps.find(step);
+        there = to.has(step, entry);
+        // Committed already, and retention took its data meanwhile: it must not come back, and its files are not to be touched.
+        if (!there && had != to.journal().steps.end() && had->second.folder == entry.folder) return success();
+    }
+    if (!there) TWR_CHECK(copy_step(from, entry, to));
+    const auto guard = lock();
+    const HistoryWriter::Commit commit{step, entry};
+    return to.commit({&commit, 1});
+}
+
+Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
+                               const std::function<void(std::int64_t, const Error&)>& lost) {
+    FlushFacts facts;
+    for (const auto& [step, entry] : journal.steps) {
+        const auto had = to.journal().steps.find(step);
+        if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder))
+            continue;
+        const Result<> copied = flush_step(from, step, entry, to);
+        if (!copied) {
+            lost(step, copied.error());
+            continue;
+        }
+        ++facts.steps;
+        facts.bytes += entry.files.data_bytes + entry.files.metadata_bytes;
+    }
+    return facts;
+}
+
+Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
+                                const std::function<void(std::int64_t, const Error&)>& lost) {
+    TWR_TRY(const LocalHistory from, LocalHistory::read(local));
+    TWR_TRY(const auto to,
+            HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append));
+    return flush_steps(local, from.journal, *to, lost);
+}
+
+}  // namespace twinrun

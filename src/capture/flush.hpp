@@ -1,0 +1,36 @@
+// From one tier to the next: a rank's committed steps, file by file, every byte checked against its checksum on the way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "capture/history.hpp"
+
+namespace twinrun {
+
+// Copies the files of a rank's step out of the history `from`; they are synced under their final names, not yet committed.
+// After an error nothing is left of them. Data without checksums (of arrays on devices, whose bytes never were on the host)
+// is copied as it is.
+Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to);
+
+// Brings over and commits one step. mutex: held while `to` is used, not while files are copied; null: nobody else uses it.
+Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
+                    std::mutex* mutex = nullptr);
+
+struct FlushFacts {
+    std::uint64_t steps = 0;
+    std::uint64_t bytes = 0;
+};
+// Brings over and commits what `to` lacks of a journal's steps, in order. Steps that cannot be read, or that storage does
+// not take, are told to `lost` and left where they are; others follow.
+Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
+                               const std::function<void(std::int64_t, const Error&)>& lost);
+
+// The same for a rank's folder on a node-local tier (local_path), whoever wrote it and however it ended: the run may be dead,
+// and must not be alive. The history is made if it is not there.
+Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
+                                const std::function<void(std::int64_t, const Error&)>& lost);
+
+}  // namespace twinrun

@@ -1,0 +1,349 @@
+#include "capture/pipeline.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <span>
+#include <utility>
+
+namespace twinrun {
+
+Pipeline::Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost,
+                   Diverged diverged)
+    : tiers_(tiers),
+      ring_(ring),
+      heap_limit_(heap_limit),
+      lost_(std::move(lost)),
+      diverged_(std::move(diverged)) {
+    for (int i = 0; i < threads; ++i) {
+        try {
+            threads_.emplace_back([this] { run(); });
+        } catch (const std::exception&) {
+            if (i != 0) break;  // the system has no more: those that are there do the work
+            throw;
+        }
+    }
+}
+
+Pipeline::~Pipeline() {
+    drain();
+    {
+        const std::lock_guard guard(mutex_);
+        stopping_ = true;
+    }
+    work_.notify_all();
+    for (auto& thread : threads_)
+        thread.join();
+}
+
+void Pipeline::add(const std::shared_ptr<PendingStep>& step, double& waited) {
+    std::unique_lock lock(mutex_);
+    const auto fits = [&] { return heap_used_ == 0 || heap_used_ + step->heap_bytes <= heap_limit_; };
+    if (!fits()) {
+        const auto start = std::chrono::steady_clock::now();
+        settled_.wait(lock, fits);
+        waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    lock.unlock();
+    // Here and not where files are first needed: threads that wait for room would hold up earlier steps, whose commits make it.
+    const auto start = std::chrono::steady_clock::now();
+    step->place = tiers_.place(bytes_of(*step));
+    waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    try {
+        lock.lock();
+        steps_.push_back(step);
+        heap_used_ += step->heap_bytes;
+    } catch (const std::exception&) {
+        tiers_.abandon(step->place, step->folder);
+        throw;
+    }
+}
+
+// About, of its files.
+std::uint64_t Pipeline::bytes_of(const PendingStep& step) {
+    std::uint64_t bytes = step.layout->file_bytes + (64 << 10);
+    for (const FieldMetadata& field : step.layout->fields) {
+        for (std::size_t s = 0; s < kSections; ++s)
+            bytes += field.section_bytes(static_cast<Section>(s));
+    }
+    return bytes;
+}
+
+void Pipeline::hand_in(Load load) {
+    if (threads_.empty()) {
+        {
+            const std::lock_guard guard(mutex_);
+            ++load.step->handed_in;
+        }
+        AlignedBytes residues;
+        work(load, residues);
+        done(load.step);
+        return;
+    }
+    const auto step = load.step;
+    const std::byte* const block = load.block;
+    try {
+        const std::lock_guard guard(mutex_);
+        loads_.push_back(std::move(load));
+        ++step->handed_in;
+    } catch (const std::exception&) {
+        if (block != nullptr) ring_->release(block);
+        fail(*step, out_of_memory());
+        return;
+    }
+    work_.notify_one();
+}
+
+void Pipeline::seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error) {
+    if (error) fail(*step, std::move(*error));
+    bool complete = false;
+    bool left = false;
+    {
+        const std::lock_guard guard(mutex_);
+        step->sealed = true;
+        complete = step->done == step->handed_in;
+        // Another thread finishes it: storage must not hold up the application.
+        if (complete && !threads_.empty()) {
+            try {
+                Load last;
+                last.step = step;
+                loads_.push_back(std::move(last));
+                ++step->handed_in;
+                left = true;
+            } catch (const std::exception&) {  // no memory: then here
+            }
+        }
+    }
+    if (left) {
+        work_.notify_one();
+    } else if (complete) {
+        finish(*step);
+        commit_ready();
+    }
+}
+
+void Pipeline::drain() {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [&] { return steps_.empty() && !committing_; });
+}
+
+void Pipeline::fail(PendingStep& step, Error error) {
+    const std::lock_guard guard(step.error_mutex);
+    if (!step.error) step.error = std::move(error);
+    step.failed = true;
+}
+
+void Pipeline::prepare(PendingStep& step) {
+    std::call_once(step.prepared, [&] {
+        step.digests.clear();  // of an attempt that had not enough memory
+        step.digests.reserve(step.layout->fields.size());
+        // Checksums are of bytes that are kept.
+        for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
+            step.digests.emplace_back(step.layout->fields[i], step.layout->keep_data, step.layout->on_device[i]);
+    });
+}
+
+Result<> Pipeline::digest_slice(PendingStep& step, const Segment& segment, std::uint64_t slice,
+                                const ElementView& view, std::byte* residues) {
+    FieldDigests& digests = step.digests[segment.field];
+    digests.make(slice, view, residues);
+    if (step.check == nullptr) return success();
+    return step.check->slice(segment.field, digests, slice, digests.chunks(slice), residues);
+}
+
+Result<> Pipeline::digest(PendingStep& step, const Piece& piece, const std::byte* image, std::byte* residues) {
+    for (const Segment& segment : piece.segments) {
+        const FieldDigests& digests = step.digests[segment.field];
+        const DType dtype = digests.field().dtype;
+        const std::byte* at = image + segment.offset;
+        std::byte* to = residues + segment.residue_offset;
+        for (std::uint64_t s = segment.first_slice; s < segment.first_slice + segment.slices; ++s) {
+            TWR_CHECK(digest_slice(step, segment, s, dense_view(dtype, at), to));
+            at += digests.items(s) * item_bytes(dtype);
+            to += digests.residue_bytes(s);
+        }
+    }
+    return success();
+}
+
+Result<StepFiles*> Pipeline::files_of(PendingStep& step) {
+    const std::lock_guard guard(step.files_mutex);
+    if (step.files != nullptr) return step.files.get();
+    const std::uint64_t bytes = bytes_of(step);
+    for (;;) {
+        if (step.place.writer == nullptr) {
+            return Error{ErrorCode::no_space, "the step's " + std::to_string(bytes) +
+                                                  " bytes have no room on the node-local tier: raise local_limit"};
+        }
+        auto files = StepFiles::create(*step.place.writer, step.step, step.folder, step.layout);
+        if (files) {
+            step.files = std::move(files).value();
+            return step.files.get();
+        }
+        if (!step.place.local) return std::move(files).error();
+        step.place = tiers_.next_place(step.place, bytes, files.error().code);
+        if (step.place.writer == nullptr) return std::move(files).error();
+    }
+}
+
+void Pipeline::write(PendingStep& step, const Piece& piece, const std::byte* image, const std::byte* residues) {
+    if (step.failed) return;
+    const auto put = [&]() -> Result<> {
+        TWR_TRY(StepFiles * files, files_of(step));
+        if (image != nullptr && step.layout->keep_data)
+            TWR_CHECK(files->write_data(piece.offset, {image, piece.bytes}));
+        for (const Segment& segment : piece.segments) {
+            if (residues == nullptr || segment.residue_bytes == 0) continue;
+            TWR_CHECK(files->write_residues(segment.field,
+                                            step.digests[segment.field].residue_offset(segment.first_slice),
+                                            {residues + segment.residue_offset, segment.residue_bytes}));
+        }
+        return success();
+    };
+    if (auto put_down = put(); !put_down) fail(step, std::move(put_down).error());
+}
+
+void Pipeline::work(Load& load, AlignedBytes& residues) try {
+    PendingStep& step = *load.step;
+    if (!step.failed) prepare(step);
+    if (!step.failed && load.piece != nullptr) {
+        const std::byte* made = load.residues;
+        Result<> digested = success();
+        if (load.make_digests) {
+            std::byte* const to = residues.reserve(load.piece->residue_bytes);
+            digested = digest(step, *load.piece, load.image, to);
+            made = to;
+        } else if (load.make_sums) {
+            for (const Segment& segment : load.piece->segments) {
+                FieldDigests& digests = step.digests[segment.field];
+                const std::byte* at = load.image + segment.offset;
+                for (std::uint64_t s = segment.first_slice; s < segment.first_slice + segment.slices; ++s) {
+                    digests.sum(s, dense_view(digests.field().dtype, at));
+                    at += digests.items(s) * item_bytes(digests.field().dtype);
+                }
+            }
+        }
+        if (!digested) {
+            fail(step, std::move(digested).error());
+        } else {
+            write(step, *load.piece, load.image, made);
+        }
+    } else if (!step.failed && load.residues != nullptr) {
+        auto files = files_of(step);
+        Result<> written = success();
+        if (!files) {
+            written = std::move(files).error();
+        } else {
+            written = (*files)->write_residues(load.field, load.residue_offset, {load.residues, load.residue_bytes});
+        }
+        if (!written) fail(step, std::move(written).error());
+    }
+    if (load.block != nullptr) ring_->release(load.block);
+} catch (const std::exception&) {
+    fail(*load.step, out_of_memory());
+    if (load.block != nullptr) ring_->release(load.block);
+}
+
+void Pipeline::run() {
+    AlignedBytes residues;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        work_.wait(lock, [&] { return stopping_ || !loads_.empty(); });
+        if (loads_.empty()) return;
+        Load load = std::move(loads_.front());
+        loads_.pop_front();
+        lock.unlock();
+        work(load, residues);
+        done(load.step);
+        load = {};
+        lock.lock();
+    }
+}
+
+void Pipeline::done(const std::shared_ptr<PendingStep>& step) {
+    bool complete = false;
+    {
+        const std::lock_guard guard(mutex_);
+        complete = ++step->done == step->handed_in && step->sealed;
+    }
+    if (!complete) return;
+    finish(*step);
+    commit_ready();
+}
+
+// All is written: the rest of the files, synced under their final names. Nothing: the step failed.
+std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
+    if (step.failed) return std::nullopt;
+    prepare(step);
+    auto files = files_of(step);  // a step without elements has none yet
+    auto ready = files ? (*files)->finish(step.digests) : Result<RankStep>(std::move(files).error());
+    if (!ready) {
+        fail(step, std::move(ready).error());
+        return std::nullopt;
+    }
+    ready->files.blocked_seconds = step.blocked_seconds;
+    if (step.check != nullptr) {
+        if (!step.divergence && (step.divergence = step.check->result())) diverged_(*step.divergence);
+        if (step.divergence && log_divergence_) ready->files.divergence = describe(*step.divergence);
+    }
+    return std::move(ready).value();
+} catch (const std::exception&) {
+    fail(step, out_of_memory());
+    return std::nullopt;
+}
+
+void Pipeline::finish(PendingStep& step) {
+    auto ready = finish_files(step);
+    step.files.reset();
+    try {
+        if (step.failed) tiers_.abandon(step.place, step.folder);
+    } catch (const std::exception&) {  // its files stay until the next run begins
+    }
+    const std::lock_guard guard(mutex_);
+    if (!step.failed) step.ready = std::move(ready);
+    std::vector<FieldDigests>().swap(step.digests);
+    step.finished = true;
+}
+
+// Commits what is finished at the head of the line. One thread at a time; others leave theirs to it.
+void Pipeline::commit_ready() {
+    std::unique_lock lock(mutex_);
+    if (committing_) return;
+    committing_ = true;
+    while (!steps_.empty() && steps_.front()->finished) {
+        const auto first = steps_.front();
+        std::vector<std::shared_ptr<PendingStep>> batch;
+        std::vector<Tiers::Ready> ready;
+        std::size_t whole = 0;
+        try {
+            for (const auto& step : steps_) {
+                if (!step->finished) break;
+                batch.push_back(step);
+                if (step->ready) ready.push_back({step->step, step->place, *step->ready});
+                ++whole;
+            }
+        } catch (const std::exception&) {  // the rest in another turn
+            batch.resize(whole);
+        }
+        const std::size_t settled = std::max<std::size_t>(batch.size(), 1);
+        lock.unlock();
+        try {
+            if (batch.empty()) lost_(*first, out_of_memory());
+            for (const auto& step : batch) {
+                if (!step->ready) lost_(*step, *step->error);
+            }
+            tiers_.commit(ready);
+        } catch (const std::exception&) {  // no memory to tell of what was lost
+        }
+        lock.lock();
+        for (std::size_t i = 0; i < settled; ++i) {
+            heap_used_ -= steps_.front()->heap_bytes;
+            steps_.pop_front();
+        }
+        settled_.notify_all();
+    }
+    committing_ = false;
+    settled_.notify_all();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,140 @@
+#include "capture/restore.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <optional>
+
+#include "base/checksum.hpp"
+#include "capture/gather.hpp"
+#include "compare/build.hpp"
+#include "compare/tuning.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Result<std::shared_ptr<MetadataFile>> open_step(const StoredPart& part, const RankStep& entry) {
+    const std::string path = (fs::path(part.path) / entry.folder / entry.files.metadata).string();
+    TWR_TRY(auto metadata, MetadataFile::open(path));
+    std::vector<std::byte> header(kHeaderBytes);
+    TWR_CHECK(metadata->file().read_at(0, header));
+    if (xxh3(header) != entry.files.header_checksum)
+        return Error{ErrorCode::damaged, path + ": is not the file that the journal names"};
+    return metadata;
+}
+
+// Dense bytes of items [first, first + items) to where the application keeps them.
+Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t items, const std::byte* from) {
+    if (!field.device) return scatter(field, first, items, from, const_cast<void*>(field.data));
+    const DeviceArray& array = *field.device;
+    const DeviceRuntime* runtime = device_runtime();
+    if (runtime == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    const std::size_t item = item_bytes(field.dtype);
+    auto* to = static_cast<std::byte*>(const_cast<void*>(array.data)) + first * item;
+    TWR_CHECK(to_result(runtime->copy(array.device, to, from, items * item, array.stream)));
+    return to_result(runtime->wait_stream(array.device, array.stream));
+}
+
+Result<> restore_field(MetadataFile& metadata, InputFile& data, const CapturedField& field) {
+    const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
+    const auto number = metadata.find(field.name);
+    if (!number) return Error{ErrorCode::not_found, where("not in this step")};
+    const FieldMetadata& stored = metadata.directory().fields[*number];
+    if (stored.dtype != field.dtype || stored.shape != stored_shape(field.shape, field.order) ||
+        stored.order != field.order) {
+        return Error{ErrorCode::mismatch, where("captured with another type, shape or order")};
+    }
+    if (field.device && !field.device->dense())
+        return Error{ErrorCode::unsupported, where("an array on a device must be dense to be restored")};
+    if (stored.items() == 0) return success();
+    if (stored.extents.size() != 1 || stored.place(Section::data_sums).length == 0) {
+        return Error{ErrorCode::not_found, where("its data was not kept")};
+    }
+    const FieldSlices slices(stored);
+    const std::size_t item = item_bytes(stored.dtype);
+    std::vector<std::uint64_t> sums(slices.slices());
+    TWR_CHECK(metadata.read(*number, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+    std::vector<std::byte> buffer(std::min<std::uint64_t>(kSliceBytes, stored.data_bytes()));
+    for (std::uint64_t s = 0; s < slices.slices(); ++s) {
+        const auto part = std::span(buffer).first(slices.items(s) * item);
+        TWR_CHECK(data.read_at(stored.extents[0].offset + slices.first_item(s) * item, part));
+        std::uint64_t sum = sums[s];
+        if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
+        if (xxh3(part) != sum) {
+            return Error{ErrorCode::damaged, data.path() + ": damaged: field '" + field.name + "', items from " +
+                                                 std::to_string(slices.first_item(s)) + " on"};
+        }
+        TWR_CHECK(put(field, slices.first_item(s), slices.items(s), part.data()));
+    }
+    return success();
+}
+
+Result<> restore_from(const StoredPart& part, const RankStep& entry, const std::vector<CapturedField>& fields) {
+    TWR_TRY(const auto metadata, open_step(part, entry));
+    if (entry.files.data.empty()) return Error{ErrorCode::not_found, "only its metadata was kept"};
+    TWR_TRY(const auto data, InputFile::open((fs::path(part.path) / entry.folder / entry.files.data).string()));
+    for (const CapturedField& field : fields)
+        TWR_CHECK(restore_field(*metadata, *data, field));
+    return success();
+}
+
+// use(part, entry) of each part that has the step, until one does not fail: the first one's error, else.
+template <class Use>
+Result<> first_good(const std::vector<StoredPart>& parts, std::int64_t step, Use use) {
+    std::optional<Error> failure;
+    for (const StoredPart& part : parts) {
+        const auto entry = part.journal.steps.find(step);
+        if (entry == part.journal.steps.end()) continue;
+        auto used = use(part, entry->second);
+        if (used) return used;
+        if (!failure) failure = std::move(used).error().at(part.path + ": step " + std::to_string(step));
+    }
+    if (failure) return std::move(*failure);
+    return Error{ErrorCode::not_found, "step " + std::to_string(step) + ": this rank has not committed it"};
+}
+
+}  // namespace
+
+Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
+                      const std::vector<CapturedField>& fields) try {
+    if (fields.empty()) return Error{ErrorCode::invalid_argument, "no fields to restore"};
+    return first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) {
+        return restore_from(part, entry, fields);
+    });
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to restore a step"};
+}
+
+Result<FieldMetadata> find_stored_field(const std::vector<StoredPart>& parts, std::int64_t step,
+                                        const std::string& name) try {
+    FieldMetadata found;
+    TWR_CHECK(first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) -> Result<> {
+        TWR_TRY(const auto metadata, open_step(part, entry));
+        const auto number = metadata->find(name);
+        if (!number) return Error{ErrorCode::not_found, "no field of the name '" + name + "'"};
+        found = metadata->directory().fields[*number];
+        return success();
+    }));
+    return found;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to read a step"};
+}
+
+Result<std::vector<std::string>> find_stored_names(const std::vector<StoredPart>& parts, std::int64_t step) try {
+    std::vector<std::string> names;
+    TWR_CHECK(first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) -> Result<> {
+        TWR_TRY(const auto metadata, open_step(part, entry));
+        for (const FieldMetadata& field : metadata->directory().fields)
+            names.push_back(field.name);
+        return success();
+    }));
+    return names;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to read a step"};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,39 @@
+// One rank's files of one step on one tier, until they are ready to be committed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "capture/history.hpp"
+#include "capture/layout.hpp"
+
+namespace twinrun {
+
+// Writes are positional and thread-safe for disjoint parts. Abandoned before finish(): what was written is removed.
+class StepFiles {
+   public:
+    // writer: whose history the step becomes part of; its path and rank alone are used. layout outlives this.
+    static Result<std::unique_ptr<StepFiles>> create(const HistoryWriter& writer, std::int64_t step,
+                                                     std::string folder,
+                                                     std::shared_ptr<const StepLayout> layout);
+    ~StepFiles();
+
+    Result<> write_data(std::uint64_t offset, std::span<const std::byte> bytes);
+    Result<> write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
+    // Everything was written. The rest of the metadata; then all is synced under its final names, and so is the folder.
+    Result<RankStep> finish(std::vector<FieldDigests>& digests);
+
+   private:
+    explicit StepFiles(FileSystem& system) : system_(system) {}
+    FileSystem& system_;
+    std::string folder_;  // its path
+    RankStep step_;
+    std::shared_ptr<const StepLayout> layout_;
+    std::unique_ptr<OutputFile> data_;  // under a temporary name
+    std::unique_ptr<MetadataWriter> metadata_;
+};
+
+}  // namespace twinrun

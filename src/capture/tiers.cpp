@@ -1,0 +1,362 @@
+#include "capture/tiers.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+#include "capture/flush_child.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::uint64_t bytes_of(const RankStep& step) { return step.files.data_bytes + step.files.metadata_bytes; }
+
+}  // namespace
+
+Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string& path, std::uint32_t rank,
+                                           std::uint32_t ranks, const TierSettings& settings,
+                                           Settled settled) try {
+    std::unique_ptr<Tiers> tiers(new Tiers());
+    tiers->system_ = &system;
+    tiers->path_ = path;
+    tiers->rank_ = rank;
+    tiers->ranks_ = ranks;
+    tiers->settings_ = settings;
+    tiers->settled_ = std::move(settled);
+    TWR_TRY(tiers->shared_,
+            HistoryWriter::open(system, path, settings.history, rank, ranks, settings.existing));
+    if (!settings.local.empty()) {
+        tiers->local_folder_ = local_path(settings.local, rank);
+        TWR_TRY(tiers->local_,
+                HistoryWriter::open_local(system, tiers->local_folder_, settings.history, rank, ranks,
+                                          fs::absolute(path).lexically_normal().string(),
+                                          settings.existing == Existing::replace));
+        if (tiers->shared_->made() && !tiers->local_->journal().steps.empty()) {
+            return Error{ErrorCode::mismatch, tiers->local_folder_ + ": holds steps of a history that is not in " + path +
+                                                  " any more: bring them elsewhere with 'twinrun flush', or remove the folder"};
+        }
+        for (const auto& [step, entry] : tiers->local_->journal().steps)
+            tiers->local_used_ += bytes_of(entry);
+    }
+    return tiers;
+} catch (const std::exception& e) {
+    return Error{ErrorCode::io, path + ": " + e.what()};
+}
+
+Tiers::~Tiers() {
+    {
+        const std::lock_guard guard(mutex_);
+        stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+Result<> Tiers::begin(const Provenance& facts) {
+    if (!facts.empty()) TWR_CHECK(shared_->add_provenance(facts));
+    if (ranks_ == 1) {
+        for (const auto& [step, entry] : shared_->journal().steps)
+            agreed_.push_back(step);
+    }
+    return success();
+}
+
+Result<> Tiers::resume() {
+    if (local_ == nullptr) return success();
+    for (const auto& [step, entry] : local_->journal().steps) {
+        const auto had = shared_->journal().steps.find(step);
+        const bool there = had != shared_->journal().steps.end() &&
+                           attempt_of(had->second.folder) >= attempt_of(entry.folder);
+        (there ? safe_ : unflushed_).insert(step);
+    }
+    if (settings_.flusher == Flusher::none) return success();
+    if (settings_.flusher == Flusher::process) {
+        // The journal of the last tier goes to the other process.
+        shared_.reset();
+        TWR_TRY(child_, FlushChild::start(settings_.flush_program, local_folder_, path_));
+    }
+    thread_ = std::thread([this] { run(); });
+    if (!unflushed_.empty()) drain();
+    return success();
+}
+
+Tiers::Place Tiers::place(std::uint64_t bytes) {
+    std::unique_lock lock(mutex_);
+    if (local_ == nullptr || (local_broken_ && child_ == nullptr)) return {shared_.get(), false, 0};
+    if (settings_.local_bytes == 0 || evict(bytes, lock)) {
+        local_reserved_ += bytes;
+        return {local_.get(), true, bytes};
+    }
+    return {shared_.get(), false, 0};
+}
+
+Tiers::Place Tiers::next_place(const Place& place, std::uint64_t bytes, ErrorCode why) {
+    const std::lock_guard guard(mutex_);
+    if (!place.local) return {};
+    local_reserved_ -= place.reserved;
+    changed_.notify_all();
+    if (why != ErrorCode::no_space) local_broken_ = true;
+    if (why == ErrorCode::no_space && !safe_.empty()) {
+        const std::int64_t oldest = *safe_.begin();
+        const std::uint64_t freed = local_bytes_of(oldest);
+        safe_.erase(oldest);
+        if (local_->drop({&oldest, 1})) {
+            local_used_ -= freed;
+            local_reserved_ += bytes;
+            return {local_.get(), true, bytes};
+        }
+    }
+    return {shared_.get(), false, 0};
+}
+
+std::uint64_t Tiers::local_bytes_of(std::int64_t step) const {
+    const auto entry = local_->journal().steps.find(step);
+    return entry == local_->journal().steps.end() ? 0 : bytes_of(entry->second);
+}
+
+// Makes room on the local tier within its limit; false: there is none.
+bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
+    while (local_used_ + local_reserved_ + wanted > settings_.local_bytes) {
+        if (wanted > settings_.local_bytes) return false;
+        if (!safe_.empty()) {
+            const std::int64_t oldest = *safe_.begin();
+            const std::uint64_t freed = local_bytes_of(oldest);
+            safe_.erase(oldest);
+            if (!local_->drop({&oldest, 1})) return false;
+            local_used_ -= freed;
+        } else if (!to_flush_.empty() || flushing_ || local_reserved_ != 0) {
+            changed_.wait(lock);
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+void Tiers::settle(std::int64_t step, const Error* lost) {
+    if (lost == nullptr && ranks_ == 1) agreed(step);
+    settled_(step, lost);
+}
+
+void Tiers::abandon(const Place& place, const std::string& folder) {
+    const std::lock_guard guard(mutex_);
+    if (place.local) local_reserved_ -= place.reserved;
+    if (place.writer != nullptr) {
+        auto* writer = place.local ? local_.get() : shared_.get();
+        static_cast<void>(writer->remove_files(folder));
+    }
+    changed_.notify_all();
+}
+
+void Tiers::commit(std::span<const Ready> steps) {
+    for (std::size_t first = 0; first < steps.size();) {
+        std::size_t last = first;
+        std::vector<HistoryWriter::Commit> lines;
+        for (; last < steps.size() && steps[last].place.local == steps[first].place.local; ++last)
+            lines.push_back({steps[last].step, steps[last].files});
+        const bool local = steps[first].place.local;
+        Result<> done = success();
+        std::vector<bool> there;
+        {
+            std::unique_lock own(local ? mutex_ : shared_mutex_);
+            HistoryWriter& writer = local ? *local_ : *shared_;
+            std::vector<std::uint64_t> replaced;
+            for (std::size_t i = first; i < last; ++i)
+                replaced.push_back(local ? local_bytes_of(steps[i].step) : 0);
+            try {
+                done = writer.commit(lines);
+            } catch (const std::exception&) {
+                done = Error{ErrorCode::out_of_memory, "out of memory"};
+            }
+            if (!done && local) local_broken_ = true;
+            for (std::size_t i = first; i < last; ++i) {
+                const auto entry = writer.journal().steps.find(steps[i].step);
+                there.push_back(entry != writer.journal().steps.end() &&
+                                entry->second.folder == steps[i].files.folder);
+                if (local) local_reserved_ -= steps[i].place.reserved;
+                if (!there.back()) {
+                    if (writer.sure()) static_cast<void>(writer.remove_files(steps[i].files.folder));
+                } else if (local) {
+                    local_used_ += bytes_of(steps[i].files) - replaced[i - first];
+                    safe_.erase(steps[i].step);
+                    if (settings_.flusher != Flusher::none) to_flush_.push_back(steps[i].step);
+                    if (!done) {
+                        unflushed_.insert(steps[i].step);  // nobody is told twice
+                    } else {
+                        unflushed_.erase(steps[i].step);  // that was an earlier attempt
+                    }
+                }
+            }
+        }
+        if (!local) {
+            const std::lock_guard guard(mutex_);
+            for (std::size_t i = first; i < last; ++i)
+                flushed_bytes_ += there[i - first] ? bytes_of(steps[i].files) : 0;
+        }
+        changed_.notify_all();
+        for (std::size_t i = first; i < last; ++i) {
+            // Of lines that are there but may not be synced nothing is promised.
+            if (!done) {
+                settle(steps[i].step, &done.error());
+            } else if (!local || settings_.flusher == Flusher::none || !there[i - first]) {  // or replaced by the next
+                settle(steps[i].step, nullptr);
+            }
+        }
+        if (!local) retain();
+        first = last;
+    }
+}
+
+void Tiers::agreed(std::int64_t step) {
+    const std::lock_guard guard(mutex_);
+    const auto had = std::find(agreed_.begin(), agreed_.end(), step);
+    if (had != agreed_.end()) {
+        if (static_cast<std::size_t>(had - agreed_.begin()) < data_dropped_) --data_dropped_;
+        agreed_.erase(had);
+    }
+    agreed_.push_back(step);
+}
+
+// Steps, or their data, beyond what is to stay.
+void Tiers::retain() {
+    if (!settings_.keep.any()) return;
+    const std::lock_guard shared(shared_mutex_);
+    std::vector<std::int64_t> steps;
+    std::vector<std::int64_t> data;
+    {
+        const std::lock_guard guard(mutex_);
+        if (settings_.keep.steps != 0 && agreed_.size() > settings_.keep.steps) {
+            const std::size_t gone = agreed_.size() - settings_.keep.steps;
+            steps.assign(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(gone));
+            agreed_.erase(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(gone));
+            data_dropped_ -= std::min(data_dropped_, gone);
+        }
+        if (settings_.keep.data_steps != 0 && agreed_.size() > settings_.keep.data_steps) {
+            const std::size_t gone = agreed_.size() - settings_.keep.data_steps;
+            for (; data_dropped_ < gone; ++data_dropped_)
+                data.push_back(agreed_[data_dropped_]);
+        }
+        // First from where they would come back.
+        std::vector<std::int64_t> here;
+        for (const auto& list : {steps, data}) {
+            for (const std::int64_t step : list) {
+                if (safe_.erase(step) == 0) continue;
+                local_used_ -= local_bytes_of(step);
+                here.push_back(step);
+            }
+        }
+        if (!here.empty()) static_cast<void>(local_->drop(here));
+    }
+    // What cannot be dropped stays: space is lost, no step is.
+    if (child_ != nullptr) {
+        for (const std::int64_t step : steps)
+            static_cast<void>(child_->ask("drop " + std::to_string(step)));
+        for (const std::int64_t step : data)
+            static_cast<void>(child_->ask("drop_data " + std::to_string(step)));
+        return;
+    }
+    std::erase_if(steps, [&](std::int64_t s) { return !shared_->journal().steps.contains(s); });
+    std::erase_if(data, [&](std::int64_t s) { return !shared_->journal().steps.contains(s); });
+    static_cast<void>(shared_->drop(steps));
+    static_cast<void>(shared_->drop_data(data));
+}
+
+Result<> Tiers::flush_one(std::int64_t step, std::string& folder) try {
+    RankStep entry;
+    {
+        const std::lock_guard guard(mutex_);
+        const auto had = local_->journal().steps.find(step);
+        if (had == local_->journal().steps.end()) return success();  // brought on, and dropped, in an earlier turn
+        entry = had->second;
+    }
+    folder = entry.folder;
+    if (child_ != nullptr) {
+        const std::lock_guard shared(shared_mutex_);
+        TWR_CHECK(child_->ask("flush " + std::to_string(step)));
+    } else {
+        TWR_CHECK(flush_step(local_folder_, step, entry, *shared_, &shared_mutex_));
+    }
+    const std::lock_guard guard(mutex_);
+    flushed_bytes_ += bytes_of(entry);
+    return success();
+} catch (const std::exception&) {
+    return Error{ErrorCode::out_of_memory, "out of memory"};
+}
+
+void Tiers::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return stopping_ || !to_flush_.empty(); });
+        if (to_flush_.empty()) return;
+        const std::int64_t step = to_flush_.front();
+        to_flush_.pop_front();
+        const bool again = unflushed_.contains(step);  // its owner was told already
+        flushing_ = true;
+        lock.unlock();
+        std::string folder;
+        Result<> done = flush_one(step, folder);
+        if (!done) {
+            // Captured again meanwhile: that attempt has its own turn, and of this one nobody needs anything.
+            const std::lock_guard guard(mutex_);
+            const auto now = local_->journal().steps.find(step);
+            if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty()) done = success();
+        }
+        try {
+            if (!done && !again) {
+                const Error lost = Error(done.error()).at("is on the node-local tier only");
+                settle(step, &lost);
+            } else if (done && !again) {
+                settle(step, nullptr);
+            } else if (done && ranks_ == 1) {
+                agreed(step);
+            }
+            if (done) retain();
+        } catch (const std::exception&) {  // no memory: what should have left stays
+        }
+        lock.lock();
+        flushing_ = false;
+        if (done) {
+            unflushed_.erase(step);
+            // Retention may have taken it meanwhile.
+            if (local_->journal().steps.contains(step)) safe_.insert(step);
+        } else {
+            unflushed_.insert(step);
+        }
+        changed_.notify_all();
+    }
+}
+
+void Tiers::drain() {
+    std::unique_lock lock(mutex_);
+    if (!thread_.joinable()) return;
+    changed_.wait(lock, [&] { return to_flush_.empty() && !flushing_; });
+    try {
+        to_flush_.insert(to_flush_.end(), unflushed_.begin(), unflushed_.end());
+    } catch (const std::exception&) {  // no memory: the next run tries again
+    }
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return to_flush_.empty() && !flushing_; });
+}
+
+Journal Tiers::history() const {
+    const std::lock_guard guard(shared_mutex_);
+    if (shared_ != nullptr) return shared_->journal();
+    auto journal = read_rank_journal(path_, rank_, ranks_);
+    return journal ? std::move(journal).value() : Journal{};
+}
+
+Journal Tiers::local() const {
+    const std::lock_guard guard(mutex_);
+    return local_ != nullptr ? local_->journal() : Journal{};
+}
+
+std::uint64_t Tiers::flushed_bytes() const {
+    const std::lock_guard guard(mutex_);
+    return flushed_bytes_;
+}
+
+}  // namespace twinrun

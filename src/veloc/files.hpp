@@ -1,0 +1,51 @@
+// What the parts of this library share: how a function fails, and files.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace twinrun::veloc {
+
+// Thrown where a function of the interface fails, and caught at its boundary.
+struct Failure {
+    std::string message;
+    bool for_log = true;  // not: what is no news, as that there is nothing to restart from yet
+};
+[[noreturn]] void fail(std::string message);
+// Fails with twinrun's own words, unless the status is TWR_OK.
+void require(int status);
+
+std::string system_words(int number);
+
+// A descriptor, closed at the end.
+class File {
+   public:
+    explicit File(int descriptor) : descriptor_(descriptor) {}
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    [[nodiscard]] int get() const { return descriptor_; }
+
+   private:
+    int descriptor_;
+};
+
+// A file's bytes as memory.
+class Mapping {
+   public:
+    explicit Mapping(const std::string& path);
+    ~Mapping();
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    [[nodiscard]] void* data() const { return data_; }
+    [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+   private:
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+// Whole under its name, or not at all. durable: it survives a crash of the machine.
+void write_file(const std::string& path, const std::byte* data, std::size_t bytes, bool durable);
+
+}  // namespace twinrun::veloc

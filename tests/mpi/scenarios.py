@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Runs of several ranks: starts tests/mpi/ranks.c under mpiexec, and looks at the histories that are left.
+
+usage: scenarios.py --program RANKS --mpiexec "MPIEXEC FLAGS" --ranks N SCENARIO [ARGUMENT ...]
+
+Needs twinrun in the interpreter that runs it: what C wrote is read and verified by the commands that users have. Exit
+status 0 if all is as it should be; else what is not, on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / part) for part in ("spec/reader", "tests/python")]
+from commands import command  # noqa: E402
+from twinrun_spec.metadata import parse_file, verify  # noqa: E402
+
+LIMIT = 60  # seconds for a job that takes one: only a hang gets there
+
+# More ranks than cores: who waits must give way. And root may do it, in containers.
+ENVIRONMENT = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+class Job:
+    """A job that has ended: its exit status, and what it said."""
+
+    def __init__(self, command: list[str]):
+        self.command = command
+        with subprocess.Popen(
+            command,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                self.out = process.communicate(timeout=LIMIT)[0]
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                self.out = process.communicate()[0]
+                raise AssertionError(f"no end after {LIMIT} s: {self}") from None
+        self.status = process.returncode
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)}\n{self.out}"
+
+    def numbers(self, word: str) -> list[int]:
+        """Of the lines "<word> <number>"."""
+        return [int(n) for n in re.findall(rf"^{word} (\d+)$", self.out, re.MULTILINE)]
+
+
+def expect(condition: bool, *what: object) -> None:
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in what))
+
+
+def twinrun(*arguments: object, status: int = 0) -> str:
+    """What the command says, run in this process."""
+    done = command(*arguments)
+    expect(done.status == status, "twinrun", *arguments, "gives", done.status, done.out, done.err)
+    return done.out
+
+
+def steps_of(history: Path) -> list[int]:
+    return [step["step"] for step in json.loads(twinrun("log", "--json", history))["steps"]]
+
+
+def is_sound(history: Path, steps: list[int]) -> None:
+    """These steps and no other, every checksum right, and nothing half done beside them."""
+    twinrun("verify", history)
+    expect(steps_of(history) == steps, history, "has steps", steps_of(history), "instead of", steps)
+
+
+def fields_of(history: Path, step: int, rank: int) -> dict:
+    """Fields of one rank's metadata file by name, read and computed again by the reader of spec/."""
+    (path,) = history.glob(f"step-{step:010}*/rank-{rank:05}.twm")
+    problems = verify(path)
+    expect(not problems, path, problems)
+    return {field.name: field for field in parse_file(path).fields}
+
+
+class Tests:
+    def __init__(self, program: str, mpiexec: str, ranks: int, folder: Path):
+        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
+
+
+class RankTests(Tests):
+    def __init__(self, program: str, mpiexec: str, ranks: int, folder: Path):
+        super().__init__(program, mpiexec, ranks, folder)
+        self.history = folder / "history"
+
+    def job(self, *arguments: object, status: int | None = 0) -> Job:
+        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)])
+        if status is not None:
+            expect(job.status == status, f"status {job.status}:", job)
+            expect(status != 0 or "\ndone\n" in "\n" + job.out, "it did not reach its end:", job)
+        return job
+
+    def capture(self) -> None:
+        """Every rank's arrays, and their place in the global one; then more by another job."""
+        self.job("capture", self.history, 3)
+        is_sound(self.history, [1, 2, 3])
+        rows = 0
+        for rank in range(self.ranks):
+            fields = fields_of(self.history, 2, rank)
+            expect(list(fields) == ["x", "mark"], "rank", rank, "has", list(fields))
+            x = fields["x"]
+            expect(
+                x.global_shape == (24, 700) and x.global_offset == (rows, 0),
+                rank,
+                x.global_shape,
+                x.global_offset,
+            )
+            expect(fields["mark"].global_shape is None, "mark has a place in a global array")
+            rows += x.shape[0]
+        expect(rows == 24, "the ranks have", rows, "rows in all")
+        job = self.job("resume", self.history, 3, 5)
+        expect(job.numbers("newest") == [3], job)
+        is_sound(self.history, [1, 2, 3, 4, 5])
+        # The same arrays again are the same history, and others are not.
+        again = self.folder / "again"
+        self.job("capture", again, 5)
+        twinrun("compare", self.history, again)
+
+    def disagree(self) -> None:
+        self.job("disagree", self.history)
+        is_sound(self.history, [1, 7])
+
+    def invalid(self) -> None:
+        self.job("invalid", self.history)
+        is_sound(self.history, [1, 2, 3])
+
+    def communicators(self) -> None:
+        self.job("communicators", self.history)
+        is_sound(self.history, [1, 2, 3])
+        for part in range(min(2, self.ranks)):
+            is_sound(self.folder / f"history-{part}", [10, 20, 30])
+
+    def storage(self) -> None:
+        self.job("storage", self.history)
+
+    def finalize(self) -> None:
+        """twr_close after MPI_Finalize: no call of MPI, and what was committed stays."""
+        self.job("finalize", self.history)
+        is_sound(self.history, [1])
+
+    def incomplete(self) -> None:
+        """A step that one rank did not commit is no step, for whoever asks, and is captured again."""
+        self.job("capture", self.history, 4)
+        journal = self.history / f"rank-{self.ranks - 1:05}.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        expect(b'"step":4' in lines[-1], "the last line is not step 4's", lines[-1])
+        journal.write_bytes(b"".join(lines[:-1]))
+        is_sound(self.history, [1, 2, 3])
+        job = self.job("resume", self.history, 3, 5)
+        expect(job.numbers("newest") == [3], job)
+        is_sound(self.history, [1, 2, 3, 4, 5])
+
+    def fortran(self) -> None:
+        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, str(self.history)])
+        expect(job.status == 0 and "done" in job.out, job)
+        is_sound(self.history, [1, 2, 3])
+        x = fields_of(self.history, 3, self.ranks - 1)["x"]
+        expect(x.global_shape == (2 * self.ranks, 1000), x.global_shape)  # slowest first
+
+    def die(self, point: str, *settings: str) -> None:
+        """A rank dies at the first, second, ... call of this kind: the job ends, what was said to be committed is there, no
+        half step is, and another job goes on."""
+        for who in sorted({0, self.ranks - 1}):
+            count, reached = 0, 0
+            while True:
+                shutil.rmtree(self.folder)
+                self.folder.mkdir()
+                given = [s.replace("FOLDER", str(self.folder)) for s in settings]
+                job = self.job("die", self.history, point, count, who, *given, status=None)
+                if job.status == 0:
+                    expect("alive" in job.out, "it ended well, and nobody died:", job)
+                    break
+                expect(
+                    "alive" not in job.out and "ranks.c:" not in job.out, "it did not die as planned:", job
+                )
+                reached += 1
+                promised = max(job.numbers("committed"), default=0)
+                expect(promised >= 2, job)
+                if not given:  # else steps may still rest on the tier before
+                    found = steps_of(self.history)
+                    expect(
+                        found == list(range(1, len(found) + 1)) and promised <= len(found) <= 5, found, job
+                    )
+                    is_sound(self.history, found)
+                resumed = Job(
+                    [
+                        *self.mpiexec,
+                        "-n",
+                        str(self.ranks),
+                        self.program,
+                        "resume",
+                        str(self.history),
+                        str(promised),
+                        "7",
+                    ]
+                )
+                expect(resumed.status == 0, job, resumed)
+                is_sound(self.history, [1, 2, 3, 4, 5, 6, 7])
+                left = [f for f in self.history.rglob("*") if f.name.endswith(".tmp")]
+                expect(not left, "left over:", left)
+                if point == "captured":
+                    break
+                # All of the first, then ever fewer: the calls of the later steps are those of the first again.
+                count += 1 if count < 12 else count // 4
+            expect(reached > 0, f"rank {who} never came to {point}")
+
+
+def start(tests: type[Tests]) -> int:
+    """Runs the scenario that the command line names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--mpiexec", required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("scenario")
+    parser.add_argument("arguments", nargs="*")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(
+        prefix="twinrun-mpi-", dir=os.environ.get("TWINRUN_TEST_FOLDER")
+    ) as folder:
+        inner = Path(folder) / "run"
+        inner.mkdir()
+        try:
+            getattr(tests(given.program, given.mpiexec, given.ranks, inner), given.scenario)(*given.arguments)
+        except AssertionError as problem:
+            print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(start(RankTests))

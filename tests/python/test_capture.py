@@ -1,0 +1,604 @@
+"""Run: capture in the background, tiers, retention, online comparison, and steps that come back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import cannot_compare, check_error, command, load_json, process
+from support import opened, run_of_ranks, sealed
+from test_history import arrays, steps_of
+
+import twinrun
+from twinrun.capture import CaptureFacts, Divergence
+
+
+def fields(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=3000),
+        "n": rng.integers(0, 100, (20, 30)),
+        "f": np.asfortranarray(rng.normal(size=(5, 7))),
+    }
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[k], b[k]) and np.shape(a[k]) == np.shape(b[k]) for k in a
+    )
+
+
+# ---- in the background ----
+
+
+def test_arrays_may_change_as_soon_as_capture_returns(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "a", atol=1e-3) as run:
+        for step in range(8):
+            run.capture(step, fields(step))
+    given = {name: x.copy(order="K") for name, x in fields(0).items()}
+    with twinrun.Run(tmp_path / "b", atol=1e-3, background=True, memory="16 MiB", flush_threads=1) as run:
+        for step in range(8):
+            for name, x in fields(step).items():
+                given[name][...] = x
+            facts = run.capture(step, given)
+            assert isinstance(facts, CaptureFacts) and facts.step == step and facts.divergence is None
+            assert facts.data_bytes == sum(x.nbytes for x in given.values())
+            assert 0 <= facts.waited_seconds <= facts.seconds and 0 <= facts.staged_bytes <= 16 << 20
+            for x in given.values():
+                x[...] = -1
+        run.wait()
+        assert (
+            run.steps == list(range(8))
+            and run.latest() == 7
+            and run.latest(5) == 5
+            and run.latest(-1) is None
+        )
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct")
+    assert result.same and {f.step for f in result.fields} == set(range(8))
+    assert twinrun.verify(tmp_path / "b") == ([], 17)
+
+
+def test_steps_are_committed_when_it_does_not_work_in_the_background(tmp_path: Path) -> None:
+    run = twinrun.Run(tmp_path / "run")
+    facts = run.capture(3, fields(0))
+    assert steps_of(tmp_path / "run") == [3]
+    assert facts.metadata_bytes == os.path.getsize(tmp_path / "run/step-0000000003/rank-00000.twm")
+    with pytest.raises(twinrun.TwinrunError, match="captured already"):
+        run.capture(3, fields(0))
+    run.close()
+    run.close()
+    for call in (
+        lambda: run.capture(4, fields(0)),
+        lambda: run.steps,
+        run.wait,
+        run.latest,
+        lambda: run.load(3),
+    ):
+        with pytest.raises(twinrun.TwinrunError, match="the run is closed"):
+            call()
+
+
+def in_the_way(path: Path, step: int) -> None:
+    """A file where a step's folder belongs: not even root can make one there."""
+    (path / f"step-{step:010}").write_text("in the way")
+
+
+def test_a_lost_step_is_told_once_and_later_ones_are_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = twinrun.Run(path, background=True)
+    told: list[int] = []
+
+    def lost(call: object, *arguments: object) -> twinrun.StepLost | None:
+        try:
+            call(*arguments)
+        except twinrun.StepLost as e:
+            told.extend(e.steps)
+            assert all(f"step-{step:010}" in why for step, why in e.steps.items())
+            assert str(path) in str(e) and "could not be committed" in str(e)
+            return e
+        return None
+
+    in_the_way(path, 2)
+    lost(run.capture, 1, fields(1))
+    lost(run.capture, 2, fields(2))  # which may know already
+    lost(run.wait)
+    assert told == [2]
+    assert lost(run.wait) is None
+    in_the_way(path, 4)
+    lost(run.capture, 4, fields(4))
+    while run._session.facts["lost"] < 2:  # its thread has not tried yet
+        threading.Event().wait(0.001)
+    known = told == [2, 4]
+    error = lost(run.capture, 5, fields(5))
+    assert told == [2, 4] and (error is None) == known
+    if error is not None:
+        assert error.facts.step == 5  # was taken even so
+    in_the_way(path, 6)
+    lost(run.capture, 6, fields(6))
+    lost(run.close)
+    assert told == [2, 4, 6]
+    assert steps_of(path) == [1, 5]
+
+
+def test_what_the_body_raised_comes_first(tmp_path: Path) -> None:
+    class Losing:
+        def __init__(self, session: object) -> None:
+            self.session = session
+
+        def close(self) -> list:
+            return [*self.session.close(), (7, "no room")]
+
+    with pytest.raises(ZeroDivisionError) as raised, twinrun.Run(tmp_path / "a") as run:
+        run._session = Losing(run._session)
+        raise ZeroDivisionError
+    if sys.version_info >= (3, 11):
+        assert "step 7 could not be committed: no room" in raised.value.__notes__[0]
+    with (
+        pytest.raises(twinrun.StepLost, match="step 7 could not be committed: no room"),
+        twinrun.Run(tmp_path / "b") as run,
+    ):
+        run._session = Losing(run._session)
+
+
+def test_a_program_that_ends_without_close(tmp_path: Path) -> None:
+    """What was captured is on storage, and what was lost is told."""
+    program = """
+import sys, numpy, twinrun
+from pathlib import Path
+run = twinrun.Run(sys.argv[1], background=True, reference=sys.argv[2] or None, on_divergence=lambda d: None)
+if sys.argv[3]:
+    (Path(sys.argv[1]) / "step-0000000002").write_text("in the way")
+for step in range(3):
+    try:
+        run.capture(step, {"x": numpy.full(1000, float(step) + 1)})
+    except twinrun.StepLost as e:  # known already
+        print(e, file=sys.stderr)
+"""
+    with twinrun.Run(tmp_path / "reference") as run:
+        for step in range(3):
+            run.capture(step, {"x": np.zeros(1000)})
+    for name, reference, lose in (("a", "", ""), ("b", tmp_path / "reference", ""), ("c", "", "1")):
+        done = process(tmp_path / name, reference, lose, python=("-c", program))
+        assert done.status == 0, done
+        assert steps_of(tmp_path / name) == ([0, 1] if lose else [0, 1, 2])
+        assert ("step 2 could not be committed" in done.err) == bool(lose), done
+
+
+def test_bad_settings_are_named(tmp_path: Path) -> None:
+    for settings, said in (
+        ({"memory": "1 MiB", "background": True}, "memory: at least 16 MiB"),
+        ({"memory": "much"}, "setting memory = 'much': give a size"),
+        ({"flusher": "pigeon"}, "thread, process or none"),
+        ({"flush_threads": 0}, "flush_threads"),
+        ({"keep_steps": -1}, "keep_steps"),
+        ({"settings": {"colour": "red"}}, "no setting of the name 'colour'; there are atol"),
+        ({"settings": {"memory": 7}}, "must be text"),
+        ({"reference": tmp_path / "nowhere"}, "nowhere"),
+    ):
+        with pytest.raises(twinrun.TwinrunError, match=said):
+            twinrun.Run(tmp_path / "run", **settings)
+    with twinrun.Run(tmp_path / "run", atol=1.0, settings={"atol": "0.5", "device_memory": "64 MiB"}) as run:
+        run.capture(1, fields(1))
+    assert opened(tmp_path / "run" / "manifest.jsonl")[0]["atol"] == 0.5
+
+
+def test_provenance_of_python_is_kept(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, fields(1))
+    facts = [
+        line["provenance"] for line in opened(tmp_path / "run" / "manifest.jsonl") if "provenance" in line
+    ]
+    assert len(facts) == 1 and facts[0]["python"]["numpy"] == np.__version__
+    assert facts[0]["host"]
+
+
+# ---- what is kept, and where ----
+
+
+def test_retention(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "a", atol=1e-3, keep_steps=3, keep_data_steps=1) as run:
+        for step in range(6):
+            run.capture(step, fields(step))
+        run.wait()
+        assert run.steps == [3, 4, 5]
+    with twinrun.Run(tmp_path / "b", atol=1e-3) as run:
+        for step in range(6):
+            run.capture(step, fields(step))
+    assert steps_of(tmp_path / "a") == [3, 4, 5]
+    files = {step: sorted(os.listdir(tmp_path / f"a/step-{step:010}")) for step in (3, 4, 5)}
+    assert [len(files[step]) for step in (3, 4, 5)] == [1, 1, 2]
+    assert twinrun.verify(tmp_path / "a") == ([], 1 + 3 + 1)
+    # Metadata still answers where the runs agree.
+    assert command("compare", tmp_path / "a", tmp_path / "b", "--steps", "3:5").status == 0
+    cannot_compare(
+        tmp_path / "a",
+        tmp_path / "b",
+        tmp_path,
+        "only its metadata is at hand",
+        options=("--steps", "3", "--no-metadata"),
+    )
+    with twinrun.Run(tmp_path / "a", atol=1e-3, existing="append") as run:
+        assert same(run.load(5), fields(5))
+        with pytest.raises(twinrun.TwinrunError, match="only its metadata was kept"):
+            run.load(3)
+        with pytest.raises(twinrun.TwinrunError, match="step 0: this rank has not committed it"):
+            run.load(0)
+
+
+def test_a_step_is_captured_again(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run", replace_steps=True) as run:
+        run.capture(1, fields(1))
+        run.capture(1, fields(2))
+        assert run.steps == [1] and same(run.load(1), fields(2))
+    assert twinrun.verify(tmp_path / "run") == ([], 3)
+
+
+@pytest.mark.parametrize("parts", ["the rank's folder", "the tier's folder", "moved"])
+def test_flush(parts: str, tmp_path: Path) -> None:
+    path, local = tmp_path / "run", tmp_path / "local"
+    with twinrun.Run(path, atol=1e-3, local=local, flusher="none") as run:
+        for step in range(3):
+            run.capture(step, fields(step))
+        assert same(run.load(2), fields(2))  # from where it is
+    assert steps_of(path) == []
+    assert twinrun.verify(local) == ([], 7) == twinrun.verify(local / "rank-00000")
+    assert "rank 0's part, on a node-local tier" in command("log", local / "rank-00000").out
+    from_where = local / "rank-00000" if parts == "the rank's folder" else local
+    options = ()
+    if parts == "moved":
+        path.rename(tmp_path / "elsewhere")
+        path = tmp_path / "elsewhere"
+        options = ("--to", path)
+    done = command("flush", from_where, *options)
+    assert (done.status, done.err) == (0, "") and done.out.startswith("rank 0: 3 steps, "), done
+    assert steps_of(path) == [0, 1, 2] and twinrun.verify(path) == ([], 7)
+    again = command("flush", from_where, *options)
+    assert again.status == 0 and "0 steps" in again.out and "3 were there already" in again.out
+
+
+def test_flush_leaves_damaged_steps_and_says_so(tmp_path: Path) -> None:
+    path, local = tmp_path / "run", tmp_path / "local"
+    with twinrun.Run(path, local=local, flusher="none") as run:
+        for step in range(3):
+            run.capture(step, fields(step))
+    data = local / "rank-00000" / "step-0000000001" / "rank-00000.data"
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    done = command("flush", local)
+    assert done.status == 2 and "2 steps" in done.out
+    assert (
+        done.err.startswith("twinrun: ")
+        and "step 1 could not be brought over" in done.err
+        and str(data) in done.err
+    )
+    assert steps_of(path) == [0, 2] and data.exists()
+
+
+def test_flush_of_what_is_not_there(tmp_path: Path) -> None:
+    check_error(command("flush", tmp_path / "none"), "no such folder")
+    check_error(command("flush", tmp_path), "no part of a history")
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, fields(1))
+    check_error(command("flush", tmp_path / "run"), "a whole history")
+
+
+# ---- several ranks ----
+
+
+def test_several_ranks(tmp_path: Path) -> None:
+    steps = [{s: fields(10 * rank + s) for s in (1, 2)} for rank in range(2)]
+    a = run_of_ranks(tmp_path / "a", steps, atol=1e-3)
+    b = run_of_ranks(tmp_path / "b", [steps[0], {1: steps[1][1], 2: fields(99)}], atol=1e-3)
+    assert twinrun.verify(a) == ([], 3 + 8)
+    assert command("compare", a, a).status == 0
+    result = twinrun.compare(a, b)
+    assert result.first_divergence["step"] == 2 and result.first_divergence["rank"] == 1
+    log = load_json(command("log", a, "--json").out)
+    assert [len(s["ranks"]) for s in log["steps"]] == [2, 2] and log["ranks"] == 2 and log["incomplete"] == []
+
+
+def test_a_step_that_not_every_rank_committed(tmp_path: Path) -> None:
+    x = {s: fields(s) for s in (1, 2)}
+    a = run_of_ranks(tmp_path / "a", [x, {1: x[1]}], atol=1e-3)
+    assert steps_of(a) == [1]
+    note = "step 2 is not part of the history: not every rank committed it"
+    assert note in command("log", a).out
+    done = command("compare", a, a)
+    assert done.status == 0 and note in done.out
+    assert twinrun.verify(a) == ([], 3 + 4)
+
+
+def test_flush_of_two_ranks(tmp_path: Path) -> None:
+    path, local = tmp_path / "run", tmp_path / "local"
+    steps = [{s: fields(10 * rank + s) for s in (1, 2)} for rank in range(2)]
+    run_of_ranks(path, steps, local=local, atol=1e-3)
+    whole = run_of_ranks(tmp_path / "whole", steps, atol=1e-3)
+    assert command("flush", local / "rank-00000").status == 0
+    assert steps_of(path) == []
+    assert "steps 1, 2 are not part of the history" in command("log", path).out
+    done = command("flush", local)
+    assert done.status == 0 and done.out.splitlines()[1].startswith("rank 1: 2 steps")
+    assert twinrun.verify(path) == ([], 11)
+    assert twinrun.compare(path, whole, method="direct").same
+
+
+def test_log_says_how_long_and_where(tmp_path: Path) -> None:
+    path = run_of_ranks(tmp_path / "a", [{1: fields(1)}, {1: fields(2)}], atol=1e-3)
+    for rank, seconds in ((0, 0.25), (1, 0.75)):
+        journal = path / f"rank-{rank:05}.jsonl"
+        lines = opened(journal)
+        lines[-1]["ranks"][0] |= {"blocked_seconds": seconds} | (
+            {"divergence": "x from item 9 on\n"} if rank else {}
+        )
+        journal.write_text("".join(map(sealed, lines)))
+    said = command("log", path).out
+    assert "0.75 s" in said and "0.25 s" not in said
+    assert "rank 1: x from item 9 on\\n" in said
+
+
+# ---- back into arrays ----
+
+
+def test_load_and_restore_give_back_what_was_captured(tmp_path: Path) -> None:
+    given = arrays(3)
+    with twinrun.Run(tmp_path / "run", atol=1e-3) as run:
+        run.capture(1, given)
+        loaded = run.load(1)
+        assert list(loaded) == list(given)
+        for name, x in given.items():
+            y = loaded[name]
+            assert y.dtype == x.dtype.newbyteorder("=") and y.shape == x.shape and np.array_equal(x, y), name
+        assert list(run.load(1, ["f8[5, 7]"])) == ["f8[5, 7]"] and run.load(1, []) == {}
+        # Into arrays of every layout: dense, column-major, strided, backwards, byte-swapped.
+        x = given["f8[5, 7]"]
+        layouts = {
+            "dense": np.empty(x.shape),
+            "column-major": np.empty(x.shape, order="F"),
+            "strided": np.full((10, 14), -1.0)[::2, ::2],
+            "backwards": np.empty(x.shape)[::-1, ::-1],
+            "swapped": np.empty(x.shape, x.dtype.newbyteorder("S")),
+        }
+        for name in ("f8[5, 7]", "f8[5, 7]F", "f8[5, 7]S", "f8[5, 7]R", "f8[5, 7]B"):
+            for layout, into in layouts.items():
+                into[...] = 0
+                run.restore(1, {name: into})
+                assert np.array_equal(into, given[name]), (name, layout)
+        assert (layouts["strided"].base[1::2] == -1).all() and (layouts["strided"].base[:, 1::2] == -1).all()
+        zero = np.empty(())
+        run.restore(1, {"f8[]": zero, "f8[0]": np.empty(0)})
+        assert zero == given["f8[]"]
+        buffer = bytearray(given["u1[1025]"].size)
+        run.restore(1, {"u1[1025]": memoryview(buffer)})
+        assert bytes(buffer) == given["u1[1025]"].tobytes()
+
+
+def test_restore_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, fields(1))
+        read_only = np.empty(3000)
+        read_only.flags.writeable = False
+        for target, said in (
+            (
+                {"x": np.empty(2999)},
+                "x: step 1: f64 of shape .3000. was captured, the array is f64 of shape .2999.",
+            ),
+            ({"x": np.empty(3000, "f4")}, "the array is f32"),
+            ({"n": np.empty((30, 20), "i8")}, "shape"),
+            ({"x": read_only}, "read-only"),
+            ({"x": [0.0] * 3000}, "list is no array that can be written"),
+            ({"y": np.empty(3)}, "no field of the name 'y'"),
+        ):
+            with pytest.raises(twinrun.TwinrunError, match=said):
+                run.restore(1, target)
+        with pytest.raises(twinrun.TwinrunError, match="step 2"):
+            run.restore(2, {"x": np.empty(3000)})
+        data = tmp_path / "run/step-0000000001/rank-00000.data"
+        content = bytearray(data.read_bytes())
+        content[5] ^= 1
+        data.write_bytes(content)
+        with pytest.raises(twinrun.DamagedFile, match="field 'x', items from 0 on"):
+            run.load(1)
+        with pytest.raises(twinrun.DamagedFile):
+            run.restore(1, {"n": np.empty((20, 30), int), "x": np.empty(3000)})
+        assert same(run.load(1, ["n"]), {"n": fields(1)["n"]})
+
+
+def test_restart(tmp_path: Path) -> None:
+    """A run that goes on from its newest step ends as the one that was never interrupted."""
+
+    def advance(x: np.ndarray) -> None:
+        x[...] = 3.9 * x * (1 - x)
+
+    for name, stops in (("a", (6,)), ("b", (3, 6))):
+        for stop in stops:
+            x = np.linspace(0.1, 0.9, 1000)
+            with twinrun.Run(tmp_path / name, atol=1e-9, existing="append", background=True) as run:
+                last = run.latest()
+                if last is not None:
+                    run.restore(last, {"x": x})
+                for step in range(0 if last is None else last + 1, stop):
+                    advance(x)
+                    run.capture(step, {"x": x})
+    assert steps_of(tmp_path / "b") == list(range(6))
+    assert twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct", atol=0.0).same
+
+
+# ---- IDs and places ----
+
+
+def test_ids_make_the_order_in_memory_irrelevant(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    ids = rng.permutation(5000)[:1000].astype(np.int64)
+    position = rng.normal(size=(1000, 3))
+    mass = rng.normal(size=1000)
+    by = {"position": "id", "mass": "id"}
+    for name in ("a", "b", "c"):
+        order = np.arange(1000) if name == "a" else rng.permutation(1000)
+        as_given = np.asfortranarray if name == "c" else np.ascontiguousarray
+        with twinrun.Run(tmp_path / name, atol=1e-6) as run:
+            run.capture(
+                1, {"position": as_given(position[order]), "id": ids[order], "mass": mass[order]}, ids=by
+            )
+            back = run.load(1)
+            rising = np.argsort(ids)
+            assert np.array_equal(back["id"], ids[rising])
+            assert np.array_equal(back["position"], position[rising]) and np.array_equal(
+                back["mass"], mass[rising]
+            )
+    for other in ("b", "c"):
+        assert twinrun.compare(tmp_path / "a", tmp_path / other, method="direct", atol=0.0).same
+    with twinrun.Run(tmp_path / "d") as run:
+        for wrong in ({"position": "nobody"}, {"nobody": "id"}):
+            with pytest.raises(twinrun.TwinrunError, match="ids names 'nobody'"):
+                run.capture(1, {"position": position, "id": ids}, ids=wrong)
+        with pytest.raises(twinrun.TwinrunError):
+            run.capture(1, {"position": position, "id": ids[:-1]}, ids={"position": "id"})
+
+
+def test_the_place_in_the_global_array_is_kept(tmp_path: Path) -> None:
+    """By the specification's reader: slowest dimension first, as the shape."""
+    x = np.arange(12.0).reshape(3, 4)
+    with twinrun.Run(tmp_path / "run") as run:
+        place = ((30, 4), (6, 0))
+        run.capture(1, {"c": x, "f": np.asfortranarray(x), "none": x}, global_place={"c": place, "f": place})
+        with pytest.raises(twinrun.TwinrunError):
+            run.capture(2, {"c": x}, global_place={"c": ((30, 4), (28, 0))})
+        with pytest.raises(twinrun.TwinrunError, match="global_place names 'd'"):
+            run.capture(2, {"c": x}, global_place={"d": place})
+    from twinrun_spec.metadata import parse_file
+
+    found = {f.name: f for f in parse_file(tmp_path / "run/step-0000000001/rank-00000.twm").fields}
+    assert (
+        found["c"].shape == (3, 4)
+        and found["c"].global_shape == (30, 4)
+        and found["c"].global_offset == (6, 0)
+    )
+    assert (
+        found["f"].shape == (4, 3)
+        and found["f"].global_shape == (4, 30)
+        and found["f"].global_offset == (0, 6)
+    )
+    assert found["none"].global_shape is None
+
+
+def test_byte_swapped_arrays_keep_shape_and_order(tmp_path: Path) -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    swapped = x.dtype.newbyteorder("S")
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(
+            1,
+            {"c": x.astype(swapped), "f": np.asfortranarray(x.astype(swapped)), "s": x.astype(swapped)[:, 1]},
+        )
+        back = run.load(1)
+    assert (
+        np.array_equal(back["c"], x) and np.array_equal(back["f"], x) and np.array_equal(back["s"], x[:, 1])
+    )
+
+
+# ---- against a reference ----
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("stop", [False, True])
+def test_online_comparison(background: bool, stop: bool, tmp_path: Path) -> None:
+    def state(step: int, run: str) -> dict:
+        x = np.random.default_rng(step).normal(size=20_000)
+        if run == "b":
+            x += 1e-4 * np.random.default_rng(99).uniform(-1, 1, x.size)  # within the tolerance
+            if step >= 3:
+                x[9000:] += 0.1
+        return {"time": float(step), "x": x}
+
+    with twinrun.Run(tmp_path / "a", atol=1e-3) as run:
+        for step in range(5):
+            run.capture(step, state(step, "a"))
+    told: list[Divergence] = []
+    settings = {"reference": tmp_path / "a", "on_divergence": told.append, "background": background}
+    with twinrun.Run(tmp_path / "b", atol=1e-3, stop_on_divergence=stop, **settings) as run:
+        for step in range(6):  # the reference has no step 5
+            facts = run.capture(step, state(step, "b"))
+            if stop:
+                assert (facts.divergence is not None) == (step in (3, 4))
+                assert told[-1:] == ([facts.divergence] if facts.divergence else told[-1:])
+    assert sorted(d.step for d in told) == [3, 4]
+    chunk = 4096 // 8
+    for d in told:
+        assert (d.rank, d.field, d.fields, d.reason) == (0, "x", 1, "")
+        assert d.first_item == 9000 // chunk * chunk and d.chunks == d.chunks_in_all - 9000 // chunk
+        assert str(d) == d.text and "x from item" in str(d)
+    assert "x from item" in command("log", tmp_path / "b").out
+    log = load_json(command("log", tmp_path / "b", "--json").out)
+    assert [bool(s["ranks"][0]["divergence"]) for s in log["steps"]] == [False] * 3 + [True] * 2 + [False]
+    assert twinrun.compare(tmp_path / "a", tmp_path / "b", steps="0:4").first_divergence["step"] == 3
+
+
+def test_an_error_in_the_callback_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "a") as run:
+        run.capture(1, {"x": np.zeros(10)})
+    caught: list = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda told: caught.append(told.exc_type)
+    try:
+        with twinrun.Run(tmp_path / "b", reference=tmp_path / "a", on_divergence=lambda d: 1 / 0) as run:
+            run.capture(1, {"x": np.ones(10)})
+    finally:
+        sys.unraisablehook = before
+    assert caught == [ZeroDivisionError]
+    assert steps_of(tmp_path / "b") == [1]
+
+
+def test_a_process_that_flushes(tmp_path: Path) -> None:
+    program = shutil.which("twinrun_flush") or ""
+    settings = {"flush_program": program} if program else {}
+    try:
+        run = twinrun.Run(tmp_path / "run", local=tmp_path / "local", flusher="process", settings=settings)
+    except twinrun.TwinrunError as e:
+        assert "twinrun_flush" in str(e)  # not installed: the message says what is missing
+        return
+    with run:
+        run.capture(1, fields(1))
+    assert steps_of(tmp_path / "run") == [1]
+
+
+def test_threads_that_capture_into_runs_of_their_own(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        with twinrun.Run(tmp_path / str(number), background=True, memory="16 MiB") as run:
+            for step in range(5):
+                run.capture(step, fields(step))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(3):
+        assert steps_of(tmp_path / str(number)) == list(range(5))
+
+
+def test_a_killed_process_leaves_whole_steps(tmp_path: Path) -> None:
+    program = """
+import os, sys, numpy, twinrun
+run = twinrun.Run(sys.argv[1], background=True)
+for step in range(100):
+    run.capture(step, {"x": numpy.full(100_000, float(step))})
+    if step == 5:
+        run.wait()
+        print("now", flush=True)
+"""
+    path = tmp_path / "run"
+    victim = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    assert victim.stdout.readline() == "now\n"
+    victim.kill()
+    victim.wait()
+    victim.stdout.close()
+    steps = steps_of(path)
+    assert steps[:6] == list(range(6)) and steps == list(range(len(steps)))
+    assert twinrun.verify(path)[0] == []
+    with twinrun.Run(path, existing="append") as run:
+        assert np.array_equal(run.load(5)["x"], np.full(100_000, 5.0))

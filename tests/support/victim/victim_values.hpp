@@ -1,0 +1,26 @@
+// What the elements of capture_victim are at each step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace twinrun::testing {
+
+inline std::vector<std::vector<double>> victim_state() {
+    return {std::vector<double>(1), std::vector<double>(300), std::vector<double>(200'000),
+            std::vector<double>(40'000)};
+}
+
+inline double victim_value(std::int64_t step, std::size_t field, std::size_t i) {
+    return static_cast<double>(step) * 8.0 + static_cast<double>(field) + 1e-7 * static_cast<double>(i % 1013);
+}
+
+inline void victim_become(std::vector<std::vector<double>>& state, std::int64_t step) {
+    for (std::size_t f = 0; f < state.size(); ++f) {
+        for (std::size_t i = 0; i < state[f].size(); ++i)
+            state[f][i] = victim_value(step, f, i);
+    }
+}
+
+}  // namespace twinrun::testing
