@@ -1,7 +1,7 @@
 // What capture costs the application and what its background reaches, beside what the machine does by itself: reading the
 // arrays once, copying them, writing a file of the same size. Lines that compare are taken in turns in one run.
 //
-//   bench_capture [--folder FOLDER] [--bytes N] [--rounds N] [--threads N] [--json FILE]
+//   bench_capture [--folder FOLDER] [--bytes N] [--rounds N] [--threads N] [--setting NAME=VALUE]... [--json FILE]
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -56,6 +56,7 @@ struct Arguments {
     int threads = 0;
     std::int64_t captures = 10'000;  // of the run over which memory is watched
     std::string json;
+    std::vector<std::pair<std::string, std::string>> settings;  // of all runs
 };
 
 // Memory of which every page is there.
@@ -87,7 +88,8 @@ void fill(float* x, std::uint64_t n) {
 constexpr std::uint64_t kPart = 4 << 20;
 
 // Parts of `bytes`, shared by the team.
-void in_parts(Team& team, std::uint64_t bytes, const std::function<void(std::uint64_t, std::uint64_t)>& work) {
+void in_parts(Team& team, std::uint64_t bytes,
+              const std::function<void(std::uint64_t, std::uint64_t)>& work) {
     std::atomic<std::uint64_t> next = 0;
     team.run([&](int) {
         for (std::uint64_t at = next.fetch_add(kPart); at < bytes; at = next.fetch_add(kPart))
@@ -152,7 +154,8 @@ class Bench {
         cores.threads = arguments_.threads;
         Team team(worker_count(cores));
         std::printf("%d threads, %.2f GB in 4 arrays of f32, %d rounds; folder %s\n", team.size(),
-                    static_cast<double>(arguments_.bytes) * 1e-9, arguments_.rounds, arguments_.folder.c_str());
+                    static_cast<double>(arguments_.bytes) * 1e-9, arguments_.rounds,
+                    arguments_.folder.c_str());
         large(team);
         devices();
         small();
@@ -168,6 +171,8 @@ class Bench {
         settings.history.tolerance.atol = 1e-5;
         settings.threads = arguments_.threads;
         for (const auto& [key, value] : with)
+            must(settings.set(key, value));
+        for (const auto& [key, value] : arguments_.settings)
             must(settings.set(key, value));
         return must(Session::open(posix_file_system(), comm_, (fs::path(arguments_.folder) / name).string(),
                                   std::move(settings)));
@@ -194,9 +199,9 @@ class Bench {
                      {{"mode", "digests"}, {"residue_bits", bits}, {"keep_steps", "2"}});
         }
         const std::string full = "full data, memory for a whole step";
-        sessions[full] = open("full", {{"memory", room}, {"keep_steps", "1"}});
+        sessions[full] = open("full", {{"memory", room}});
         const std::string streamed = "full data, memory of 64 MiB: at the storage's speed";
-        sessions[streamed] = open("streamed", {{"memory", "64 MiB"}, {"keep_steps", "1"}});
+        sessions[streamed] = open("streamed", {{"memory", "64 MiB"}});
 
         Line& reading = line("read the arrays once", "");
         Line& copying = line("copy them", "read the arrays once");
@@ -209,8 +214,9 @@ class Bench {
             };
             add(reading, seconds([&] { read_once(team, memory); }));
             add(copying, seconds([&] {
-                    in_parts(team, memory.bytes,
-                             [&](std::uint64_t at, std::uint64_t n) { std::memcpy(copy.data + at, memory.data + at, n); });
+                    in_parts(team, memory.bytes, [&](std::uint64_t at, std::uint64_t n) {
+                        std::memcpy(copy.data + at, memory.data + at, n);
+                    });
                 }));
             for (const char* bits : {"0", "2", "4"}) {
                 const std::string name = std::string("digests, residues of ") + bits + " bits";
@@ -228,7 +234,8 @@ class Bench {
                 must(sessions[full]->wait());
                 const double all = std::chrono::duration<double>(Clock::now() - start).count();
                 add(line(full, "copy them"), report.seconds);
-                add(line("its flush, from the call to the commit", "write a file and fsync, page cache"), all);
+                add(line("its flush, from the call to the commit", "write a file and fsync, page cache"),
+                    all);
             }
             add(direct, seconds([&] { write_plainly(plain, memory.data, memory.bytes, true); }));
             fs::remove(plain);
@@ -286,15 +293,17 @@ class Bench {
         std::vector<Way> ways;
         ways.push_back({"on a device: digests, brought to the host at once",
                         {{"mode", "digests"}, {"memory", room}, {"keep_steps", "2"}}});
-        ways.push_back({"on a device: digests, resting there",
-                        {{"mode", "digests"}, {"memory", room}, {"device_memory", twice}, {"keep_steps", "2"}}});
+        ways.push_back(
+            {"on a device: digests, resting there",
+             {{"mode", "digests"}, {"memory", room}, {"device_memory", twice}, {"keep_steps", "2"}}});
         ways.push_back({"on a device: digests without residues, resting there",
                         {{"mode", "digests"},
                          {"residue_bits", "0"},
                          {"memory", room},
                          {"device_memory", twice},
                          {"keep_steps", "2"}}});
-        ways.push_back({"on a device: full data, brought to the host at once", {{"memory", room}, {"keep_steps", "1"}}});
+        ways.push_back(
+            {"on a device: full data, brought to the host at once", {{"memory", room}, {"keep_steps", "1"}}});
         ways.push_back({"on a device: full data, resting there",
                         {{"memory", room}, {"device_memory", twice}, {"keep_steps", "1"}}});
         int number = 0;
@@ -304,7 +313,8 @@ class Bench {
         for (int round = -1; round < arguments_.rounds; ++round) {
             const double ten = seconds([&] {
                 for (int i = 0; i < 10; ++i)
-                    must(to_result(runtime->copy(device, copy.data(), arrays.data(), arguments_.bytes, nullptr)));
+                    must(to_result(
+                        runtime->copy(device, copy.data(), arrays.data(), arguments_.bytes, nullptr)));
                 must(to_result(runtime->wait_stream(device, nullptr)));
             });
             if (round >= 0) line(step, "").times.push_back(ten);
@@ -340,9 +350,12 @@ class Bench {
                 }
                 must(run->wait());
             });
-            std::printf("%-60s  call: median %.1f us, 90%% %.1f us, 99%% %.1f us, longest %.1f us; committed %.0f steps/s\n",
-                        calls.name.c_str(), calls.median() * 1e6, calls.quantile(0.9) * 1e6,
-                        calls.quantile(0.99) * 1e6, calls.quantile(1) * 1e6, static_cast<double>(arguments_.captures) / 10 / all);
+            std::printf(
+                "%-60s  call: median %.1f us, 90%% %.1f us, 99%% %.1f us, longest %.1f us; committed %.0f "
+                "steps/s\n",
+                calls.name.c_str(), calls.median() * 1e6, calls.quantile(0.9) * 1e6,
+                calls.quantile(0.99) * 1e6, calls.quantile(1) * 1e6,
+                static_cast<double>(arguments_.captures) / 10 / all);
             lines_.push_back(std::move(calls));
         }
     }
@@ -378,9 +391,12 @@ class Bench {
             must(run->wait());
         });
         std::printf(
-            "%lld captures of 512 KiB, memory = 64 MiB, keep_steps = 3: resident memory grew by at most %.1f MiB (%.1f in the "
+            "%lld captures of 512 KiB, memory = 64 MiB, keep_steps = 3: resident memory grew by at most %.1f "
+            "MiB (%.1f in the "
             "first 1000), staging %.1f MiB; %.0f steps/s\n",
-            static_cast<long long>(arguments_.captures), most / 0x1p20, early / 0x1p20, static_cast<double>(run->facts().most_staged_bytes) / 0x1p20, static_cast<double>(arguments_.captures) / all);
+            static_cast<long long>(arguments_.captures), most / 0x1p20, early / 0x1p20,
+            static_cast<double>(run->facts().most_staged_bytes) / 0x1p20,
+            static_cast<double>(arguments_.captures) / all);
     }
 
     Line& line(const std::string& name, const std::string& ceiling) {
@@ -395,9 +411,11 @@ class Bench {
         for (std::size_t i = first; i < lines_.size(); ++i) {
             const Line& l = lines_[i];
             const double m = l.median();
-            std::printf("%-60s %9.1f %9.2f %8.0f%%", l.name.c_str(), m * 1e3, static_cast<double>(l.bytes) / m * 1e-9,
+            std::printf("%-60s %9.1f %9.2f %8.0f%%", l.name.c_str(), m * 1e3,
+                        static_cast<double>(l.bytes) / m * 1e-9,
                         (l.quantile(0.75) - l.quantile(0.25)) / m * 100);
-            if (!l.ceiling.empty()) std::printf("  %.2f x '%s'", m / line(l.ceiling, "").median(), l.ceiling.c_str());
+            if (!l.ceiling.empty())
+                std::printf("  %.2f x '%s'", m / line(l.ceiling, "").median(), l.ceiling.c_str());
             std::printf("\n");
         }
     }
@@ -407,8 +425,8 @@ class Bench {
         const char* comma = "";
         for (const Line& l : lines_) {
             file << comma << "\n  {\"name\": \"" << l.name << "\", \"ceiling\": \"" << l.ceiling
-                 << "\", \"bytes\": " << l.bytes << ", \"median\": " << l.median() << ", \"q25\": " << l.quantile(0.25)
-                 << ", \"q75\": " << l.quantile(0.75) << "}";
+                 << "\", \"bytes\": " << l.bytes << ", \"median\": " << l.median()
+                 << ", \"q25\": " << l.quantile(0.25) << ", \"q75\": " << l.quantile(0.75) << "}";
             comma = ",";
         }
         file << "\n]\n";
@@ -443,12 +461,16 @@ int main(int argc, char** argv) {
             arguments.rounds = std::atoi(value.c_str());
         } else if (option == "--threads") {
             arguments.threads = std::atoi(value.c_str());
+        } else if (option == "--setting") {
+            const std::size_t equals = std::min(value.find('='), value.size() - 1);
+            arguments.settings.emplace_back(value.substr(0, equals), value.substr(equals + 1));
         } else if (option == "--json") {
             arguments.json = value;
         } else {
             fail("unknown option " + option);
         }
     }
-    if (arguments.bytes < (1 << 20) || arguments.rounds < 1) fail("--bytes from 1 MiB on, --rounds from 1 on");
+    if (arguments.bytes < (1 << 20) || arguments.rounds < 1)
+        fail("--bytes from 1 MiB on, --rounds from 1 on");
     return Bench(arguments).run();
 }

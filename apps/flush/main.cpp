@@ -9,7 +9,8 @@
 
 int main(int argc, char** argv) {
     if (argc != 3) {
-        std::fprintf(stderr, "usage: twinrun_flush LOCAL HISTORY  (started by a run; by hand: twinrun flush)\n");
+        std::fprintf(stderr,
+                     "usage: twinrun_flush LOCAL HISTORY  (started by a run; by hand: twinrun flush)\n");
         return 2;
     }
     // What ends the run must not end what saves its steps.

@@ -43,7 +43,9 @@ void HistorySink::capture(std::uint64_t step, std::span<const Field> fields) {
     const auto report = session_->capture_fields(static_cast<std::int64_t>(step), std::move(captured));
     if (!report) fail(report.error());
     if (!report->lost.empty()) fail(report->lost.front().error);
-    if (report->divergence) throw std::runtime_error("step " + std::to_string(step) + " differs from the reference: " + twinrun::describe(*report->divergence));
+    if (report->divergence)
+        throw std::runtime_error("step " + std::to_string(step) +
+                                 " differs from the reference: " + twinrun::describe(*report->divergence));
 }
 
 void HistorySink::finish() {

@@ -194,8 +194,8 @@ void run(const Arguments& arguments) {
     std::vector<std::unique_ptr<minihacc::StepSink>> sinks;
     if (!arguments.output.empty()) sinks.push_back(std::make_unique<minihacc::RawSink>(arguments.output));
     if (!arguments.history.empty())
-        sinks.push_back(
-            std::make_unique<minihacc::HistorySink>(arguments.history, arguments.atol, arguments.threads, arguments.settings));
+        sinks.push_back(std::make_unique<minihacc::HistorySink>(arguments.history, arguments.atol,
+                                                                arguments.threads, arguments.settings));
 
     minihacc::ThreadTeam team(arguments.threads);
     Simulation simulation(arguments.simulation, team);

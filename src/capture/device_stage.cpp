@@ -108,7 +108,8 @@ std::shared_ptr<StagedArrays> DeviceStage::fill(std::span<const FieldMetadata* c
 Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceArray* const> arrays) {
     const DeviceRuntime* runtime = device_runtime();
     const DeviceElementKernels* elements = device_element_kernels();
-    if (runtime == nullptr || elements == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    if (runtime == nullptr || elements == nullptr)
+        return Error{ErrorCode::unsupported, "no library for devices"};
     auto staged = std::make_shared<StagedArrays>();
     std::map<int, std::size_t> room;
     for (const DeviceArray* array : arrays)
@@ -143,8 +144,8 @@ Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceAr
         used[array->device] += room_for(*array);
         const std::uint64_t items = array->items();
         if (items != 0 && array->dense()) {
-            TWR_CHECK(to_result(runtime->copy(array->device, to, array->data, items * item_bytes(array->dtype),
-                                              stream->second.get())));
+            TWR_CHECK(to_result(runtime->copy(array->device, to, array->data,
+                                              items * item_bytes(array->dtype), stream->second.get())));
         } else if (items != 0) {
             TWR_CHECK(to_result(
                 elements->gather(array->device, gather_of(*array, 0, items, to), stream->second.get())));

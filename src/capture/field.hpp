@@ -33,7 +33,7 @@ struct CapturedField {
     std::uint64_t stride = 0;
     std::vector<std::int64_t> strides;
     ArrayOrder order = ArrayOrder::row_major;  // in which items are kept; dense data lies in this order
-    bool own_tolerance = false;  // else the run's
+    bool own_tolerance = false;                // else the run's
     Tolerance tolerance;
     // Place in the global array of all ranks; both empty: none.
     std::vector<std::uint64_t> global_shape;

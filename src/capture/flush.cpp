@@ -71,10 +71,10 @@ class DataCheck {
             sum_->update(bytes.subspan(from - offset, to - from));
             if (to != part.end) break;
             if (sum_->value() != part.sum) {
-                return Error{ErrorCode::damaged,
-                             "damaged: field '" + metadata_->directory().fields[part.field].name +
-                                 "', bytes from " + std::to_string(part.begin) +
-                                 " on are not those that were captured"};
+                return Error{ErrorCode::damaged, "damaged: field '" +
+                                                     metadata_->directory().fields[part.field].name +
+                                                     "', bytes from " + std::to_string(part.begin) +
+                                                     " on are not those that were captured"};
             }
             sum_ = std::make_unique<StreamingChecksum>();
             ++at_;
@@ -121,7 +121,8 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
     TWR_TRY(const auto metadata, MetadataFile::open((source / entry.files.metadata).string()));
     std::vector<std::byte> header(kHeaderBytes);
     TWR_CHECK(metadata->file().read_at(0, header));
-    if (xxh3(header) != entry.files.header_checksum || metadata->file().size() != entry.files.metadata_bytes) {
+    if (xxh3(header) != entry.files.header_checksum ||
+        metadata->file().size() != entry.files.metadata_bytes) {
         return Error{ErrorCode::damaged, metadata->path() + ": is not the file that the journal names"};
     }
     TWR_CHECK(check_sections(*metadata));
@@ -139,9 +140,9 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
     if (!entry.files.data.empty()) {
         TWR_TRY(const auto data, InputFile::open((source / entry.files.data).string()));
         if (data->size() != entry.files.data_bytes) {
-            return Error{ErrorCode::damaged,
-                         data->path() + ": damaged: " + std::to_string(data->size()) + " bytes, the journal says " +
-                             std::to_string(entry.files.data_bytes)};
+            return Error{ErrorCode::damaged, data->path() + ": damaged: " + std::to_string(data->size()) +
+                                                 " bytes, the journal says " +
+                                                 std::to_string(entry.files.data_bytes)};
         }
         TWR_TRY(DataCheck check, DataCheck::create(*metadata));
         const std::string name = (target / entry.files.data).string();
@@ -169,7 +170,9 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
 
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex) {
-    const auto lock = [&] { return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>(); };
+    const auto lock = [&] {
+        return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
+    };
     bool there = false;
     {
         const auto guard = lock();

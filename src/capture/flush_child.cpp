@@ -94,11 +94,13 @@ Result<std::unique_ptr<FlushChild>> FlushChild::start(const std::string& program
                                                       const std::string& history) {
     const std::string path = find_program(program);
     const auto failed = [&](const char* what, int why) {
-        return Error{ErrorCode::io, std::string(what) + " " + path + ": " + std::strerror(why) +
-                                        ": set flush_program to where twinrun_flush is, or flusher to thread"};
+        return Error{ErrorCode::io,
+                     std::string(what) + " " + path + ": " + std::strerror(why) +
+                         ": set flush_program to where twinrun_flush is, or flusher to thread"};
     };
     int sockets[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) return failed("no socket for", errno);
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+        return failed("no socket for", errno);
     std::unique_ptr<FlushChild> child(new FlushChild());
     child->socket_ = sockets[0];
     child->owner_ = ::getpid();
@@ -147,7 +149,8 @@ Result<> FlushChild::ask(const std::string& command) {
     const std::size_t space = answer->find(' ');
     int code = 0;
     std::from_chars(answer->data(), answer->data() + std::min(space, answer->size()), code);
-    const bool known = code >= static_cast<int>(ErrorCode::invalid_argument) && code <= static_cast<int>(ErrorCode::internal);
+    const bool known = code >= static_cast<int>(ErrorCode::invalid_argument) &&
+                       code <= static_cast<int>(ErrorCode::internal);
     return Error{known ? static_cast<ErrorCode>(code) : ErrorCode::io,
                  space == std::string::npos ? *answer : answer->substr(space + 1)};
 }

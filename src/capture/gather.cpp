@@ -29,24 +29,15 @@ std::uint64_t ordered_key(const std::byte* at) {
 using Key = std::uint64_t (*)(const std::byte*);
 Key key_of(DType dtype) {
     switch (dtype) {
-        case DType::i8:
-            return ordered_key<std::int8_t>;
-        case DType::i16:
-            return ordered_key<std::int16_t>;
-        case DType::i32:
-            return ordered_key<std::int32_t>;
-        case DType::i64:
-            return ordered_key<std::int64_t>;
-        case DType::u8:
-            return ordered_key<std::uint8_t>;
-        case DType::u16:
-            return ordered_key<std::uint16_t>;
-        case DType::u32:
-            return ordered_key<std::uint32_t>;
-        case DType::u64:
-            return ordered_key<std::uint64_t>;
-        default:
-            return nullptr;
+        case DType::i8: return ordered_key<std::int8_t>;
+        case DType::i16: return ordered_key<std::int16_t>;
+        case DType::i32: return ordered_key<std::int32_t>;
+        case DType::i64: return ordered_key<std::int64_t>;
+        case DType::u8: return ordered_key<std::uint8_t>;
+        case DType::u16: return ordered_key<std::uint16_t>;
+        case DType::u32: return ordered_key<std::uint32_t>;
+        case DType::u64: return ordered_key<std::uint64_t>;
+        default: return nullptr;
     }
 }
 
@@ -65,11 +56,14 @@ Result<Layout> layout_of(const CapturedField& field) {
     };
     Layout layout;
     const std::size_t rank = field.shape.size();
-    if (!field.strides.empty() && field.strides.size() != rank) return bad("as many strides as dimensions are needed");
-    std::uint64_t dense = static_cast<std::uint64_t>(field.stride == 0 ? static_cast<std::uint64_t>(item) : field.stride);
+    if (!field.strides.empty() && field.strides.size() != rank)
+        return bad("as many strides as dimensions are needed");
+    std::uint64_t dense =
+        static_cast<std::uint64_t>(field.stride == 0 ? static_cast<std::uint64_t>(item) : field.stride);
     for (std::size_t i = 0; i < rank; ++i) {
         const std::size_t d = field.order == ArrayOrder::row_major ? rank - 1 - i : i;
-        if (dense > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return bad("impossible strides");
+        if (dense > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+            return bad("impossible strides");
         layout.dimensions.push_back(
             {field.shape[d], field.strides.empty() ? static_cast<std::int64_t>(dense) : field.strides[d]});
         const auto next = checked_multiply(dense, std::max<std::uint64_t>(field.shape[d], 1));
@@ -81,7 +75,8 @@ Result<Layout> layout_of(const CapturedField& field) {
 
 // Visits items [first, first + items) in runs of the fastest dimension: visit(byte offset in the array, stride, count).
 template <class Dimension, class Visit>
-void for_each_run(const std::vector<Dimension>& dimensions, std::uint64_t first, std::uint64_t items, Visit visit) {
+void for_each_run(const std::vector<Dimension>& dimensions, std::uint64_t first, std::uint64_t items,
+                  Visit visit) {
     if (items == 0) return;
     if (dimensions.empty()) {
         visit(std::int64_t{0}, std::int64_t{0}, std::uint64_t{1});
@@ -128,16 +123,11 @@ void copy_items(std::size_t item, std::byte* to, std::int64_t to_stride, const s
         return;
     }
     switch (item) {
-        case 1:
-            return copy_strided<1>(to, to_stride, from, from_stride, count);
-        case 2:
-            return copy_strided<2>(to, to_stride, from, from_stride, count);
-        case 4:
-            return copy_strided<4>(to, to_stride, from, from_stride, count);
-        case 8:
-            return copy_strided<8>(to, to_stride, from, from_stride, count);
-        default:
-            return copy_strided<16>(to, to_stride, from, from_stride, count);
+        case 1: return copy_strided<1>(to, to_stride, from, from_stride, count);
+        case 2: return copy_strided<2>(to, to_stride, from, from_stride, count);
+        case 4: return copy_strided<4>(to, to_stride, from, from_stride, count);
+        case 8: return copy_strided<8>(to, to_stride, from, from_stride, count);
+        default: return copy_strided<16>(to, to_stride, from, from_stride, count);
     }
 }
 
@@ -194,8 +184,9 @@ Result<FieldReader> FieldReader::create(const CapturedField& field, std::shared_
         reader.dimensions_.push_back({d.extent, d.stride});
     if (rows != nullptr && !rows->empty()) {
         if (reader.dimensions_.empty() || reader.dimensions_.back().extent != rows->size()) {
-            return Error{ErrorCode::invalid_argument,
-                         "field '" + field.name + "': its rows are not as many as the IDs '" + field.ids + "'"};
+            return Error{
+                ErrorCode::invalid_argument,
+                "field '" + field.name + "': its rows are not as many as the IDs '" + field.ids + "'"};
         }
         reader.rows_ = std::move(rows);
         reader.row_stride_ = reader.dimensions_.back().stride;
@@ -231,10 +222,11 @@ std::optional<ElementView> FieldReader::view(std::uint64_t first) const {
 void FieldReader::copy(std::uint64_t first, std::uint64_t items, std::byte* to) const {
     const auto dense = static_cast<std::int64_t>(item_);
     const auto run = [&](const std::byte* base, std::uint64_t from, std::uint64_t count) {
-        for_each_run(dimensions_, from, count, [&](std::int64_t offset, std::int64_t stride, std::uint64_t n) {
-            copy_items(item_, to, dense, base + offset, stride, n);
-            to += n * item_;
-        });
+        for_each_run(dimensions_, from, count,
+                     [&](std::int64_t offset, std::int64_t stride, std::uint64_t n) {
+                         copy_items(item_, to, dense, base + offset, stride, n);
+                         to += n * item_;
+                     });
     };
     if (rows_ == nullptr) {
         run(data_, first, items);
@@ -255,10 +247,11 @@ Result<> scatter(const CapturedField& field, std::uint64_t first, std::uint64_t 
     TWR_TRY(const Layout layout, layout_of(field));
     const std::size_t item = item_bytes(field.dtype);
     auto* base = static_cast<std::byte*>(to);
-    for_each_run(layout.dimensions, first, items, [&](std::int64_t offset, std::int64_t stride, std::uint64_t n) {
-        copy_items(item, base + offset, stride, from, static_cast<std::int64_t>(item), n);
-        from += n * item;
-    });
+    for_each_run(layout.dimensions, first, items,
+                 [&](std::int64_t offset, std::int64_t stride, std::uint64_t n) {
+                     copy_items(item, base + offset, stride, from, static_cast<std::int64_t>(item), n);
+                     from += n * item;
+                 });
     return success();
 }
 

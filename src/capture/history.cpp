@@ -57,8 +57,7 @@ T whole_number(const Json& j, const char* key) {
     const bool fits = value.is_number_unsigned()
                           ? std::in_range<T>(value.get<std::uint64_t>())
                           : value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
-    if (!fits)
-        throw bad(std::string(key) + " is not a number of its range");
+    if (!fits) throw bad(std::string(key) + " is not a number of its range");
     return value.get<T>();
 }
 
@@ -92,12 +91,13 @@ std::string some_name(const Json& j, const char* key) {
 // By hand: nested values of the JSON library end the program where memory is short while they go away.
 std::string step_line(const HistoryWriter::Commit& commit, bool replaces) {
     const RankFiles& r = commit.files.files;
-    std::string line = "{\"folder\":" + to_text(commit.files.folder) + ",\"ranks\":[{\"blocked_seconds\":" +
-                       to_text(r.blocked_seconds) + ",\"data\":" + to_text(r.data) +
-                       ",\"data_bytes\":" + std::to_string(r.data_bytes);
+    std::string line = "{\"folder\":" + to_text(commit.files.folder) +
+                       ",\"ranks\":[{\"blocked_seconds\":" + to_text(r.blocked_seconds) +
+                       ",\"data\":" + to_text(r.data) + ",\"data_bytes\":" + std::to_string(r.data_bytes);
     if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
     line += ",\"header_xxh3\":\"" + hex(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
-            ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) + ",\"rank\":" + std::to_string(r.rank) + "}]";
+            ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) +
+            ",\"rank\":" + std::to_string(r.rank) + "}]";
     if (replaces) line += ",\"replaces\":true";
     return line + ",\"step\":" + std::to_string(commit.step) + "}";
 }
@@ -168,8 +168,7 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
         const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
         ++number;
         const auto damaged = [&](const std::string& why) {
-            return Error{ErrorCode::damaged,
-                         file + ": damaged: line " + std::to_string(number) + ": " + why};
+            return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why};
         };
         if (end == std::string::npos) {
             // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
@@ -202,10 +201,9 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
         }
         const int version = whole_number<int>(j, "twinrun_history");
         if (version > kHistoryVersion) {
-            return Error{ErrorCode::unsupported,
-                         path + ": a history of version " + std::to_string(version) +
-                             ", this twinrun reads up to " + std::to_string(kHistoryVersion) +
-                             ": upgrade twinrun"};
+            return Error{ErrorCode::unsupported, path + ": a history of version " + std::to_string(version) +
+                                                     ", this twinrun reads up to " +
+                                                     std::to_string(kHistoryVersion) + ": upgrade twinrun"};
         }
         history.settings = settings_from_json(j);
         if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
@@ -379,10 +377,10 @@ Result<History> History::open(const std::string& path) {
     }
     for (auto& [number, parts] : steps) {
         // A step that some ranks captured once more, and others did not yet, is of no single run.
-        const bool whole =
-            parts.ranks.size() == history.ranks &&
-            std::all_of(parts.ranks.begin(), parts.ranks.end(),
-                        [&](const RankStep& r) { return r.folder == parts.ranks.front().folder; });
+        const bool whole = parts.ranks.size() == history.ranks &&
+                           std::all_of(parts.ranks.begin(), parts.ranks.end(), [&](const RankStep& r) {
+                               return r.folder == parts.ranks.front().folder;
+                           });
         if (!whole) {
             history.incomplete.push_back(number);
             continue;
@@ -475,9 +473,9 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
                          path + ": was captured with other settings: append with the same"};
         }
         if (history.ranks != ranks) {
-            return Error{ErrorCode::mismatch,
-                         path + ": was captured by " + std::to_string(history.ranks) + " ranks, now there are " +
-                             std::to_string(ranks) + ": name another folder"};
+            return Error{ErrorCode::mismatch, path + ": was captured by " + std::to_string(history.ranks) +
+                                                  " ranks, now there are " + std::to_string(ranks) +
+                                                  ": name another folder"};
         }
         if (ranks > 1) {
             writer->journal_ = {};
@@ -503,7 +501,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& system, const std::string& path,
                                                                  const HistorySettings& settings,
                                                                  std::uint32_t rank, std::uint32_t ranks,
-                                                                 const std::string& history, bool replace) try {
+                                                                 const std::string& history,
+                                                                 bool replace) try {
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
     writer->path_ = path;
     writer->rank_ = rank;
@@ -513,9 +512,11 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     TWR_CHECK(remove_torn_manifest(system, path));
     auto had = LocalHistory::read(path);
     if (had && !replace && !had->journal.steps.empty()) {
-        if (had->settings != settings || had->rank != rank || had->ranks != ranks || had->history != history) {
-            return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + had->history +
-                                                  ": bring them there with 'twinrun flush', or remove the folder"};
+        if (had->settings != settings || had->rank != rank || had->ranks != ranks ||
+            had->history != history) {
+            return Error{ErrorCode::mismatch,
+                         path + ": holds steps of another run, on their way to " + had->history +
+                             ": bring them there with 'twinrun flush', or remove the folder"};
         }
         writer->journal_ = std::move(had->journal);
         TWR_CHECK(writer->lock());
@@ -588,8 +589,9 @@ Result<> HistoryWriter::lock() {
         ::close(opened);
         if (why == EINTR) continue;
         if (i++ == kTries) {
-            return Error{ErrorCode::io,
-                         path_ + ": another process is writing this history: wait for it, or name another folder"};
+            return Error{
+                ErrorCode::io,
+                path_ + ": another process is writing this history: wait for it, or name another folder"};
         }
         std::this_thread::sleep_for(kPause);
     }
@@ -622,7 +624,8 @@ Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, s
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {
     if (!History::exists(path)) {
-        return Error{ErrorCode::not_found, path + ": not a node-local part of a history: there is no manifest.jsonl in it"};
+        return Error{ErrorCode::not_found,
+                     path + ": not a node-local part of a history: there is no manifest.jsonl in it"};
     }
     History history;
     Journal manifest;

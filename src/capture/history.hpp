@@ -36,7 +36,7 @@ struct RankFiles {
     std::uint64_t metadata_bytes = 0;
     std::uint64_t header_checksum = 0;  // XXH3-64 of the metadata file's header, which seals the rest of it
     double blocked_seconds = 0;         // that capture held up the application
-    std::string divergence;             // where it is not proven equal to the reference of its run; empty: nowhere
+    std::string divergence;  // where it is not proven equal to the reference of its run; empty: nowhere
     bool operator==(const RankFiles&) const = default;
 };
 
@@ -54,10 +54,10 @@ struct RankStep {
 
 // What one file of lines says.
 struct Journal {
-    std::map<std::int64_t, RankStep> steps;       // that are there
-    std::vector<Provenance> provenance;           // of each process that wrote it, in order
-    bool torn = false;                            // the last line was incomplete: a crash while it was written
-    std::uint64_t whole_bytes = 0;                // up to the end of its last whole line
+    std::map<std::int64_t, RankStep> steps;  // that are there
+    std::vector<Provenance> provenance;      // of each process that wrote it, in order
+    bool torn = false;                       // the last line was incomplete: a crash while it was written
+    std::uint64_t whole_bytes = 0;           // up to the end of its last whole line
 };
 
 struct RankProvenance {
@@ -70,10 +70,10 @@ struct History {
     std::string path;
     HistorySettings settings;
     std::uint32_t ranks = 1;
-    std::vector<HistoryStep> steps;           // that every rank committed, ascending
-    std::vector<std::int64_t> incomplete;     // that only some did
+    std::vector<HistoryStep> steps;        // that every rank committed, ascending
+    std::vector<std::int64_t> incomplete;  // that only some did
     std::vector<RankProvenance> provenance;
-    bool torn = false;                        // any of the files
+    bool torn = false;  // any of the files
 
     static bool exists(const std::string& path);  // a folder with a manifest
     static Result<History> open(const std::string& path);
@@ -146,7 +146,8 @@ class HistoryWriter {
     // Whether the journal has this very step: an earlier commit that failed may have left its line.
     [[nodiscard]] bool has(std::int64_t step, const RankStep& files) const {
         const auto had = journal_.steps.find(step);
-        return had != journal_.steps.end() && had->second.folder == files.folder && had->second.files == files.files;
+        return had != journal_.steps.end() && had->second.folder == files.folder &&
+               had->second.files == files.files;
     }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }

@@ -35,13 +35,15 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         if (settings.keep_data && items != 0) field.extents.push_back({0, end, item, items});
         const auto next = checked_add(end, items * item);
         if (!next || *next > (1ULL << 62))
-            return Error{ErrorCode::invalid_argument, "field '" + f.name + "': more bytes than a file can hold"};
+            return Error{ErrorCode::invalid_argument,
+                         "field '" + f.name + "': more bytes than a file can hold"};
         layout->array_bytes += items * item;
 
         const bool on_device = f.device.has_value();
         layout->on_device.push_back(on_device);
         const FieldSlices shape(field);
-        layout->digest_bytes += field.chunks() * 2 * sizeof(ChunkDigest) + shape.slices() * 8 + sizeof(FieldDigests);
+        layout->digest_bytes +=
+            field.chunks() * 2 * sizeof(ChunkDigest) + shape.slices() * 8 + sizeof(FieldDigests);
         for (std::uint64_t slice = 0; slice < shape.slices();) {
             const std::uint64_t at = end + shape.first_item(slice) * item;
             // Goes on in the last piece while it is not full.

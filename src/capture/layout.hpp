@@ -16,7 +16,7 @@ struct Segment {
     std::uint64_t slices = 0;
     std::uint64_t first_item = 0;
     std::uint64_t items = 0;
-    std::uint64_t offset = 0;         // in the piece's image
+    std::uint64_t offset = 0;          // in the piece's image
     std::uint64_t residue_offset = 0;  // of this piece's residues
     std::uint64_t residue_bytes = 0;
 };
@@ -35,9 +35,9 @@ struct StepLayout {
     std::vector<FieldMetadata> fields;  // with their extents, if data is kept
     std::vector<bool> on_device;        // of each field
     std::vector<Piece> pieces;
-    std::uint64_t file_bytes = 0;   // of the data file, if it is kept
-    std::uint64_t array_bytes = 0;  // of all fields
-    std::uint64_t digest_bytes = 0; // of memory, about, that the digests of a step under way take
+    std::uint64_t file_bytes = 0;    // of the data file, if it is kept
+    std::uint64_t array_bytes = 0;   // of all fields
+    std::uint64_t digest_bytes = 0;  // of memory, about, that the digests of a step under way take
     bool keep_data = true;
 
     // piece_bytes: at least kSliceBytes; what a piece holds at most, unless it is a single slice. Errors: plan_captured's; two

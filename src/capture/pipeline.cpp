@@ -139,7 +139,8 @@ void Pipeline::prepare(PendingStep& step) {
         step.digests.reserve(step.layout->fields.size());
         // Checksums are of bytes that are kept.
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
-            step.digests.emplace_back(step.layout->fields[i], step.layout->keep_data, step.layout->on_device[i]);
+            step.digests.emplace_back(step.layout->fields[i], step.layout->keep_data,
+                                      step.layout->on_device[i]);
     });
 }
 
@@ -151,7 +152,8 @@ Result<> Pipeline::digest_slice(PendingStep& step, const Segment& segment, std::
     return step.check->slice(segment.field, digests, slice, digests.chunks(slice), residues);
 }
 
-Result<> Pipeline::digest(PendingStep& step, const Piece& piece, const std::byte* image, std::byte* residues) {
+Result<> Pipeline::digest(PendingStep& step, const Piece& piece, const std::byte* image,
+                          std::byte* residues) {
     for (const Segment& segment : piece.segments) {
         const FieldDigests& digests = step.digests[segment.field];
         const DType dtype = digests.field().dtype;
@@ -172,8 +174,9 @@ Result<StepFiles*> Pipeline::files_of(PendingStep& step) {
     const std::uint64_t bytes = bytes_of(step);
     for (;;) {
         if (step.place.writer == nullptr) {
-            return Error{ErrorCode::no_space, "the step's " + std::to_string(bytes) +
-                                                  " bytes have no room on the node-local tier: raise local_limit"};
+            return Error{ErrorCode::no_space,
+                         "the step's " + std::to_string(bytes) +
+                             " bytes have no room on the node-local tier: raise local_limit"};
         }
         auto files = StepFiles::create(*step.place.writer, step.step, step.folder, step.layout);
         if (files) {
@@ -186,7 +189,8 @@ Result<StepFiles*> Pipeline::files_of(PendingStep& step) {
     }
 }
 
-void Pipeline::write(PendingStep& step, const Piece& piece, const std::byte* image, const std::byte* residues) {
+void Pipeline::write(PendingStep& step, const Piece& piece, const std::byte* image,
+                     const std::byte* residues) {
     if (step.failed) return;
     const auto put = [&]() -> Result<> {
         TWR_TRY(StepFiles * files, files_of(step));
@@ -234,7 +238,8 @@ void Pipeline::work(Load& load, AlignedBytes& residues) try {
         if (!files) {
             written = std::move(files).error();
         } else {
-            written = (*files)->write_residues(load.field, load.residue_offset, {load.residues, load.residue_bytes});
+            written = (*files)->write_residues(load.field, load.residue_offset,
+                                               {load.residues, load.residue_bytes});
         }
         if (!written) fail(step, std::move(written).error());
     }

@@ -56,11 +56,11 @@ struct PendingStep {
 // Work on a step: a piece of its data, or residues that were made elsewhere.
 struct Load {
     std::shared_ptr<PendingStep> step;
-    const std::byte* block = nullptr;   // staging memory to give back; null: none
-    const Piece* piece = nullptr;       // null: residues only
-    const std::byte* image = nullptr;   // of the piece
-    bool make_digests = false;          // from the image
-    bool make_sums = false;             // the data sums alone
+    const std::byte* block = nullptr;     // staging memory to give back; null: none
+    const Piece* piece = nullptr;         // null: residues only
+    const std::byte* image = nullptr;     // of the piece
+    bool make_digests = false;            // from the image
+    bool make_sums = false;               // the data sums alone
     const std::byte* residues = nullptr;  // of the piece, or of `field` from `residue_offset` on
     std::size_t field = 0;
     std::uint64_t residue_offset = 0;
@@ -73,7 +73,8 @@ class Pipeline {
     // hand_in() and seal().
     using Lost = std::function<void(const PendingStep& step, const Error& error)>;
     using Diverged = std::function<void(const Divergence&)>;
-    Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost, Diverged diverged);
+    Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost,
+             Diverged diverged);
     ~Pipeline();  // what was sealed is committed first
 
     // The next step in the order of commits. Waits while digests of earlier ones hold the memory set for them, and for room on
@@ -88,7 +89,8 @@ class Pipeline {
     void log_divergence(bool on) { log_divergence_ = on; }
 
     // Digests of a piece from its image; residues: piece.residue_bytes of them. Thread-safe for different pieces.
-    static Result<> digest(PendingStep& step, const Piece& piece, const std::byte* image, std::byte* residues);
+    static Result<> digest(PendingStep& step, const Piece& piece, const std::byte* image,
+                           std::byte* residues);
     // Of one slice of a segment.
     static Result<> digest_slice(PendingStep& step, const Segment& segment, std::uint64_t slice,
                                  const ElementView& view, std::byte* residues);

@@ -71,8 +71,7 @@ StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not
             const ProofReach reach = proof_reach(cells, field.settings.tolerance, field.settings.tolerance);
             check->coarse_proves = published || reach.coarse_proves;
             check->widest = reach.widest;
-            check->by_residues =
-                cells.residue_bits != 0 && reference.section_bytes(Section::fine) != 0;
+            check->by_residues = cells.residue_bits != 0 && reference.section_bytes(Section::fine) != 0;
         }
         checks_.push_back(std::move(check));
     }
@@ -82,15 +81,15 @@ void StepCheck::load(Field& field) {
     const FieldMetadata& reference = metadata_->directory().fields[*field.number];
     const std::size_t words = node_words(reference.settings.kind);
     const TreeLayout tree = reference.tree();
-    auto leaves = read_words(*metadata_, *field.number, Section::tree,
-                             (tree.nodes() - tree.leaves) * words, tree.leaves * words);
+    auto leaves = read_words(*metadata_, *field.number, Section::tree, (tree.nodes() - tree.leaves) * words,
+                             tree.leaves * words);
     if (!leaves) {
         field.failure = std::move(leaves).error();
         return;
     }
     field.leaves = std::move(leaves).value();
-    auto fine = read_words(*metadata_, *field.number, Section::fine, 0,
-                           reference.section_bytes(Section::fine) / 8);
+    auto fine =
+        read_words(*metadata_, *field.number, Section::fine, 0, reference.section_bytes(Section::fine) / 8);
     if (!fine) {
         field.failure = std::move(fine).error();
         return;
@@ -116,12 +115,14 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
     std::uint64_t first_open = UINT64_MAX;
     for (std::size_t k = 0; k < digests.size(); ++k) {
         const std::uint64_t c = first + k;
-        bool proven = published ? check.leaves[2 * c] == digests[k].fine && check.leaves[2 * c + 1] == digests[k].coarse
-                                : check.coarse_proves && check.leaves[c] == digests[k].coarse;
+        bool proven =
+            published ? check.leaves[2 * c] == digests[k].fine && check.leaves[2 * c + 1] == digests[k].coarse
+                      : check.coarse_proves && check.leaves[c] == digests[k].coarse;
         if (!proven && !published && check.by_residues) {
             if (theirs.empty()) {
                 theirs.resize(slices.residue_bytes(slice));
-                auto read = metadata_->read(*check.number, Section::residues, slices.residue_offset(slice), theirs);
+                auto read =
+                    metadata_->read(*check.number, Section::residues, slices.residue_offset(slice), theirs);
                 if (!read) {
                     unread(check, read.error());
                     return success();
@@ -191,9 +192,9 @@ std::optional<Divergence> StepCheck::result() const {
             found->reason = why_not;
             found->chunks_in_all = field.chunks();
             found->chunks = why_not.empty() ? check.open : field.chunks();
-            found->first_item = why_not.empty() ? check.first * field.chunking().chunk_scalars /
-                                                            scalars_per_item(field.dtype)
-                                                      : 0;
+            found->first_item =
+                why_not.empty() ? check.first * field.chunking().chunk_scalars / scalars_per_item(field.dtype)
+                                : 0;
         }
         ++found->fields;
     }
@@ -208,15 +209,16 @@ Result<std::unique_ptr<Reference>> Reference::open(const std::string& path, std:
     reference->history_ = std::move(history).value();
     reference->rank_ = rank;
     if (reference->history_.ranks != ranks) {
-        return Error{ErrorCode::mismatch, "reference: " + path + ": captured by " +
-                                              std::to_string(reference->history_.ranks) + " ranks, this run has " +
-                                              std::to_string(ranks) +
-                                              ": arrays of different parts cannot be compared while they are captured"};
+        return Error{ErrorCode::mismatch,
+                     "reference: " + path + ": captured by " + std::to_string(reference->history_.ranks) +
+                         " ranks, this run has " + std::to_string(ranks) +
+                         ": arrays of different parts cannot be compared while they are captured"};
     }
     return reference;
 }
 
-std::unique_ptr<StepCheck> Reference::check(std::int64_t number, const std::vector<FieldMetadata>& fields) const {
+std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
+                                            const std::vector<FieldMetadata>& fields) const {
     const auto& steps = history_.steps;
     const auto step = std::lower_bound(steps.begin(), steps.end(), number,
                                        [](const HistoryStep& s, std::int64_t n) { return s.step < n; });
@@ -228,7 +230,8 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number, const std::vect
         std::vector<std::byte> header(kHeaderBytes);
         TWR_CHECK(opened->file().read_at(0, header));
         if (xxh3(header) != files.header_checksum)
-            return Error{ErrorCode::damaged, path + ": is not the file that the manifest names: restore the history"};
+            return Error{ErrorCode::damaged,
+                         path + ": is not the file that the manifest names: restore the history"};
         return opened;
     };
     auto opened = open();

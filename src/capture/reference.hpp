@@ -25,7 +25,8 @@ struct Divergence {
     std::uint64_t chunks = 0;      // of this field that are not proven equal
     std::uint64_t chunks_in_all = 0;
     std::uint64_t fields = 0;  // of the step that are not proven equal
-    std::string reason;        // if it could not be compared: another shape, a field or rank that the reference lacks
+    std::string
+        reason;  // if it could not be compared: another shape, a field or rank that the reference lacks
 };
 
 // "x from item 4096 on: 3 of 12 chunks are not proven equal (2 fields)".
@@ -53,11 +54,11 @@ class StepCheck {
         bool by_residues = false;
         std::int32_t widest = 0;
         std::once_flag loaded;
-        std::optional<Error> failure;         // of loading
-        std::string unread;                   // why a part of the reference could not be read
-        std::vector<std::uint64_t> leaves;    // nodes of chunks
+        std::optional<Error> failure;       // of loading
+        std::string unread;                 // why a part of the reference could not be read
+        std::vector<std::uint64_t> leaves;  // nodes of chunks
         std::vector<std::uint64_t> fine;
-        std::uint64_t open = 0;               // chunks not proven equal
+        std::uint64_t open = 0;  // chunks not proven equal
         std::uint64_t first = UINT64_MAX;
     };
     void load(Field& field);

@@ -65,18 +65,21 @@ Result<> restore_field(MetadataFile& metadata, InputFile& data, const CapturedFi
         std::uint64_t sum = sums[s];
         if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
         if (xxh3(part) != sum) {
-            return Error{ErrorCode::damaged, data.path() + ": damaged: field '" + field.name + "', items from " +
-                                                 std::to_string(slices.first_item(s)) + " on"};
+            return Error{ErrorCode::damaged, data.path() + ": damaged: field '" + field.name +
+                                                 "', items from " + std::to_string(slices.first_item(s)) +
+                                                 " on"};
         }
         TWR_CHECK(put(field, slices.first_item(s), slices.items(s), part.data()));
     }
     return success();
 }
 
-Result<> restore_from(const StoredPart& part, const RankStep& entry, const std::vector<CapturedField>& fields) {
+Result<> restore_from(const StoredPart& part, const RankStep& entry,
+                      const std::vector<CapturedField>& fields) {
     TWR_TRY(const auto metadata, open_step(part, entry));
     if (entry.files.data.empty()) return Error{ErrorCode::not_found, "only its metadata was kept"};
-    TWR_TRY(const auto data, InputFile::open((fs::path(part.path) / entry.folder / entry.files.data).string()));
+    TWR_TRY(const auto data,
+            InputFile::open((fs::path(part.path) / entry.folder / entry.files.data).string()));
     for (const CapturedField& field : fields)
         TWR_CHECK(restore_field(*metadata, *data, field));
     return success();
@@ -124,7 +127,8 @@ Result<FieldMetadata> find_stored_field(const std::vector<StoredPart>& parts, st
     return Error{ErrorCode::out_of_memory, "not enough memory to read a step"};
 }
 
-Result<std::vector<std::string>> find_stored_names(const std::vector<StoredPart>& parts, std::int64_t step) try {
+Result<std::vector<std::string>> find_stored_names(const std::vector<StoredPart>& parts,
+                                                   std::int64_t step) try {
     std::vector<std::string> names;
     TWR_CHECK(first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) -> Result<> {
         TWR_TRY(const auto metadata, open_step(part, entry));

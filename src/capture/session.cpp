@@ -92,7 +92,11 @@ void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields,
 class Session::Impl {
    public:
     Impl(FileSystem& system, Comm& comm, std::string path, SessionSettings settings)
-        : system_(system), comm_(comm), path_(std::move(path)), folder_(absolute(path_)), settings_(std::move(settings)) {
+        : system_(system),
+          comm_(comm),
+          path_(std::move(path)),
+          folder_(absolute(path_)),
+          settings_(std::move(settings)) {
         settings_.local = absolute(settings_.local);
         settings_.reference = absolute(settings_.reference);
     }
@@ -175,9 +179,11 @@ class Session::Impl {
     bool closed_ = false;
     std::uint64_t captured_ = 0;
 
-    mutable std::mutex mutex_;  // of what follows
+    mutable std::mutex mutex_;      // of what follows
     std::set<std::int64_t> taken_;  // there, or under way
-    std::vector<LostStep> news_;
+    std::vector<LostStep>
+        news_;  // with room for all that are under way: what is lost for want of memory is told too
+    std::size_t under_way_ = 0;
     std::uint64_t committed_ = 0;
     std::uint64_t lost_ = 0;
     struct Ordinal {
@@ -259,8 +265,10 @@ Result<> Session::Impl::agree_on_settings() {
     std::array<std::int64_t, 2> all{own, ~own};
     TWR_CHECK(comm_.minimum(all));
     if (all[0] == own && all[1] == ~own) return success();
-    return Error{ErrorCode::mismatch, path_ + ": keep_steps, keep_data_steps, reference and stop_on_divergence must be set "
-                                              "on all ranks, or on none"};
+    return Error{ErrorCode::mismatch,
+                 path_ +
+                     ": keep_steps, keep_data_steps, reference and stop_on_divergence must be set "
+                     "on all ranks, or on none"};
 }
 
 Result<History> Session::Impl::open_history() const try {
@@ -294,9 +302,8 @@ Result<> Session::Impl::begin() try {
     tiers.flusher = settings_.flusher;
     tiers.flush_program = settings_.flush_program;
     tiers.keep = settings_.keep;
-    TWR_TRY(tiers_, Tiers::open(system_, folder_, rank, ranks, tiers, [this](std::int64_t step, const Error* lost) {
-                settled(step, lost);
-            }));
+    TWR_TRY(tiers_, Tiers::open(system_, folder_, rank, ranks, tiers,
+                                [this](std::int64_t step, const Error* lost) { settled(step, lost); }));
     Provenance facts = settings_.provenance;
     if (!facts.empty()) {
         facts.groups["mpi"]["rank"] = std::to_string(rank);
@@ -348,7 +355,8 @@ Result<> Session::Impl::protect(CapturedField field) {
 }
 
 Result<> Session::Impl::unprotect(const std::string& name) {
-    if (std::erase_if(protected_, [&](const CapturedField& f) { return f.name == name; }) != 0) return success();
+    if (std::erase_if(protected_, [&](const CapturedField& f) { return f.name == name; }) != 0)
+        return success();
     return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
 }
 
@@ -416,10 +424,12 @@ Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
         if (!field.device) return success();
         DeviceSource array(*field.device);
         source.brought.resize(array.items() * item_bytes(field.dtype));
-        TWR_CHECK(copy_out(*field.device, kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
-            std::memcpy(source.brought.data() + first * item_bytes(field.dtype), bytes.data(), bytes.size());
-            return success();
-        }));
+        TWR_CHECK(
+            copy_out(*field.device, kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
+                std::memcpy(source.brought.data() + first * item_bytes(field.dtype), bytes.data(),
+                            bytes.size());
+                return success();
+            }));
         field.device.reset();
         field.data = source.brought.data();
         field.stride = 0;
@@ -477,7 +487,8 @@ Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint
 }
 
 // [collective] The minimum of `values` over all ranks, and on the way which steps all have committed.
-Result<> Session::Impl::exchange_commits(std::vector<std::int64_t> values, std::vector<std::int64_t>& agreed) {
+Result<> Session::Impl::exchange_commits(std::vector<std::int64_t> values,
+                                         std::vector<std::int64_t>& agreed) {
     const std::size_t own = values.size();
     std::size_t window = 0;
     if (settings_.keep.any()) {
@@ -492,8 +503,12 @@ Result<> Session::Impl::exchange_commits(std::vector<std::int64_t> values, std::
         {
             const std::lock_guard guard(mutex_);
             for (std::size_t i = 0; i < window && values[own + i] != 0; ++i) {
-                if (values[own + i] == 1) everywhere.push_back(unresolved_.front().step);
+                const std::int64_t step = unresolved_.front().step;
                 unresolved_.pop_front();
+                // Captured again meanwhile: the newer attempt counts.
+                const bool newer = std::any_of(unresolved_.begin(), unresolved_.end(),
+                                               [&](const Ordinal& o) { return o.step == step; });
+                if (values[own + i] == 1 && !newer) everywhere.push_back(step);
             }
         }
         for (const std::int64_t step : everywhere) {
@@ -515,7 +530,8 @@ void Session::Impl::copy_out_of(const Piece& piece, std::byte* image) const {
         const Source& source = sources_[segment.field];
         const std::size_t item = item_bytes(layout_->fields[segment.field].dtype);
         if (source.dense != nullptr) {
-            std::memcpy(image + segment.offset, source.dense + segment.first_item * item, segment.items * item);
+            std::memcpy(image + segment.offset, source.dense + segment.first_item * item,
+                        segment.items * item);
         } else {
             source.reader->copy(segment.first_item, segment.items, image + segment.offset);
         }
@@ -551,8 +567,8 @@ Result<> Session::Impl::digest_in_place(PendingStep& step, const Piece& piece, s
     return success();
 }
 
-Result<> Session::Impl::take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
-                                   std::vector<std::byte>& scratch, double& waited) {
+Result<> Session::Impl::take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece,
+                                   bool digest_now, std::vector<std::byte>& scratch, double& waited) {
     const bool keep_data = step->layout->keep_data;
     const std::size_t image_bytes = keep_data || !digest_now ? piece.bytes : 0;
     const std::size_t wanted = image_bytes + (digest_now ? piece.residue_bytes : 0);
@@ -734,24 +750,28 @@ Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, c
         if (field.extents.empty()) continue;
         const std::uint64_t begin = field.extents[0].offset;
         const std::size_t item = item_bytes(field.dtype);
-        done = copy_out(*arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
-            for (std::uint64_t at = begin + first * item; !bytes.empty();) {
-                if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes) close_piece();
-                if (image == nullptr) TWR_CHECK(open_piece());
-                const Piece& piece = *pieces[current];
-                const std::size_t n = std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
-                std::memcpy(image + (at - piece.offset), bytes.data(), n);
-                bytes = bytes.subspan(n);
-                at += n;
-            }
-            return success();
-        });
+        done = copy_out(
+            *arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
+                for (std::uint64_t at = begin + first * item; !bytes.empty();) {
+                    if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
+                        close_piece();
+                    if (image == nullptr) TWR_CHECK(open_piece());
+                    const Piece& piece = *pieces[current];
+                    const std::size_t n =
+                        std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
+                    std::memcpy(image + (at - piece.offset), bytes.data(), n);
+                    bytes = bytes.subspan(n);
+                    at += n;
+                }
+                return success();
+            });
     }
     if (done && image != nullptr) close_piece();
     return done;
 }
 
-Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number, std::vector<CapturedField> fields) try {
+Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
+                                                    std::vector<CapturedField> fields) try {
     const auto start = Clock::now();
     const auto where = [&](Error error) {
         return std::move(error).at(path_ + ": step " + std::to_string(number));
@@ -768,9 +788,12 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number, std::ve
     report.step = number;
     report.data_bytes = layout_->array_bytes;
     attempts_[number] = attempt;
+    if (attempt != 0) tiers_->again(number);
     {
         const std::lock_guard guard(mutex_);
+        news_.reserve(news_.size() + under_way_ + 1);
         taken_.insert(number);
+        ++under_way_;
         if (several() && settings_.keep.any()) unresolved_.push_back({number, 0});
     }
     ++captured_;
@@ -817,7 +840,8 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number, std::ve
                     brought = take_devices(step, devices, staged.get(), waited);
                 } catch (const std::exception&) {  // stays what it says
                 }
-                pipeline_->seal(step, brought ? std::nullopt : std::optional<Error>(std::move(brought).error()));
+                pipeline_->seal(step,
+                                brought ? std::nullopt : std::optional<Error>(std::move(brought).error()));
             });
             handed_over = taken.ok();
         } catch (const std::exception&) {
@@ -862,13 +886,21 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number, std::ve
     report.seconds = seconds_since(start);
     return report;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to capture step " + std::to_string(number)};
+    return Error{ErrorCode::out_of_memory,
+                 path_ + ": not enough memory to capture step " + std::to_string(number)};
 }
 
 void Session::Impl::settled(std::int64_t step, const Error* lost, bool told) {
     const std::lock_guard guard(mutex_);
+    if (under_way_ != 0) --under_way_;
     if (lost != nullptr) {
-        if (!told) news_.push_back({step, *lost});
+        if (!told) {
+            news_.push_back({step, out_of_memory()});  // has room
+            try {
+                news_.back().error = *lost;
+            } catch (const std::exception&) {  // then that is why
+            }
+        }
         ++lost_;
         taken_.erase(step);
     } else {
@@ -892,7 +924,9 @@ void Session::Impl::diverged(const Divergence& divergence) {
 
 std::vector<LostStep> Session::Impl::take_news() {
     const std::lock_guard guard(mutex_);
-    return std::exchange(news_, {});
+    std::vector<LostStep> next;
+    next.reserve(under_way_);
+    return std::exchange(news_, std::move(next));
 }
 
 Result<std::vector<LostStep>> Session::Impl::wait() {
@@ -954,7 +988,8 @@ Result<std::optional<std::int64_t>> Session::Impl::latest(std::int64_t not_after
                 // Of some steps only metadata stays.
                 const bool has_data = std::none_of(step.ranks.begin(), step.ranks.end(),
                                                    [](const RankFiles& r) { return r.data.empty(); });
-                if (step.step <= not_after && (has_data || !history->settings.keep_data)) answer = {0, 1, step.step};
+                if (step.step <= not_after && (has_data || !history->settings.keep_data))
+                    answer = {0, 1, step.step};
             }
         }
     }
@@ -970,15 +1005,18 @@ Result<> Session::Impl::restore(std::int64_t step, std::span<const std::string> 
     if (names.empty()) fields = protected_;
     for (const std::string& name : names) {
         const CapturedField* field = find(name);
-        if (field == nullptr) return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
+        if (field == nullptr)
+            return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
         fields.push_back(*field);
     }
-    return restore_step({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step, fields);
+    return restore_step({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step,
+                        fields);
 }
 
 Result<FieldMetadata> Session::Impl::stored_field(std::int64_t step, const std::string& name) {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
-    return find_stored_field({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step, name);
+    return find_stored_field({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step,
+                             name);
 }
 
 Result<std::vector<std::string>> Session::Impl::stored_names(std::int64_t step) {
@@ -1033,14 +1071,18 @@ Result<CaptureReport> Session::capture_fields(std::int64_t step, std::vector<Cap
 }
 Result<std::vector<LostStep>> Session::wait() { return impl_->wait(); }
 Result<std::vector<LostStep>> Session::close() { return impl_->close(); }
-Result<std::optional<std::int64_t>> Session::latest(std::int64_t not_after) { return impl_->latest(not_after); }
+Result<std::optional<std::int64_t>> Session::latest(std::int64_t not_after) {
+    return impl_->latest(not_after);
+}
 Result<> Session::restore(std::int64_t step, std::span<const std::string> names) {
     return impl_->restore(step, names);
 }
 Result<FieldMetadata> Session::stored_field(std::int64_t step, const std::string& name) {
     return impl_->stored_field(step, name);
 }
-Result<std::vector<std::string>> Session::stored_names(std::int64_t step) { return impl_->stored_names(step); }
+Result<std::vector<std::string>> Session::stored_names(std::int64_t step) {
+    return impl_->stored_names(step);
+}
 std::vector<std::int64_t> Session::committed() const { return impl_->committed(); }
 SessionFacts Session::facts() const { return impl_->facts(); }
 const std::string& Session::path() const { return impl_->path_; }

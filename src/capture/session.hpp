@@ -33,20 +33,21 @@ struct SessionSettings {
     Existing existing = Existing::refuse;
     // Folder on storage that only this node sees, where steps rest first. Empty: straight to the history's folder.
     std::string local;
-    std::uint64_t local_bytes = 0;              // that this rank may keep there; 0: no limit
-    Flusher flusher = Flusher::thread;          // from local to the history's folder
-    std::uint64_t memory_bytes = 1ULL << 30;    // host memory that steps under way may hold; 0: none, capture() writes
-    std::uint64_t device_bytes = 0;             // the same of each device; 0: none, capture() brings arrays to the host
-    Retention keep;                             // on the last tier
-    bool replace_steps = false;                 // a step that is there may be captured again, in place of the old one
-    bool background = true;                     // false: capture() returns when the step is committed
-    int threads = 0;                            // that help the caller copy and digest; 0: all cores of this process
-    int flush_threads = 2;
-    std::string reference;                      // history to compare with as steps are captured; empty: none
-    bool stop_on_divergence = false;            // capture() compares before it returns, and says so
-    bool log_divergence = true;                 // a line in the rank's journal
-    std::string flush_program;                  // of Flusher::process; empty: twinrun_flush beside the library, or on PATH
-    Provenance provenance;                      // kept with the run
+    std::uint64_t local_bytes = 0;      // that this rank may keep there; 0: no limit
+    Flusher flusher = Flusher::thread;  // from local to the history's folder
+    std::uint64_t memory_bytes =
+        1ULL << 30;                   // host memory that steps under way may hold; 0: none, capture() writes
+    std::uint64_t device_bytes = 0;   // the same of each device; 0: none, capture() brings arrays to the host
+    Retention keep;                   // on the last tier
+    bool replace_steps = false;       // a step that is there may be captured again, in place of the old one
+    bool background = true;           // false: capture() returns when the step is committed
+    int threads = 0;                  // that help the caller copy and digest; 0: all cores of this process
+    int flush_threads = 4;            // more than cores: they mostly wait for storage
+    std::string reference;            // history to compare with as steps are captured; empty: none
+    bool stop_on_divergence = false;  // capture() compares before it returns, and says so
+    bool log_divergence = true;       // a line in the rank's journal
+    std::string flush_program;  // of Flusher::process; empty: twinrun_flush beside the library, or on PATH
+    Provenance provenance;      // kept with the run
     // What the names of docs/capture.md set: "atol", "memory", ... Errors: an unknown name, a bad value; both are named.
     Result<> set(std::string_view name, std::string_view value);
     // Lines "name = value"; # begins a comment. The error names file and line.
@@ -64,8 +65,8 @@ struct CaptureReport {
     double seconds = 0;         // that the caller was blocked
     double waited_seconds = 0;  // of these, for staging memory that earlier steps held
     std::uint64_t data_bytes = 0;
-    std::uint64_t metadata_bytes = 0;  // 0 as long as it is not known
-    std::uint64_t staged_bytes = 0;    // held by steps under way, this one included
+    std::uint64_t metadata_bytes = 0;      // 0 as long as it is not known
+    std::uint64_t staged_bytes = 0;        // held by steps under way, this one included
     std::optional<Divergence> divergence;  // known when capture() returned
     std::vector<LostStep> lost;            // since the last call that told of lost steps
 };
@@ -118,7 +119,8 @@ class Session {
     Result<> restore(std::int64_t step, std::span<const std::string> names = {});
     // Field of a committed step as it is stored.
     Result<FieldMetadata> stored_field(std::int64_t step, const std::string& name);
-    Result<std::vector<std::string>> stored_names(std::int64_t step);  // of its fields, in the order of capture
+    Result<std::vector<std::string>> stored_names(
+        std::int64_t step);  // of its fields, in the order of capture
 
     // Steps that this rank has committed on the last tier and that are there still, ascending. Others may lack some.
     [[nodiscard]] std::vector<std::int64_t> committed() const;

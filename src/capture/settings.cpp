@@ -62,7 +62,8 @@ std::optional<bool> truth(std::string_view text) {
 }
 
 template <class T, std::size_t kCount>
-std::optional<T> one_of(std::string_view text, const std::array<std::pair<std::string_view, T>, kCount>& names) {
+std::optional<T> one_of(std::string_view text,
+                        const std::array<std::pair<std::string_view, T>, kCount>& names) {
     for (const auto& [name, value] : names) {
         if (text == name) return value;
     }
@@ -92,11 +93,14 @@ bool tolerance(double& to, V value) {
 }
 
 constexpr std::array kSettings{
-    Setting{"atol", "a number, not negative", [](S& s, V v) { return tolerance(s.history.tolerance.atol, v); }},
-    Setting{"rtol", "a number, not negative", [](S& s, V v) { return tolerance(s.history.tolerance.rtol, v); }},
+    Setting{"atol", "a number, not negative",
+            [](S& s, V v) { return tolerance(s.history.tolerance.atol, v); }},
+    Setting{"rtol", "a number, not negative",
+            [](S& s, V v) { return tolerance(s.history.tolerance.rtol, v); }},
     Setting{"residue_bits", "0, 2 or 4",
             [](S& s, V v) {
-                return (v == "0" || v == "2" || v == "4") && assign(s.history.residue_bits, number<unsigned>(v));
+                return (v == "0" || v == "2" || v == "4") &&
+                       assign(s.history.residue_bits, number<unsigned>(v));
             }},
     Setting{"chunk_bytes", "a power of two from 4096 to 1048576",
             [](S& s, V v) {
@@ -111,10 +115,11 @@ constexpr std::array kSettings{
                               one_of<DigestKind, 2>(v, {{{"linear", DigestKind::linear},
                                                          {"published", DigestKind::published}}}));
             }},
-    Setting{"mode", "full or digests",
-            [](S& s, V v) {
-                return assign(s.history.keep_data, one_of<bool, 2>(v, {{{"full", true}, {"digests", false}}}));
-            }},
+    Setting{
+        "mode", "full or digests",
+        [](S& s, V v) {
+            return assign(s.history.keep_data, one_of<bool, 2>(v, {{{"full", true}, {"digests", false}}}));
+        }},
     Setting{"existing", "refuse, append or replace",
             [](S& s, V v) {
                 return assign(s.existing, one_of<Existing, 3>(v, {{{"refuse", Existing::refuse},
@@ -126,7 +131,8 @@ constexpr std::array kSettings{
                 s.local = v;
                 return true;
             }},
-    Setting{"local_limit", "a size, as 10 GiB; 0: none", [](S& s, V v) { return assign(s.local_bytes, bytes(v)); }},
+    Setting{"local_limit", "a size, as 10 GiB; 0: none",
+            [](S& s, V v) { return assign(s.local_bytes, bytes(v)); }},
     Setting{"flusher", "thread, process or none",
             [](S& s, V v) {
                 return assign(s.flusher, one_of<Flusher, 3>(v, {{{"thread", Flusher::thread},
@@ -138,18 +144,22 @@ constexpr std::array kSettings{
                 s.flush_program = v;
                 return true;
             }},
-    Setting{"memory", "a size of at least 16 MiB, or 0", [](S& s, V v) { return assign(s.memory_bytes, bytes(v)); }},
+    Setting{"memory", "a size of at least 16 MiB, or 0",
+            [](S& s, V v) { return assign(s.memory_bytes, bytes(v)); }},
     Setting{"device_memory", "a size", [](S& s, V v) { return assign(s.device_bytes, bytes(v)); }},
-    Setting{"keep_steps", "a number; 0: all", [](S& s, V v) { return assign(s.keep.steps, number<std::uint64_t>(v)); }},
+    Setting{"keep_steps", "a number; 0: all",
+            [](S& s, V v) { return assign(s.keep.steps, number<std::uint64_t>(v)); }},
     Setting{"keep_data_steps", "a number; 0: all",
             [](S& s, V v) { return assign(s.keep.data_steps, number<std::uint64_t>(v)); }},
     Setting{"replace_steps", "true or false", [](S& s, V v) { return assign(s.replace_steps, truth(v)); }},
     Setting{"background", "true or false", [](S& s, V v) { return assign(s.background, truth(v)); }},
-    Setting{"threads", "a number; 0: all cores",
-            [](S& s, V v) { return assign(s.threads, number<int>(v)) && s.threads >= 0 && s.threads <= 4096; }},
+    Setting{
+        "threads", "a number; 0: all cores",
+        [](S& s, V v) { return assign(s.threads, number<int>(v)) && s.threads >= 0 && s.threads <= 4096; }},
     Setting{"flush_threads", "1 to 64",
             [](S& s, V v) {
-                return assign(s.flush_threads, number<int>(v)) && s.flush_threads >= 1 && s.flush_threads <= 64;
+                return assign(s.flush_threads, number<int>(v)) && s.flush_threads >= 1 &&
+                       s.flush_threads <= 64;
             }},
     Setting{"reference", "a history's folder",
             [](S& s, V v) {
@@ -173,8 +183,9 @@ Result<> SessionSettings::set(std::string_view name, std::string_view value) {
             *this = std::move(changed);
             return success();
         }
-        return Error{ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" + std::string(value) +
-                                                      "': give " + std::string(setting.wanted)};
+        return Error{ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" +
+                                                      std::string(value) + "': give " +
+                                                      std::string(setting.wanted)};
     }
     std::string names;
     for (const Setting& setting : kSettings)

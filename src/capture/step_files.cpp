@@ -46,7 +46,8 @@ Result<> StepFiles::write_data(std::uint64_t offset, std::span<const std::byte> 
     return data_->write_at(offset, bytes);
 }
 
-Result<> StepFiles::write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
+Result<> StepFiles::write_residues(std::size_t field, std::uint64_t offset,
+                                   std::span<const std::byte> bytes) {
     return metadata_->write(field, Section::residues, offset, bytes);
 }
 

@@ -36,8 +36,9 @@ Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string
                                           fs::absolute(path).lexically_normal().string(),
                                           settings.existing == Existing::replace));
         if (tiers->shared_->made() && !tiers->local_->journal().steps.empty()) {
-            return Error{ErrorCode::mismatch, tiers->local_folder_ + ": holds steps of a history that is not in " + path +
-                                                  " any more: bring them elsewhere with 'twinrun flush', or remove the folder"};
+            return Error{ErrorCode::mismatch,
+                         tiers->local_folder_ + ": holds steps of a history that is not in " + path +
+                             " any more: bring them elsewhere with 'twinrun flush', or remove the folder"};
         }
         for (const auto& [step, entry] : tiers->local_->journal().steps)
             tiers->local_used_ += bytes_of(entry);
@@ -153,6 +154,24 @@ void Tiers::abandon(const Place& place, const std::string& folder) {
 }
 
 void Tiers::commit(std::span<const Ready> steps) {
+    {
+        const std::lock_guard guard(mutex_);
+        for (const Ready& step : steps)
+            local_reserved_ -= step.place.local ? step.place.reserved : 0;
+    }
+    std::size_t settled = 0;
+    try {
+        commit_all(steps, settled);
+    } catch (const std::exception&) {
+        const Error lost{ErrorCode::out_of_memory, "out of memory"};
+        for (; settled < steps.size(); ++settled)
+            settled_(steps[settled].step, &lost);
+        changed_.notify_all();
+    }
+}
+
+// settled: how many have been told of, or will be.
+void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
     for (std::size_t first = 0; first < steps.size();) {
         std::size_t last = first;
         std::vector<HistoryWriter::Commit> lines;
@@ -177,7 +196,6 @@ void Tiers::commit(std::span<const Ready> steps) {
                 const auto entry = writer.journal().steps.find(steps[i].step);
                 there.push_back(entry != writer.journal().steps.end() &&
                                 entry->second.folder == steps[i].files.folder);
-                if (local) local_reserved_ -= steps[i].place.reserved;
                 if (!there.back()) {
                     if (writer.sure()) static_cast<void>(writer.remove_files(steps[i].files.folder));
                 } else if (local) {
@@ -199,10 +217,12 @@ void Tiers::commit(std::span<const Ready> steps) {
         }
         changed_.notify_all();
         for (std::size_t i = first; i < last; ++i) {
+            ++settled;
             // Of lines that are there but may not be synced nothing is promised.
             if (!done) {
                 settle(steps[i].step, &done.error());
-            } else if (!local || settings_.flusher == Flusher::none || !there[i - first]) {  // or replaced by the next
+            } else if (!local || settings_.flusher == Flusher::none ||
+                       !there[i - first]) {  // or replaced by the next
                 settle(steps[i].step, nullptr);
             }
         }
@@ -212,13 +232,17 @@ void Tiers::commit(std::span<const Ready> steps) {
 }
 
 void Tiers::agreed(std::int64_t step) {
+    again(step);
+    const std::lock_guard guard(mutex_);
+    agreed_.push_back(step);
+}
+
+void Tiers::again(std::int64_t step) {
     const std::lock_guard guard(mutex_);
     const auto had = std::find(agreed_.begin(), agreed_.end(), step);
-    if (had != agreed_.end()) {
-        if (static_cast<std::size_t>(had - agreed_.begin()) < data_dropped_) --data_dropped_;
-        agreed_.erase(had);
-    }
-    agreed_.push_back(step);
+    if (had == agreed_.end()) return;
+    if (static_cast<std::size_t>(had - agreed_.begin()) < data_dropped_) --data_dropped_;
+    agreed_.erase(had);
 }
 
 // Steps, or their data, beyond what is to stay.
@@ -270,7 +294,8 @@ Result<> Tiers::flush_one(std::int64_t step, std::string& folder) try {
     {
         const std::lock_guard guard(mutex_);
         const auto had = local_->journal().steps.find(step);
-        if (had == local_->journal().steps.end()) return success();  // brought on, and dropped, in an earlier turn
+        if (had == local_->journal().steps.end())
+            return success();  // brought on, and dropped, in an earlier turn
         entry = had->second;
     }
     folder = entry.folder;
@@ -294,6 +319,14 @@ void Tiers::run() {
         if (to_flush_.empty()) return;
         const std::int64_t step = to_flush_.front();
         to_flush_.pop_front();
+        if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
+            // Captured again: that attempt has its own turn, and of this one nobody needs anything.
+            lock.unlock();
+            settled_(step, nullptr);
+            lock.lock();
+            changed_.notify_all();
+            continue;
+        }
         const bool again = unflushed_.contains(step);  // its owner was told already
         flushing_ = true;
         lock.unlock();
@@ -303,7 +336,8 @@ void Tiers::run() {
             // Captured again meanwhile: that attempt has its own turn, and of this one nobody needs anything.
             const std::lock_guard guard(mutex_);
             const auto now = local_->journal().steps.find(step);
-            if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty()) done = success();
+            if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty())
+                done = success();
         }
         try {
             if (!done && !again) {
@@ -319,12 +353,16 @@ void Tiers::run() {
         }
         lock.lock();
         flushing_ = false;
-        if (done) {
-            unflushed_.erase(step);
-            // Retention may have taken it meanwhile.
-            if (local_->journal().steps.contains(step)) safe_.insert(step);
-        } else {
-            unflushed_.insert(step);
+        try {
+            if (done) {
+                unflushed_.erase(step);
+                // Retention may have taken it meanwhile, or what is there now is a newer attempt, and not on the last tier.
+                const auto now = local_->journal().steps.find(step);
+                if (now != local_->journal().steps.end() && now->second.folder == folder) safe_.insert(step);
+            } else {
+                unflushed_.insert(step);
+            }
+        } catch (const std::exception&) {  // no memory: it stays where it is
         }
         changed_.notify_all();
     }

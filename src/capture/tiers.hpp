@@ -23,8 +23,9 @@ namespace twinrun {
 
 // What stays of committed steps on the last tier. A step leaves only once every rank has committed all newer ones that count.
 struct Retention {
-    std::uint64_t steps = 0;       // the newest so many stay; 0: all
-    std::uint64_t data_steps = 0;  // of these, the newest so many keep their data, the others their metadata; 0: all
+    std::uint64_t steps = 0;  // the newest so many stay; 0: all
+    std::uint64_t data_steps =
+        0;  // of these, the newest so many keep their data, the others their metadata; 0: all
     [[nodiscard]] bool any() const { return steps != 0 || data_steps != 0; }
 };
 
@@ -50,8 +51,9 @@ class Tiers {
     // `settled` is called once for each step that was added: committed on the last tier (null), or why it is not there. From
     // any thread; it must not call back.
     using Settled = std::function<void(std::int64_t step, const Error* lost)>;
-    static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path, std::uint32_t rank,
-                                               std::uint32_t ranks, const TierSettings& settings, Settled settled);
+    static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path,
+                                               std::uint32_t rank, std::uint32_t ranks,
+                                               const TierSettings& settings, Settled settled);
     ~Tiers();
 
     // Provenance of this process, once, before the first step.
@@ -82,6 +84,8 @@ class Tiers {
     // Every rank has this step (in the order of capture): it counts for retention, which takes place with the next commit, or
     // when retain() is called.
     void agreed(std::int64_t step);
+    // It is captured again: what retention knew of it is of an earlier attempt.
+    void again(std::int64_t step);
     void retain();
     // Steps that stay on the local tier because the last one did not take them are tried again; waits for all.
     void drain();
@@ -101,6 +105,7 @@ class Tiers {
     std::uint64_t local_bytes_of(std::int64_t step) const;
     bool evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock);
     void settle(std::int64_t step, const Error* lost);
+    void commit_all(std::span<const Ready> steps, std::size_t& settled);
 
     FileSystem* system_ = nullptr;
     std::string path_;

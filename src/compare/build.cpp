@@ -126,7 +126,8 @@ class BuildJob final : public SliceJob {
              std::byte* residues, WriteResidues write)
         : digests(field, with_sums), source_(source), all_residues_(residues), write_(std::move(write)) {
         if (residues == nullptr && digests.slices() != 0)
-            residues_.resize(static_cast<std::size_t>(workers), std::vector<std::byte>(digests.residue_bytes(0)));
+            residues_.resize(static_cast<std::size_t>(workers),
+                             std::vector<std::byte>(digests.residue_bytes(0)));
     }
     [[nodiscard]] std::uint64_t slices() const override { return digests.slices(); }
     [[nodiscard]] std::size_t buffer_bytes() const override {

@@ -71,7 +71,7 @@ struct ReadRequest {
     bool direct = false;
     // How many bytes must come for success (the end of the file may cut a direct read short); 0: all.
     std::size_t at_least = 0;
-    std::size_t skip = 0;  // of these, the first so many are not wanted: alignment brought them
+    std::size_t skip = 0;   // of these, the first so many are not wanted: alignment brought them
     std::uint64_t tag = 0;  // comes back with the completion; need not be unique
 
     [[nodiscard]] std::size_t wanted() const { return (at_least != 0 ? at_least : bytes) - skip; }
@@ -146,8 +146,8 @@ class FileSystem {
     virtual Result<> sync_folder(const std::string& path) = 0;
     // Like mkdir -p. Folders that it makes survive a power cut: only it knows which parents are to be synced.
     virtual Result<> make_folders(const std::string& path) = 0;
-    virtual Result<> remove(const std::string& path) = 0;         // a file; not there: success
-    virtual Result<> remove_folder(const std::string& path) = 0;  // with all in it; not there: success
+    virtual Result<> remove(const std::string& path) = 0;               // a file; not there: success
+    virtual Result<> remove_folder(const std::string& path) = 0;        // with all in it; not there: success
     virtual Result<> remove_empty_folder(const std::string& path) = 0;  // not empty, or not there: success
     virtual Result<> truncate(const std::string& path, std::uint64_t size) = 0;
 };

@@ -62,9 +62,7 @@ class PosixOutputFile final : public OutputFile {
     }
 
     // Aligned writes go around the page cache from now on, if the file system lets them.
-    void write_directly() {
-        direct_ = open_retrying(path_.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK);
-    }
+    void write_directly() { direct_ = open_retrying(path_.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK); }
 
     // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every block. The size stays
     // as it is, so that a file's length is always that of its data.
@@ -102,7 +100,8 @@ class PosixOutputFile final : public OutputFile {
         for (std::size_t done = 0; done < bytes.size();) {
             const ssize_t put = ::pwrite(to, bytes.data() + done, std::min(bytes.size() - done, kLargestStep),
                                          static_cast<off_t>(offset + done));
-            if (to != descriptor_ && (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
+            if (to != descriptor_ &&
+                (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
                 // This file system wants other alignments, or wrote a part: the rest takes the other way.
                 to = descriptor_;
                 if (put < 0) continue;

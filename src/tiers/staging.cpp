@@ -21,8 +21,8 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(std::size_t bytes) {
     void* memory =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-        return Error{ErrorCode::out_of_memory, "staging memory of " + std::to_string(bytes) +
-                                                   " bytes: " + std::strerror(errno) + ": set a smaller limit"};
+        return Error{ErrorCode::out_of_memory, "staging memory of " + std::to_string(bytes) + " bytes: " +
+                                                   std::strerror(errno) + ": set a smaller limit"};
     }
     ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: fewer page faults
     return std::unique_ptr<StagingRing>(new StagingRing(static_cast<std::byte*>(memory), bytes));

@@ -31,7 +31,7 @@ class StagingRing {
     void stop();
 
     // Half of the ring: whatever lies in it, such a block finds room once the others are given back.
-    [[nodiscard]] std::size_t largest_block() const { return bytes_ / 2; }
+    [[nodiscard]] std::size_t largest_block() const { return bytes_ / 2 / kAlignment * kAlignment; }
     [[nodiscard]] std::size_t used() const;
     [[nodiscard]] std::size_t most_used() const;
 

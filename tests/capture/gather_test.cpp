@@ -67,7 +67,8 @@ TEST(FieldReader, CopiesWhatOneItemAtATimeGives) {
     for (unsigned seed = 0; seed < 600; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 random(seed);
-        const DType dtype = std::array{DType::u8, DType::i16, DType::f32, DType::f64, DType::c128}[random() % 5];
+        const DType dtype =
+            std::array{DType::u8, DType::i16, DType::f32, DType::f64, DType::c128}[random() % 5];
         const auto item = static_cast<std::int64_t>(item_bytes(dtype));
         const std::size_t rank = random() % 5;
         CapturedField field;
@@ -90,8 +91,9 @@ TEST(FieldReader, CopiesWhatOneItemAtATimeGives) {
         if (kind == 1) field.stride = static_cast<std::uint64_t>(dense);
         for (std::size_t k = 0; k < rank; ++k) {
             const std::size_t d = field.order == ArrayOrder::row_major ? rank - 1 - k : k;
-            strides[d] = kind == 2 ? (static_cast<std::int64_t>(random() % 9) - 4) * item * (random() % 2 == 0 ? 1 : 7)
-                                   : dense;
+            strides[d] =
+                kind == 2 ? (static_cast<std::int64_t>(random() % 9) - 4) * item * (random() % 2 == 0 ? 1 : 7)
+                          : dense;
             dense *= static_cast<std::int64_t>(std::max<std::uint64_t>(field.shape[d], 1));
         }
         if (kind == 2) field.strides = strides;
@@ -126,7 +128,8 @@ TEST(FieldReader, CopiesWhatOneItemAtATimeGives) {
         // And back.
         std::vector<std::byte> expected = memory;
         for (std::uint64_t i = 0; i < count; ++i)
-            std::memcpy(expected.data() + (base - memory.data()) + offset(first + i, false), got.data() + i * size, size);
+            std::memcpy(expected.data() + (base - memory.data()) + offset(first + i, false),
+                        got.data() + i * size, size);
         ASSERT_TRUE(scatter(field, first, count, got.data(), base));
         ASSERT_TRUE(memory == expected);
     }

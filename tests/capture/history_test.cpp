@@ -109,8 +109,7 @@ TEST_F(HistoryTest, ExistingHistoriesAreRefusedAppendedOrReplaced) {
     }
     EXPECT_FALSE(testing::open_run(posix_file_system(), run_, settings()));
     {
-        auto writer =
-            testing::open_run(posix_file_system(), run_, settings(), Existing::append);
+        auto writer = testing::open_run(posix_file_system(), run_, settings(), Existing::append);
         ASSERT_TRUE(writer);
         ASSERT_TRUE((*writer)->capture_fields(2, fields()));
     }
@@ -119,8 +118,7 @@ TEST_F(HistoryTest, ExistingHistoriesAreRefusedAppendedOrReplaced) {
     other.tolerance.atol = 1;
     EXPECT_FALSE(testing::open_run(posix_file_system(), run_, other, Existing::append));
     {
-        auto writer =
-            testing::open_run(posix_file_system(), run_, other, Existing::replace);
+        auto writer = testing::open_run(posix_file_system(), run_, other, Existing::replace);
         ASSERT_TRUE(writer);
         ASSERT_TRUE((*writer)->capture_fields(7, fields()));
     }

@@ -41,7 +41,8 @@ std::optional<std::int64_t> run_and_kill(const std::string& history, const std::
     posix_spawn_file_actions_addclose(&actions, output[0]);
     posix_spawn_file_actions_addclose(&actions, output[1]);
     const std::string number = std::to_string(first);
-    const char* arguments[] = {TWINRUN_CAPTURE_VICTIM, history.c_str(), settings.c_str(), number.c_str(), nullptr};
+    const char* arguments[] = {TWINRUN_CAPTURE_VICTIM, history.c_str(), settings.c_str(), number.c_str(),
+                               nullptr};
     pid_t pid = -1;
     EXPECT_EQ(::posix_spawn(&pid, TWINRUN_CAPTURE_VICTIM, &actions, nullptr,
                             const_cast<char* const*>(arguments), environ),
@@ -55,7 +56,8 @@ std::optional<std::int64_t> run_and_kill(const std::string& history, const std::
     bool open = true;
     while (open && (!end || Clock::now() < *end)) {
         pollfd ready{output[0], POLLIN, 0};
-        const auto left = end ? std::chrono::ceil<std::chrono::milliseconds>(*end - Clock::now()).count() : 60'000;
+        const auto left =
+            end ? std::chrono::ceil<std::chrono::milliseconds>(*end - Clock::now()).count() : 60'000;
         if (::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) <= 0) continue;
         char part[4096];
         const ssize_t got = ::read(output[0], part, sizeof part);
@@ -87,7 +89,8 @@ std::vector<std::int64_t> check(const std::string& path, std::int64_t checked) {
     auto history = History::open(path);
     if (!history) {
         // The first process was killed while it wrote the first line.
-        EXPECT_NE(history.error().message.find("the run ended before its manifest was written"), std::string::npos)
+        EXPECT_NE(history.error().message.find("the run ended before its manifest was written"),
+                  std::string::npos)
             << history.error().message;
         return steps;
     }
@@ -150,13 +153,13 @@ TEST_P(Kill, NothingCommittedIsLost) {
         SCOPED_TRACE("kill " + std::to_string(kill) + ", steps from " + std::to_string(next));
         const auto lines = static_cast<int>(random() % 6);
         const std::chrono::microseconds delay(random() % 12'000);
-        const auto committed =
-            run_and_kill(history, (folder / "settings").string(), next, lines, delay);
+        const auto committed = run_and_kill(history, (folder / "settings").string(), next, lines, delay);
         if (committed) promised = std::max(promised, *committed);
         // Another process may be bringing steps over still: it ends with the last of them.
         if (process && fs::exists(local_path((folder / "local").string(), 0) + "/manifest.jsonl")) {
-            const auto done = flush_folder(posix_file_system(), local_path((folder / "local").string(), 0), history,
-                                           [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
+            const auto done =
+                flush_folder(posix_file_system(), local_path((folder / "local").string(), 0), history,
+                             [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
             if (!done) {
                 EXPECT_NE(done.error().message.find("ended before its manifest"), std::string::npos)
                     << done.error().message;

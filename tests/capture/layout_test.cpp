@@ -19,7 +19,8 @@ CapturedField field_of(std::size_t number, DType dtype, std::uint64_t items, boo
 }
 
 // What every layout must be: pieces cover the file once, segments each field's slices once, in order and within limits.
-void check(const std::vector<CapturedField>& fields, const HistorySettings& settings, std::uint64_t piece_bytes) {
+void check(const std::vector<CapturedField>& fields, const HistorySettings& settings,
+           std::uint64_t piece_bytes) {
     const auto made = StepLayout::make(fields, settings, piece_bytes);
     ASSERT_TRUE(made) << made.error().message;
     const StepLayout& layout = **made;
@@ -91,7 +92,8 @@ void check(const std::vector<CapturedField>& fields, const HistorySettings& sett
 }
 
 TEST(StepLayout, PiecesCoverTheFileOnce) {
-    constexpr std::array types{DType::f32, DType::f64, DType::u8, DType::i16, DType::c64, DType::c128, DType::i64};
+    constexpr std::array types{DType::f32, DType::f64,  DType::u8, DType::i16,
+                               DType::c64, DType::c128, DType::i64};
     for (unsigned seed = 0; seed < 300; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 random(seed);

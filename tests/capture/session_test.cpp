@@ -110,8 +110,7 @@ class SessionTest : public ::testing::Test {
                 }
                 // Its digests are those of the elements.
                 state.become(step.step, rank);
-                auto metadata =
-                    MetadataFile::open((fs::path(path) / step.folder / r.metadata).string());
+                auto metadata = MetadataFile::open((fs::path(path) / step.folder / r.metadata).string());
                 EXPECT_TRUE(metadata) << metadata.error().message;
                 if (!metadata) continue;
                 const auto list = state.list();
@@ -124,8 +123,10 @@ class SessionTest : public ::testing::Test {
                     stored.tree.resize(built.tree.size());
                     stored.fine.resize(built.fine.size());
                     stored.residues.resize(built.residues.size());
-                    EXPECT_TRUE((*metadata)->read(f, Section::tree, 0, std::as_writable_bytes(std::span(stored.tree))));
-                    EXPECT_TRUE((*metadata)->read(f, Section::fine, 0, std::as_writable_bytes(std::span(stored.fine))));
+                    EXPECT_TRUE((*metadata)->read(f, Section::tree, 0,
+                                                  std::as_writable_bytes(std::span(stored.tree))));
+                    EXPECT_TRUE((*metadata)->read(f, Section::fine, 0,
+                                                  std::as_writable_bytes(std::span(stored.fine))));
                     EXPECT_TRUE((*metadata)->read(f, Section::residues, 0, stored.residues));
                     EXPECT_EQ(stored.tree, built.tree);
                     EXPECT_EQ(stored.fine, built.fine);
@@ -342,7 +343,8 @@ TEST_F(SessionTest, ItemsAreKeptInTheOrderOfTheirIds) {
             std::vector<std::shared_ptr<MetadataFile>> files;
             for (const HistoryStep& step : history->steps) {
                 files.push_back(
-                    MetadataFile::open((fs::path(run_) / step.folder / step.ranks[0].metadata).string()).value());
+                    MetadataFile::open((fs::path(run_) / step.folder / step.ranks[0].metadata).string())
+                        .value());
             }
             for (std::size_t f = 0; f < 2; ++f) {
                 std::vector<std::byte> x(files[0]->directory().fields[f].place(Section::tree).length);
@@ -704,8 +706,9 @@ TEST_F(SessionTest, AnyFaultOnAnyTier) {
             }
             for (const int kind : {0, 1, 2}) {
                 for (std::size_t at = 1; at <= operations; ++at) {
-                    SCOPED_TRACE(std::string(local ? "local tier, " : "") + (background ? "background, " : "") +
-                                 "kind " + std::to_string(kind) + ", operation " + std::to_string(at));
+                    SCOPED_TRACE(std::string(local ? "local tier, " : "") +
+                                 (background ? "background, " : "") + "kind " + std::to_string(kind) +
+                                 ", operation " + std::to_string(at));
                     fs::remove_all(folder_);
                     fs::create_directories(folder_);
                     FaultyFileSystem system;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -29,6 +32,10 @@ TEST(StagingRing, BlocksNeverOverlap) {
             std::size_t bytes;
         };
         std::vector<Block> held;
+        std::deque<std::size_t>
+            since_oldest;  // sizes of all blocks that were taken since the oldest that is held
+        std::deque<const std::byte*> order;  // and where they are; null: given back
+        std::size_t largest = 0;             // of these
         const std::byte* lowest = nullptr;
         std::size_t most = 0;
         for (int i = 0; i < 4000; ++i) {
@@ -39,8 +46,12 @@ TEST(StagingRing, BlocksNeverOverlap) {
             most = std::max(most, in_use);
             const bool small = random() % 4 != 0;
             const std::size_t wanted = 1 + random() % (small ? 60'000 : ring->largest_block());
-            // One thread must not wait for itself: it takes only what finds room wherever the held blocks lie.
-            const bool sure = held.empty() || (held.size() < 3 && in_use + wanted < kBytes / 8);
+            // One thread must not wait for itself: room is reused in order, so that all from the oldest held block on counts,
+            // and once what was left at the end because a block did not fit there.
+            std::size_t span = 0;
+            for (const std::size_t bytes : since_oldest)
+                span += bytes;
+            const bool sure = held.empty() || span + 2 * (wanted + 4096) + largest <= kBytes;
             if (sure && random() % 3 != 0) {
                 double waited = 0;
                 std::byte* const at = ring->allocate(wanted, waited);
@@ -53,11 +64,21 @@ TEST(StagingRing, BlocksNeverOverlap) {
                 for (const Block& b : held)
                     ASSERT_TRUE(at + bytes <= b.at || b.at + b.bytes <= at);
                 held.push_back({at, bytes});
+                since_oldest.push_back(bytes);
+                order.push_back(at);
+                largest = std::max(largest, bytes);
                 std::memset(at, static_cast<int>(seed), wanted);
             } else if (!held.empty()) {
                 const std::size_t which = random() % held.size();
                 ring->release(held[which].at);
                 ring->release(held[which].at);  // twice: no effect
+                std::replace(order.begin(), order.end(), static_cast<const std::byte*>(held[which].at),
+                             static_cast<const std::byte*>(nullptr));
+                while (!order.empty() && order.front() == nullptr) {
+                    order.pop_front();
+                    since_oldest.pop_front();
+                }
+                if (order.empty()) largest = 0;
                 held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
             }
         }

@@ -13,7 +13,8 @@ inline std::vector<std::vector<double>> victim_state() {
 }
 
 inline double victim_value(std::int64_t step, std::size_t field, std::size_t i) {
-    return static_cast<double>(step) * 8.0 + static_cast<double>(field) + 1e-7 * static_cast<double>(i % 1013);
+    return static_cast<double>(step) * 8.0 + static_cast<double>(field) +
+           1e-7 * static_cast<double>(i % 1013);
 }
 
 inline void victim_become(std::vector<std::vector<double>>& state, std::int64_t step) {
