@@ -237,6 +237,7 @@ class Run:
             if not isinstance(value, str):
                 raise TwinrunError(f"setting {name!r}: its value must be text, not {value!r}", where=path)
             chosen[str(name)] = value
+        self._keep_data = chosen["mode"].strip() == "full"
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:
@@ -287,6 +288,8 @@ class Run:
         del keep
         lost = report.pop("lost")
         found = report.pop("divergence")
+        if not self._keep_data:  # nothing of them is written
+            report["data_bytes"] = 0
         facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
         _check_lost(lost, self._path, facts)
         return facts

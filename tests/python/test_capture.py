@@ -37,6 +37,13 @@ def same(a: dict, b: dict) -> bool:
 # ---- in the background ----
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_without_data_none_is_written(tmp_path: Path, background: bool) -> None:
+    with twinrun.Run(tmp_path / "a", atol=1e-3, keep_data=False, background=background) as run:
+        assert run.capture(0, fields(0)).data_bytes == 0
+    assert not list((tmp_path / "a").rglob("*.data"))
+
+
 def test_arrays_may_change_as_soon_as_capture_returns(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "a", atol=1e-3) as run:
         for step in range(8):
