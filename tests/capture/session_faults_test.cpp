@@ -48,6 +48,20 @@ void* operator new(std::size_t bytes, std::align_val_t to) {
 void* operator new[](std::size_t bytes, std::align_val_t to) {
     return counted(bytes, static_cast<std::size_t>(to));
 }
+// Those that say failure with a null never fail here; they must go with the operators below all the same.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+    return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+    return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new(std::size_t bytes, std::align_val_t to, const std::nothrow_t&) noexcept {
+    const auto alignment = static_cast<std::size_t>(to);
+    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+void* operator new[](std::size_t bytes, std::align_val_t to, const std::nothrow_t&) noexcept {
+    return operator new(bytes, to, std::nothrow);
+}
 void operator delete(void* at) noexcept { std::free(at); }
 void operator delete[](void* at) noexcept { std::free(at); }
 void operator delete(void* at, std::size_t) noexcept { std::free(at); }
