@@ -215,8 +215,9 @@ std::optional<ElementView> FieldReader::view(std::uint64_t first) const {
     const std::int64_t stride =
         dimensions_.empty() ? static_cast<std::int64_t>(item_) : dimensions_[0].stride;
     if (stride < static_cast<std::int64_t>(item_)) return std::nullopt;
-    MemorySource source(dtype_, first + 1, data_, static_cast<std::uint64_t>(stride), false);
-    return source.view(first, 1, nullptr);
+    ElementView view = dense_view(dtype_, data_ + static_cast<std::int64_t>(first) * stride);
+    view.stride = static_cast<std::uint64_t>(stride);
+    return view;
 }
 
 void FieldReader::copy(std::uint64_t first, std::uint64_t items, std::byte* to) const {

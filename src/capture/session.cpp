@@ -873,9 +873,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
             report.lost.erase(own);  // told by this very call
         }
         if (settings_.local.empty() || settings_.flusher == Flusher::none) {
-            const Journal journal = settings_.local.empty() ? tiers_->history() : tiers_->local();
-            if (const auto entry = journal.steps.find(number); entry != journal.steps.end())
-                report.metadata_bytes = entry->second.files.metadata_bytes;
+            report.metadata_bytes = tiers_->metadata_bytes(number);
         }
     }
     if (!taken) {

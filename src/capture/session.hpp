@@ -77,7 +77,6 @@ struct SessionFacts {
     std::uint64_t lost = 0;
     std::uint64_t most_staged_bytes = 0;
     std::uint64_t flushed_bytes = 0;  // written to the last tier
-    double flush_seconds = 0;         // wall time with a flush under way
 };
 
 // One rank of one run. Not thread-safe: one thread at a time. [collective]: called by all ranks in the same order.

@@ -392,6 +392,20 @@ Journal Tiers::local() const {
     return local_ != nullptr ? local_->journal() : Journal{};
 }
 
+std::uint64_t Tiers::metadata_bytes(std::int64_t step) const {
+    const auto of = [&](const HistoryWriter* writer) -> std::uint64_t {
+        if (writer == nullptr) return 0;
+        const auto entry = writer->journal().steps.find(step);
+        return entry == writer->journal().steps.end() ? 0 : entry->second.files.metadata_bytes;
+    };
+    {
+        const std::lock_guard guard(mutex_);
+        if (const std::uint64_t bytes = of(local_.get()); bytes != 0) return bytes;
+    }
+    const std::lock_guard guard(shared_mutex_);
+    return of(shared_.get());
+}
+
 std::uint64_t Tiers::flushed_bytes() const {
     const std::lock_guard guard(mutex_);
     return flushed_bytes_;

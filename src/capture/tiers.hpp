@@ -93,6 +93,8 @@ class Tiers {
     // This rank's steps on the last tier.
     [[nodiscard]] Journal history() const;
     [[nodiscard]] Journal local() const;  // empty where there is no local tier
+    // Of a step on the first tier that has it; 0: none has.
+    [[nodiscard]] std::uint64_t metadata_bytes(std::int64_t step) const;
     [[nodiscard]] std::uint64_t flushed_bytes() const;
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] const std::string& local_folder() const { return local_folder_; }
