@@ -609,3 +609,10 @@ for step in range(100):
     assert twinrun.verify(path)[0] == []
     with twinrun.Run(path, existing="append") as run:
         assert np.array_equal(run.load(5)["x"], np.full(100_000, 5.0))
+
+
+def test_the_package_brings_the_process_that_flushes(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run", background=True, local=tmp_path / "local", flusher="process") as run:
+        run.capture(3, fields(3))
+    history = twinrun._core.open_history(str(tmp_path / "run"))
+    assert [step["step"] for step in history["steps"]] == [3]
