@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "capture/session.hpp"
-#include "capture/team.hpp"
+#include "platform/team.hpp"
 
 namespace {
 

@@ -12,6 +12,16 @@ elseif(TWINRUN_URING STREQUAL "AUTO")
     endif()
 endif()
 
+# Zstandard packs what records keep.
+if(TWINRUN_ZSTD STREQUAL "ON")
+    find_package(Zstd REQUIRED)
+elseif(TWINRUN_ZSTD STREQUAL "AUTO")
+    find_package(Zstd QUIET)
+    if(NOT Zstd_FOUND)
+        message(NOTICE "libzstd is not there: records are not packed (TWINRUN_ZSTD=ON makes this an error)")
+    endif()
+endif()
+
 # A Fortran compiler for the module `twinrun`.
 set(TWINRUN_HAVE_FORTRAN OFF)
 if(TWINRUN_BUILD_LIBRARY AND NOT TWINRUN_FORTRAN STREQUAL "OFF")

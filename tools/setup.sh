@@ -31,7 +31,7 @@ fail() {
 
 # ---- packages of the system -------------------------------------------------------------------------------------------
 
-base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev nlohmann-json3-dev libgtest-dev libgmock-dev
+base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev libzstd-dev nlohmann-json3-dev libgtest-dev libgmock-dev
     libbenchmark-dev libfftw3-dev gfortran)
 # For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos.
 optional_packages=(libtrilinos-kokkos-dev)
@@ -102,13 +102,13 @@ look_for_tools() {
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if command -v g++ >/dev/null; then
-        for header in xxhash.h nlohmann/json.hpp gtest/gtest.h gmock/gmock.h benchmark/benchmark.h fftw3.h; do
+        for header in xxhash.h zstd.h nlohmann/json.hpp gtest/gtest.h gmock/gmock.h benchmark/benchmark.h fftw3.h; do
             echo "#include <$header>" | g++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || missing+=("$header")
         done
     fi
     ((${#missing[@]} == 0)) || fail "missing: ${missing[*]}." \
         "This is neither Debian nor Ubuntu: install a C++20 compiler, gfortran, CMake 3.25, Ninja, pkg-config, and the development packages of" \
-        "xxHash 0.8, liburing, nlohmann-json, GoogleTest, Google Benchmark and FFTW 3 (single precision)."
+        "xxHash 0.8, liburing, Zstandard, nlohmann-json, GoogleTest, Google Benchmark and FFTW 3 (single precision)."
 }
 
 system_packages() {

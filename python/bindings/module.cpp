@@ -207,12 +207,6 @@ nb::bytes PyMetadata::section(std::size_t field, const std::string& name) const 
 
 namespace {
 
-// An element source and the Python object whose memory or function it uses.
-struct Source {
-    std::shared_ptr<ElementSource> elements;
-    nb::object owner;
-};
-
 // ---- devices ----
 
 const DeviceProbe& probed() {
@@ -647,6 +641,7 @@ nb::dict history_dict(const std::string& path) {
     d["chunk_bytes"] = h.settings.chunk_bytes;
     d["digest"] = h.settings.kind == DigestKind::linear ? "linear" : "published";
     d["keep_data"] = h.settings.keep_data;
+    d["record"] = h.settings.record ? nb::object(record_dict(*h.settings.record)) : nb::object(nb::none());
     d["torn"] = h.torn;
     d["ranks"] = h.ranks;
     d["local_part"] = local ? nb::object(nb::int_(local->rank)) : nb::none();  // whose
@@ -675,6 +670,9 @@ nb::dict history_dict(const std::string& path) {
             rank["metadata_bytes"] = r.metadata_bytes;
             rank["header_xxh3"] = r.header_checksum;
             rank["blocked_seconds"] = r.blocked_seconds;
+            rank["difference"] =
+                r.difference == kNoBase ? nb::object(nb::none()) : nb::object(nb::int_(r.difference));
+            rank["full_bytes"] = r.difference == kNoBase ? r.data_bytes : r.full_bytes;
             rank["divergence"] = r.divergence;
             ranks.append(rank);
         }
@@ -980,6 +978,7 @@ NB_MODULE(_core, m) {
             return nb::make_tuple(facts.steps, facts.bytes, lost_list(lost));
         },
         "local"_a, "history"_a);
+    define_records(m);
     m.def("local_history", [](const std::string& path) {
         const LocalHistory local = take(LocalHistory::read(path));
         return nb::make_tuple(local.rank, local.ranks, local.history);

@@ -45,6 +45,12 @@ nanobind::dict field_dict(const FieldMetadata& field);
 // or "". Shapes and the offset: slowest dimension first, so reversed if fortran_order is set.
 std::vector<CapturedField> captured_fields(const nanobind::list& fields);
 
+// An element source and the Python object whose memory or function it uses.
+struct Source {
+    std::shared_ptr<ElementSource> elements;
+    nanobind::object owner;
+};
+
 struct PyMetadata {
     std::shared_ptr<MetadataFile> file;
 
@@ -52,6 +58,10 @@ struct PyMetadata {
     void verify() const;
     [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
 };
+
+// record.cpp
+nanobind::dict record_dict(const RecordSettings& settings);
+void define_records(nanobind::module_& m);
 
 // sketch.cpp
 void define_sketches(nanobind::module_& m);

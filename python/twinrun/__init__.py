@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from .indexing import index
+    from .recording import CompactFacts, PackedStep, PackFacts, RecordOptions, compact, pack, restore
     from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .verification import verify
 
 __all__ = [
     "CaptureFacts",
+    "CompactFacts",
     "Comparison",
     "DamagedFile",
     "Divergence",
@@ -42,6 +44,9 @@ __all__ = [
     "Incomparable",
     "MissingFile",
     "MissingPackage",
+    "PackFacts",
+    "PackedStep",
+    "RecordOptions",
     "Run",
     "Sketch",
     "SketchComparison",
@@ -50,9 +55,12 @@ __all__ = [
     "TwinrunError",
     "Unsupported",
     "__version__",
+    "compact",
     "compare",
     "index",
+    "pack",
     "release_device_memory",
+    "restore",
     "sketch",
     "sketch_of",
     "verify",
@@ -61,17 +69,24 @@ __all__ = [
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
 _PLACES = {
     "CaptureFacts": "capture",
+    "CompactFacts": "recording",
     "Comparison": "comparison",
     "Divergence": "capture",
     "FieldComparison": "comparison",
     "FieldSketchComparison": "sketching",
+    "PackFacts": "recording",
+    "PackedStep": "recording",
+    "RecordOptions": "recording",
     "Run": "capture",
     "Sketch": "sketching",
     "SketchComparison": "sketching",
     "__version__": "_core",
+    "compact": "recording",
     "compare": "comparison",
     "index": "indexing",
+    "pack": "recording",
     "release_device_memory": "_core",
+    "restore": "recording",
     "sketch": "sketching",
     "sketch_of": "sketching",
     "verify": "verification",

@@ -18,6 +18,7 @@ from .arrays import ArrayView, DeviceArrayView, taken, writable
 from .errors import Incomparable, StepLost, TwinrunError
 from .formats.model import storage_dtype
 from .provenance import python_facts
+from .recording import RecordOptions
 from .settings import check_settings, checked_path, step_number, utf8
 
 __all__ = ["CaptureFacts", "Divergence", "Run", "captured_entries", "own_tolerances"]
@@ -149,6 +150,31 @@ def _end(session: _core.Session, path: str) -> None:
         warnings.warn(f"while a run ended that was not closed: {e}", RuntimeWarning, stacklevel=2)
 
 
+def _record_settings(
+    record: str | RecordOptions | None, against: str | os.PathLike[str] | None, where: object
+) -> dict[str, object]:
+    """The settings of the core for a run's record."""
+    if record is None:
+        if against is not None:
+            raise TwinrunError("record_against needs record", where=where, fix='give record="runs" too')
+        return {}
+    options = RecordOptions(record) if isinstance(record, str) else record
+    if options.bounded or options.verify:
+        raise TwinrunError(
+            "bounded and verify are of twinrun.pack", where=where, fix="record exactly, and pack later"
+        )
+    settled = options.settled()
+    return {
+        "record": settled["method"],
+        "record_chunk": settled["chunk_bytes"],
+        "record_compress": settled["codec"],
+        "record_level": settled["level"],
+        "record_xor": "true" if settled["xor"] else "false",
+        "record_table": settled["table_bytes"],
+        "record_against": None if against is None else checked_path(against),
+    }
+
+
 class Run:
     """One execution of an application, captured into the folder `path`.
 
@@ -166,6 +192,10 @@ class Run:
     bytes that they may take there. flusher: who brings them on: a "thread", a "process" that outlives this one, or
     "none" (`twinrun flush` later). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
     keep their data, older ones their metadata. replace_steps: a step that is there may be captured again.
+
+    record: a method ("runs") or `RecordOptions`: data is kept as what is new in each step, and every step is given back
+    bit for bit; steps then leave by `twinrun.compact`, not by keep_steps. record_against: another run's record, which must
+    stay where it is: what it has is not kept again.
 
     reference: the history of another run; every step is compared with its step as it is captured. on_divergence(d):
     called with a `Divergence` for each step that is not proven equal, from a thread of twinrun's (from capture() with
@@ -198,6 +228,8 @@ class Run:
         keep_data_steps: int = 0,
         replace_steps: bool = False,
         flush_threads: int | None = None,
+        record: str | RecordOptions | None = None,
+        record_against: str | os.PathLike[str] | None = None,
         reference: str | os.PathLike[str] | None = None,
         stop_on_divergence: bool = False,
         on_divergence: Callable[[Divergence], object] | None = None,
@@ -229,6 +261,7 @@ class Run:
             "keep_data_steps": keep_data_steps,
             "replace_steps": "true" if replace_steps else "false",
             "flush_threads": flush_threads,
+            **_record_settings(record, record_against, path),
             "reference": None if reference is None else checked_path(reference),
             "stop_on_divergence": "true" if stop_on_divergence else "false",
         }

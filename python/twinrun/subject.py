@@ -77,6 +77,7 @@ class FieldRef:
     metadata_field: int = 0
     facts: dict | None = None  # of the metadata's field
     no_data: bool = False
+    recorded: tuple[_core.RecordStore, int] | None = None  # the record that has its elements, and the step
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
 
     @property
@@ -110,6 +111,9 @@ class FieldRef:
         """Its elements; None if only metadata was kept."""
         if self.no_data:
             return None
+        if self.recorded is not None and self.items:
+            store, step = self.recorded
+            return store.source(step, self.name, self.dtype, self.items)
         if self.memory is not None:
             m = self.memory
             if isinstance(m, DeviceArrayView):
@@ -316,6 +320,7 @@ class HistorySubject(Subject):
         self._files = {
             (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
         }
+        self._records: dict[int, _core.RecordStore] = {}
         super().__init__("history", path, sorted(self._files), settings=self._history)
         if self._history["torn"]:
             self.notes.append(
@@ -327,6 +332,12 @@ class HistorySubject(Subject):
     def metadata(self, place: Place) -> _core.Metadata:
         """The metadata of a place, as it was committed; its data is not looked at."""
         folder, files = self._files[place]
+        if not files["metadata"]:
+            raise FormatError(
+                "holds files of another program, packed as they were",
+                where=self.label,
+                fix="give them back with 'twinrun restore', and name the folder where they are",
+            )
         path = os.path.join(self.label, folder, files["metadata"])
         metadata = _core.Metadata(path)
         if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
@@ -335,10 +346,20 @@ class HistorySubject(Subject):
             )
         return metadata
 
+    def _record(self, rank: int) -> _core.RecordStore:
+        if rank not in self._records:
+            self._records[rank] = _core.open_record(self.label, rank)
+        return self._records[rank]
+
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
+        if self._files[place][1]["difference"] is not None:
+            for ref in refs:
+                ref.extents, ref.recorded = None, (self._record(place[1]), place[0])
+            yield self._by_name(refs, use_metadata)
+            return
         if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
             for ref in refs:
                 if ref.items:

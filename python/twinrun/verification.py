@@ -65,6 +65,8 @@ def _verify_padding(data: str, extents: list[tuple[int, int]]) -> list[str]:
 
 def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]:
     """A rank's files of a step."""
+    if not rank["metadata"]:  # another program's files: their bytes are the record's
+        return [], 1
     name = os.path.join(folder, rank["metadata"])
     try:
         metadata = _core.Metadata(name)
@@ -72,7 +74,9 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
             raise DamagedFile("is not the file that the manifest names", where=name)
     except TwinrunError as e:
         return [str(e)], 1
-    if not rank["data"]:  # never kept, or dropped
+    if (
+        not rank["data"] or rank["difference"] is not None
+    ):  # never kept, or dropped; or the record's, checked with it
         return _verify_metadata(metadata, [], threads), 1
     data = os.path.join(folder, rank["data"])
     if not os.path.exists(data):
@@ -113,6 +117,14 @@ def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
             found, checked = _verify_step(os.path.join(path, step["folder"]), rank, threads)
             problems += found
             files += checked
+    if history["record"] is not None:
+        ranks = [history["local_part"]] if history["local_part"] is not None else range(history["ranks"])
+        for rank in ranks:
+            for steps, what in _core.check_record(path, rank, threads or os.cpu_count() or 1):
+                lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
+                takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
+                problems.append(f"{what}{takes}")
+            files += sum(1 for s in history["steps"] for r in s["ranks"] if r["difference"] is not None)
     return problems, files
 
 

@@ -11,6 +11,7 @@ namespace twinrun {
 class AlignedBytes {
    public:
     static constexpr std::size_t kAlignment = 4096;
+    [[nodiscard]] std::byte* data() const { return memory_.get(); }
     std::byte* reserve(std::size_t bytes) {
         if (bytes > bytes_) {
             memory_.reset();

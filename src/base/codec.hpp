@@ -1,6 +1,7 @@
 // Little-endian encoding of small structures, and a decoder that never reads past its input.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,9 @@ class Encoder {
         const auto* raw = reinterpret_cast<const std::byte*>(text.data());
         bytes_.insert(bytes_.end(), raw, raw + text.size());
     }
+    void put_bytes(std::span<const std::byte> bytes) {
+        bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    }
     [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
     [[nodiscard]] std::size_t size() const { return bytes_.size(); }
 
@@ -87,6 +91,10 @@ class Decoder {
         std::string text(reinterpret_cast<const char*>(bytes_.data() + position_), size);
         position_ += size;
         return text;
+    }
+    void skip(std::size_t bytes) {
+        if (bytes > remaining()) failed_ = true;
+        position_ += std::min(bytes, remaining());
     }
     [[nodiscard]] std::size_t remaining() const { return bytes_.size() - position_; }
     [[nodiscard]] bool failed() const { return failed_; }

@@ -9,6 +9,7 @@
 #include "compare/build.hpp"
 #include "compare/device_array.hpp"
 #include "metadata/metadata.hpp"
+#include "record/settings.hpp"
 
 namespace twinrun {
 
@@ -19,6 +20,7 @@ struct HistorySettings {
     std::uint32_t chunk_bytes = kSmallestChunk;
     DigestKind kind = DigestKind::linear;
     bool keep_data = true;  // false: metadata only
+    std::optional<RecordSettings> record;  // data is kept as differences
     bool operator==(const HistorySettings&) const = default;
 };
 

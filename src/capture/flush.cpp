@@ -10,6 +10,7 @@
 #include "base/checksum.hpp"
 #include "compare/build.hpp"
 #include "metadata/metadata.hpp"
+#include "record/difference_file.hpp"
 
 namespace twinrun {
 
@@ -112,6 +113,35 @@ Result<> check_sections(MetadataFile& metadata) {
     return success();
 }
 
+// What a step is told by must be there before it: then whatever is lost of the tier behind, it can be read.
+Result<> check_difference(const DifferenceFile& file, const HistoryWriter& to) {
+    const Difference& difference = file.difference();
+    const auto& there = to.journal().differences;
+    const std::uint32_t first = to.record() ? to.record()->first_difference : 0;
+    const auto check = [&](std::uint32_t ordinal) -> Result<> {
+        if (ordinal < first || ordinal == difference.ordinal || there.contains(ordinal)) return success();
+        return Error{ErrorCode::not_found, file.path() + ": needs difference " + std::to_string(ordinal) +
+                                               ", which has not come yet: the step that has it goes first"};
+    };
+    if (difference.base != kNoBase) TWR_CHECK(check(difference.base));
+    for (const auto* runs : {&difference.runs, &difference.bases}) {
+        std::uint32_t last = difference.ordinal;
+        for (const Run& run : *runs) {
+            if (ordinal_of(run.source) == last) continue;
+            last = ordinal_of(run.source);
+            TWR_CHECK(check(last));
+        }
+    }
+    Compressor compressor;
+    std::vector<std::byte> scratch;
+    std::vector<std::byte> block;
+    for (std::size_t b = 0; b < difference.blocks.size(); ++b) {
+        block.resize(file.block_chunks(b) * difference.chunk_bytes);
+        TWR_CHECK(file.read_block(b, compressor, scratch, block));
+    }
+    return success();
+}
+
 }  // namespace
 
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to) try {
@@ -144,15 +174,25 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
                                                  " bytes, the journal says " +
                                                  std::to_string(entry.files.data_bytes)};
         }
+        const bool recorded = entry.files.difference != kNoBase;
+        if (recorded) {
+            TWR_TRY(const auto file, DifferenceFile::open(data->path()));
+            if (file->difference().ordinal != entry.files.difference)
+                return Error{ErrorCode::damaged,
+                             data->path() + ": is not the difference that the journal names"};
+            TWR_CHECK(check_difference(*file, to));
+        }
         TWR_TRY(DataCheck check, DataCheck::create(*metadata));
         const std::string name = (target / entry.files.data).string();
         cleanup.files = {name + ".tmp", name};
-        auto copied = copy_file(system, *data, name + ".tmp", check);
+        const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
+        auto copied = recorded ? copy_file(system, *data, name + ".tmp", any)
+                               : copy_file(system, *data, name + ".tmp", check);
         if (!copied) {
             Error error = std::move(copied).error();
             return error.code == ErrorCode::damaged ? std::move(error).at(data->path()) : error;
         }
-        if (!check.complete())
+        if (!recorded && !check.complete())
             return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
         TWR_CHECK(system.rename(name + ".tmp", name));
     }

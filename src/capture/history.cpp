@@ -40,14 +40,27 @@ std::string hex(std::uint64_t value) {
 std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
-    return Json{{"twinrun_history", kHistoryVersion},
-                {"atol", s.tolerance.atol},
-                {"rtol", s.tolerance.rtol},
-                {"residue_bits", s.residue_bits},
-                {"chunk_bytes", s.chunk_bytes},
-                {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
-                {"keep_data", s.keep_data},
-                {"ranks", ranks}};
+    Json j{{"twinrun_history", s.record ? kHistoryVersion : 1},
+           {"atol", s.tolerance.atol},
+           {"rtol", s.tolerance.rtol},
+           {"residue_bits", s.residue_bits},
+           {"chunk_bytes", s.chunk_bytes},
+           {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
+           {"keep_data", s.keep_data},
+           {"ranks", ranks}};
+    if (s.record) {
+        j["record"] = Json{{"method", method_name(s.record->method)},
+                           {"chunk_bytes", s.record->chunk_bytes},
+                           {"codec", s.record->codec == PayloadCodec::zstd ? "zstd" : "none"},
+                           {"level", s.record->level},
+                           {"xor", s.record->xored},
+                           {"bounded", s.record->bounded}};
+        if (!s.record->against.empty()) {
+            j["record"]["against"] = s.record->against;
+            j["record"]["first_difference"] = s.record->first_difference;
+        }
+    }
+    return j;
 }
 
 Json::other_error bad(const std::string& what) { return Json::other_error::create(501, what, nullptr); }
@@ -69,6 +82,26 @@ HistorySettings settings_from_json(const Json& j) {
     s.chunk_bytes = whole_number<std::uint32_t>(j, "chunk_bytes");
     s.kind = j.at("digest").get<std::string>() == "published" ? DigestKind::published : DigestKind::linear;
     s.keep_data = j.at("keep_data").get<bool>();
+    if (j.contains("record")) {
+        const Json& r = j.at("record");
+        RecordSettings record;
+        const auto method = method_of(r.at("method").get<std::string>());
+        const auto codec = r.at("codec").get<std::string>();
+        if (!method || (codec != "none" && codec != "zstd")) throw bad("a record of an unknown kind");
+        record.method = *method;
+        record.chunk_bytes = whole_number<std::uint32_t>(r, "chunk_bytes");
+        record.codec = codec == "zstd" ? PayloadCodec::zstd : PayloadCodec::stored;
+        record.level = whole_number<int>(r, "level");
+        record.xored = r.at("xor").get<bool>();
+        record.bounded = r.at("bounded").get<bool>();
+        record.against = r.value("against", std::string());
+        if (!record.against.empty()) {
+            record.first_difference = whole_number<std::uint32_t>(r, "first_difference");
+            if (record.first_difference > kMostOrdinals) throw bad("more differences than a record can have");
+        }
+        if (auto good = record.check(); !good) throw bad(good.error().message);
+        s.record = std::move(record);
+    }
     return s;
 }
 
@@ -95,6 +128,10 @@ std::string step_line(const HistoryWriter::Commit& commit, bool replaces) {
                        ",\"ranks\":[{\"blocked_seconds\":" + to_text(r.blocked_seconds) +
                        ",\"data\":" + to_text(r.data) + ",\"data_bytes\":" + std::to_string(r.data_bytes);
     if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
+    if (r.difference != kNoBase) {
+        line += ",\"difference\":" + std::to_string(r.difference) +
+                ",\"full_bytes\":" + std::to_string(r.full_bytes);
+    }
     line += ",\"header_xxh3\":\"" + hex(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
             ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) +
             ",\"rank\":" + std::to_string(r.rank) + "}]";
@@ -124,12 +161,24 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
     if (files.rank != rank) throw bad("files of another rank");
     files.data = plain_name(r, "data");
     files.data_bytes = whole_number<std::uint64_t>(r, "data_bytes");
-    files.metadata = some_name(r, "metadata");
+    if (r.contains("difference")) {
+        files.difference = whole_number<std::uint32_t>(r, "difference");
+        files.full_bytes = whole_number<std::uint64_t>(r, "full_bytes");
+        if (files.difference > kMostOrdinals || files.data.empty()) throw bad("a difference that cannot be");
+    }
+    files.metadata = files.difference != kNoBase ? plain_name(r, "metadata") : some_name(r, "metadata");
     files.metadata_bytes = whole_number<std::uint64_t>(r, "metadata_bytes");
     files.header_checksum = from_hex(r.at("header_xxh3").get<std::string>());
     files.blocked_seconds = r.value("blocked_seconds", 0.0);
     files.divergence = r.value("divergence", std::string());
     return step;
+}
+
+void forget_data(RankFiles& files) {
+    files.data.clear();
+    files.data_bytes = 0;
+    files.difference = kNoBase;
+    files.full_bytes = 0;
 }
 
 // One line of a journal after its first.
@@ -139,6 +188,10 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         RankStep step = step_from_json(j, rank);
         if (journal.steps.contains(number) && !j.value("replaces", false))
             throw bad("a step that is listed twice");
+        if (const std::uint32_t ordinal = step.files.difference; ordinal != kNoBase) {
+            journal.differences[ordinal] = step.folder + "/" + step.files.data;
+            journal.next_difference = std::max(journal.next_difference, ordinal + 1);
+        }
         journal.steps[number] = std::move(step);
     } else if (j.contains("drop")) {
         if (journal.steps.erase(whole_number<std::int64_t>(j, "drop")) == 0)
@@ -146,8 +199,25 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
     } else if (j.contains("drop_data")) {
         const auto step = journal.steps.find(whole_number<std::int64_t>(j, "drop_data"));
         if (step == journal.steps.end()) throw bad("drops the data of a step that is not there");
-        step->second.files.data.clear();
-        step->second.files.data_bytes = 0;
+        forget_data(step->second.files);
+    } else if (j.contains("child")) {
+        journal.children.push_back(j.at("child").get<std::string>());
+    } else if (j.contains("moved")) {
+        for (const Json& part : j.at("moved")) {
+            const auto file = part.at("file").get<std::string>();
+            if (const std::size_t cut = file.find('/');
+                cut == std::string::npos || cut == 0 || file.find('/', cut + 1) != std::string::npos ||
+                file.starts_with("..") || file.ends_with("/..") || file.back() == '/') {
+                throw bad("a difference that is not in the history");
+            }
+            for (const Json& ordinal : part.at("differences")) {
+                const auto number = ordinal.get<std::uint32_t>();
+                if (!journal.differences.contains(number)) throw bad("moves a difference that is not there");
+                journal.differences[number] = file;
+            }
+        }
+        for (const Json& ordinal : j.at("gone"))
+            journal.differences.erase(ordinal.get<std::uint32_t>());
     } else if (j.contains("provenance")) {
         auto facts = provenance_from_json(j.at("provenance").dump());
         if (!facts) throw bad(facts.error().message);
@@ -448,6 +518,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     writer->rank_ = rank;
     writer->ranks_ = ranks;
     writer->file_ = journal_path(path, rank, ranks);
+    writer->record_ = settings.record;
     if (rank == 0 && existing == Existing::refuse && History::exists(path)) {
         TWR_TRY(const bool torn, manifest_is_torn(path));
         if (!torn) {
@@ -508,6 +579,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     writer->rank_ = rank;
     writer->ranks_ = ranks;
     writer->file_ = journal_path(path, rank, ranks);
+    writer->record_ = settings.record;
     TWR_CHECK(writer->lock());  // another run of this node may be using the folder
     TWR_CHECK(remove_torn_manifest(system, path));
     auto had = LocalHistory::read(path);
@@ -550,7 +622,8 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     if (ranks_ > 1) {
         if (journal_.torn) TWR_CHECK(system_.truncate(file_, 0));
         journal_ = {};
-        const Json first{{"twinrun_journal", kHistoryVersion}, {"rank", rank_}, {"ranks", ranks_}};
+        const Json first{
+            {"twinrun_journal", settings.record ? kHistoryVersion : 1}, {"rank", rank_}, {"ranks", ranks_}};
         TWR_CHECK(append(seal_line(first.dump()) + "\n"));
     }
     made_ = true;
@@ -622,6 +695,17 @@ Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, s
     return journal;
 }
 
+Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks) {
+    if (!History::exists(path)) {
+        return Error{ErrorCode::not_found, path + ": not a history: there is no manifest.jsonl in it"};
+    }
+    History history;
+    Journal ignored;
+    TWR_CHECK(read_manifest(path, history, ignored));
+    ranks = history.ranks;
+    return std::move(history.settings);
+}
+
 Result<LocalHistory> LocalHistory::read(const std::string& path) {
     if (!History::exists(path)) {
         return Error{ErrorCode::not_found,
@@ -645,9 +729,14 @@ Result<> HistoryWriter::remove_leftovers() {
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
         known.insert(files.folder);
+    for (const auto& [ordinal, file] : journal_.differences)
+        known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
-        if (known.contains(name)) continue;
-        TWR_CHECK(remove_files(name));
+        if (!known.contains(name)) {
+            TWR_CHECK(remove_files(name));
+        } else if (!journal_.differences.empty()) {
+            TWR_CHECK(remove_unnamed(name));
+        }
     }
     return success();
 }
@@ -682,6 +771,16 @@ Result<> HistoryWriter::add_provenance(const Provenance& facts) {
     return success();
 }
 
+Result<> HistoryWriter::add_child(const std::string& path) {
+    TWR_CHECK(be_sure());
+    if (std::find(journal_.children.begin(), journal_.children.end(), path) != journal_.children.end())
+        return success();
+    TWR_CHECK(add({"{\"child\":" + to_text(path) + "}"}));
+    journal_.children.push_back(path);
+    sure_ = true;
+    return success();
+}
+
 Result<> HistoryWriter::commit(std::span<const Commit> steps) {
     std::vector<std::string> lines;
     std::vector<std::string> replaced;
@@ -690,38 +789,117 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
     for (const Commit& commit : steps) {
         const auto had = journal_.steps.find(commit.step);
         std::string& folder = there[commit.step];
-        if (folder.empty() && had != journal_.steps.end()) folder = had->second.folder;
+        if (folder.empty() && had != journal_.steps.end()) {
+            folder = had->second.folder;
+            if (had->second.files.data != commit.files.files.data && folder == commit.files.folder)
+                replaced.push_back(folder);
+        }
         const bool replaces = !folder.empty();
         if (replaces && folder != commit.files.folder) replaced.push_back(folder);
         folder = commit.files.folder;
         lines.push_back(step_line(commit, replaces));
     }
     TWR_CHECK(add(lines));
-    for (const Commit& commit : steps)
+    for (const Commit& commit : steps) {
         journal_.steps[commit.step] = commit.files;
+        if (const std::uint32_t ordinal = commit.files.files.difference; ordinal != kNoBase) {
+            journal_.differences[ordinal] = commit.files.folder + "/" + commit.files.files.data;
+            journal_.next_difference = std::max(journal_.next_difference, ordinal + 1);
+        }
+    }
     sure_ = true;
     for (const std::string& folder : replaced)
-        static_cast<void>(remove_files(folder));
+        static_cast<void>(remove_unnamed(folder));
     return success();
 }
 
-Result<> HistoryWriter::drop(std::span<const std::int64_t> steps) {
+// Files of this rank that neither a step nor a difference has.
+Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
+    std::set<std::string> named;
+    for (const auto& [ordinal, file] : journal_.differences) {
+        if (file.starts_with(folder + "/")) named.insert(file.substr(folder.size() + 1));
+    }
+    for (const auto& [step, files] : journal_.steps) {
+        if (files.folder != folder) continue;
+        named.insert(files.files.metadata);
+        named.insert(files.files.data);
+    }
+    if (named.empty()) return remove_files(folder);
+    const fs::path place = fs::path(path_) / folder;
+    const std::string own = rank_name(rank_) + ".";
+    std::vector<std::string> names;
+    std::error_code failure;
+    for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
+        const std::string name = at->path().filename().string();
+        if (name.starts_with(own) && !named.contains(name)) names.push_back((place / name).string());
+    }
+    for (const std::string& name : names)
+        TWR_CHECK(system_.remove(name));
+    return success();
+}
+
+Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span<const std::uint32_t> gone) {
+    TWR_CHECK(be_sure());
+    std::string line = "{\"gone\":[";
+    std::set<std::string> folders;
+    const auto leaves = [&](std::uint32_t ordinal) {
+        if (const auto had = journal_.differences.find(ordinal); had != journal_.differences.end())
+            folders.insert(had->second.substr(0, had->second.find('/')));
+    };
+    for (std::size_t i = 0; i < gone.size(); ++i) {
+        line += (i == 0 ? "" : ",") + std::to_string(gone[i]);
+        leaves(gone[i]);
+    }
+    line += "],\"moved\":[";
+    for (std::size_t m = 0; m < moved.size(); ++m) {
+        line += std::string(m == 0 ? "" : ",") + "{\"differences\":[";
+        for (std::size_t i = 0; i < moved[m].ordinals.size(); ++i) {
+            line += (i == 0 ? "" : ",") + std::to_string(moved[m].ordinals[i]);
+            leaves(moved[m].ordinals[i]);
+        }
+        line += "],\"file\":" + to_text(moved[m].file) + "}";
+    }
+    TWR_CHECK(add({line + "]}"}));
+    for (const Moved& part : moved) {
+        for (const std::uint32_t ordinal : part.ordinals)
+            journal_.differences[ordinal] = part.file;
+    }
+    for (const std::uint32_t ordinal : gone)
+        journal_.differences.erase(ordinal);
+    sure_ = true;
+    for (const std::string& folder : folders)
+        static_cast<void>(remove_unnamed(folder));
+    return success();
+}
+
+Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences differences) {
     std::vector<std::string> lines;
     std::vector<std::string> folders;
+    std::vector<std::uint32_t> gone;
     TWR_CHECK(be_sure());
     for (const std::int64_t step : steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end()) continue;
         lines.push_back("{\"drop\":" + std::to_string(step) + "}");
         folders.push_back(had->second.folder);
+        if (differences == Differences::leave && had->second.files.difference != kNoBase)
+            gone.push_back(had->second.files.difference);
     }
     if (lines.empty()) return success();
+    if (!gone.empty()) {
+        std::string line = "{\"gone\":[";
+        for (std::size_t i = 0; i < gone.size(); ++i)
+            line += (i == 0 ? "" : ",") + std::to_string(gone[i]);
+        lines.push_back(line + "],\"moved\":[]}");
+    }
     TWR_CHECK(add(lines));
     for (const std::int64_t step : steps)
         journal_.steps.erase(step);
+    for (const std::uint32_t ordinal : gone)
+        journal_.differences.erase(ordinal);
     sure_ = true;
     for (const std::string& folder : folders)
-        static_cast<void>(remove_files(folder));
+        static_cast<void>(remove_unnamed(folder));
     return success();
 }
 
@@ -733,15 +911,15 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end() || had->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
-        files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
+        if (had->second.files.difference == kNoBase)
+            files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
     }
     if (lines.empty()) return success();
     TWR_CHECK(add(lines));
     for (const std::int64_t step : steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end()) continue;
-        had->second.files.data.clear();
-        had->second.files.data_bytes = 0;
+        forget_data(had->second.files);
     }
     sure_ = true;
     for (const std::string& file : files)

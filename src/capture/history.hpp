@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,17 +27,20 @@
 
 namespace twinrun {
 
-inline constexpr int kHistoryVersion = 1;
+inline constexpr int kHistoryVersion = 2;  // 1 where there is no record
 
 struct RankFiles {
     std::uint32_t rank = 0;
     std::string data;  // name in the step's folder; empty: metadata only
     std::uint64_t data_bytes = 0;
-    std::string metadata;
+    std::string metadata;  // empty: of files that were packed as they were
     std::uint64_t metadata_bytes = 0;
     std::uint64_t header_checksum = 0;  // XXH3-64 of the metadata file's header, which seals the rest of it
     double blocked_seconds = 0;         // that capture held up the application
-    std::string divergence;  // where it is not proven equal to the reference of its run; empty: nowhere
+    // Of a record: `data` is the difference of this ordinal, and data_bytes its size. kNoBase: data is the fields' bytes.
+    std::uint32_t difference = kNoBase;
+    std::uint64_t full_bytes = 0;  // of what it gives back
+    std::string divergence;        // where it is not proven equal to the reference of its run; empty: nowhere
     bool operator==(const RankFiles&) const = default;
 };
 
@@ -56,8 +60,13 @@ struct RankStep {
 struct Journal {
     std::map<std::int64_t, RankStep> steps;  // that are there
     std::vector<Provenance> provenance;      // of each process that wrote it, in order
-    bool torn = false;                       // the last line was incomplete: a crash while it was written
-    std::uint64_t whole_bytes = 0;           // up to the end of its last whole line
+    // Of a record: where each difference is, or what is left of it, as a path in the history; also of steps that are not there
+    // any more, as long as others may need them.
+    std::map<std::uint32_t, std::string> differences;
+    std::uint32_t next_difference = 0;  // larger than any that there was
+    std::vector<std::string> children;  // paths of records that are against this one
+    bool torn = false;                  // the last line was incomplete: a crash while it was written
+    std::uint64_t whole_bytes = 0;      // up to the end of its last whole line
 };
 
 struct RankProvenance {
@@ -79,6 +88,8 @@ struct History {
     static Result<History> open(const std::string& path);
 };
 
+// What a manifest says: settings, and the number of ranks.
+Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks);
 // One rank's journal; of a rank that has none yet: an empty one.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 
@@ -135,8 +146,21 @@ class HistoryWriter {
         RankStep files;
     };
     Result<> commit(std::span<const Commit> steps);
-    // From the return on these steps, or their data, are not there any more; their files are removed as far as that goes.
-    Result<> drop(std::span<const std::int64_t> steps);
+    // Differences are in this file from now on, whose folder and itself are synced; those of `gone` nowhere. What is not named
+    // any more is removed.
+    struct Moved {
+        std::vector<std::uint32_t> ordinals;
+        std::string file;  // path in the history
+    };
+    Result<> move_differences(std::span<const Moved> moved, std::span<const std::uint32_t> gone);
+    Result<> add_child(const std::string& path);  // which is noted once
+    // From the return on these steps, or their data, are not there any more; their files are removed as far as that goes. Of a
+    // record the differences stay: others may need them.
+    enum class Differences : std::uint8_t {
+        stay,
+        leave
+    };  // leave: from a tier where nobody needs them any more
+    Result<> drop(std::span<const std::int64_t> steps, Differences differences = Differences::stay);
     Result<> drop_data(std::span<const std::int64_t> steps);
 
     [[nodiscard]] const Journal& journal() const { return journal_; }
@@ -152,10 +176,12 @@ class HistoryWriter {
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
     [[nodiscard]] FileSystem& system() const { return system_; }
+    [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
     // Removes this rank's files in a step's folder, and the folder if no other rank has files there.
     Result<> remove_files(const std::string& folder);
 
    private:
+    Result<> remove_unnamed(const std::string& folder);
     explicit HistoryWriter(FileSystem& system) : system_(system) {}
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
@@ -170,6 +196,7 @@ class HistoryWriter {
     std::string file_;  // the journal
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;
+    std::optional<RecordSettings> record_;
     Journal journal_;
     bool sure_ = true;
     bool made_ = false;

@@ -22,6 +22,7 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
     if (fields.empty()) return Error{ErrorCode::invalid_argument, "no fields to capture"};
     auto layout = std::make_shared<StepLayout>();
     layout->keep_data = settings.keep_data;
+    layout->recorded = settings.record.has_value();
     std::set<std::string> names;
     std::uint64_t end = 0;
     for (const CapturedField& f : fields) {

@@ -39,6 +39,7 @@ struct StepLayout {
     std::uint64_t array_bytes = 0;   // of all fields
     std::uint64_t digest_bytes = 0;  // of memory, about, that the digests of a step under way take
     bool keep_data = true;
+    bool recorded = false;  // data is kept as differences
 
     // piece_bytes: at least kSliceBytes; what a piece holds at most, unless it is a single slice. Errors: plan_captured's; two
     // fields of one name; none.

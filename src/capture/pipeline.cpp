@@ -287,6 +287,7 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
         return std::nullopt;
     }
     ready->files.blocked_seconds = step.blocked_seconds;
+    if (step.layout->recorded) step.image = (*files)->take_image();
     if (step.check != nullptr) {
         if (!step.divergence && (step.divergence = step.check->result())) diverged_(*step.divergence);
         if (step.divergence && log_divergence_) ready->files.divergence = describe(*step.divergence);
@@ -310,6 +311,25 @@ void Pipeline::finish(PendingStep& step) {
     step.finished = true;
 }
 
+// Its data becomes a difference. A step that cannot be recorded is lost.
+void Pipeline::record(PendingStep& step) {
+    if (!step.ready) return;
+    Result<> recorded = success();
+    try {
+        recorded = recorder_->record(step.place, step.step, *step.layout, step.image.data(), *step.ready);
+    } catch (const std::exception&) {
+        recorded = out_of_memory();
+    }
+    step.image = {};
+    if (recorded) return;
+    fail(step, std::move(recorded).error());
+    step.ready.reset();
+    try {
+        tiers_.abandon(step.place, step.folder);
+    } catch (const std::exception&) {  // its files stay until the next run begins
+    }
+}
+
 // Commits what is finished at the head of the line. One thread at a time; others leave theirs to it.
 void Pipeline::commit_ready() {
     std::unique_lock lock(mutex_);
@@ -322,7 +342,13 @@ void Pipeline::commit_ready() {
         std::size_t whole = 0;
         try {
             for (const auto& step : steps_) {
-                if (!step->finished) break;
+                // What is based on a step must know that it is there: one by one.
+                if (!step->finished || (recorder_ != nullptr && !batch.empty())) break;
+                if (recorder_ != nullptr) {
+                    batch.push_back(step);
+                    ++whole;
+                    break;
+                }
                 batch.push_back(step);
                 if (step->ready) ready.push_back({step->step, step->place, *step->ready});
                 ++whole;
@@ -333,6 +359,10 @@ void Pipeline::commit_ready() {
         const std::size_t settled = std::max<std::size_t>(batch.size(), 1);
         lock.unlock();
         try {
+            if (recorder_ != nullptr && !batch.empty()) {
+                record(*first);
+                if (first->ready) ready.push_back({first->step, first->place, *first->ready});
+            }
             if (batch.empty()) lost_(*first, out_of_memory());
             for (const auto& step : batch) {
                 if (!step->ready) lost_(*step, *step->error);
@@ -340,6 +370,8 @@ void Pipeline::commit_ready() {
             tiers_.commit(ready);
         } catch (const std::exception&) {  // no memory to tell of what was lost
         }
+        if (recorder_ != nullptr)
+            recorder_->settled(tiers_, first->place, first->step, first->ready ? &*first->ready : nullptr);
         lock.lock();
         for (std::size_t i = 0; i < settled; ++i) {
             heap_used_ -= steps_.front()->heap_bytes;

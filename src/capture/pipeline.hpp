@@ -15,6 +15,7 @@
 #include "capture/layout.hpp"
 #include "capture/reference.hpp"
 #include "capture/step_files.hpp"
+#include "capture/step_recorder.hpp"
 #include "capture/tiers.hpp"
 #include "tiers/staging.hpp"
 
@@ -40,6 +41,7 @@ struct PendingStep {
     std::mutex files_mutex;  // of the two below
     std::unique_ptr<StepFiles> files;
     Tiers::Place place;  // from add() on
+    AlignedBytes image;  // of data that is to be recorded
 
     std::mutex error_mutex;
     std::optional<Error> error;  // the first; nothing more is written then
@@ -85,6 +87,8 @@ class Pipeline {
     void seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error = std::nullopt);
     // All sealed steps are settled.
     void drain();
+    // Steps are recorded as they are committed, by one thread at a time. Before the first step; the recorder outlives this.
+    void record_with(StepRecorder& recorder) { recorder_ = &recorder; }
     // Whether a step's line in the journal says where it diverged. Before the first step.
     void log_divergence(bool on) { log_divergence_ = on; }
 
@@ -107,6 +111,7 @@ class Pipeline {
     void finish(PendingStep& step);
     std::optional<RankStep> finish_files(PendingStep& step);
     void commit_ready();
+    void record(PendingStep& step);
     void done(const std::shared_ptr<PendingStep>& step);
 
     Tiers& tiers_;
@@ -115,6 +120,7 @@ class Pipeline {
     Lost lost_;
     Diverged diverged_;
     bool log_divergence_ = true;
+    StepRecorder* recorder_ = nullptr;
 
     std::mutex mutex_;  // of what follows
     std::condition_variable work_;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <optional>
 
 #include "base/checksum.hpp"
 #include "capture/gather.hpp"
+#include "capture/record_store.hpp"
 #include "compare/build.hpp"
 #include "compare/tuning.hpp"
 #include "metadata/metadata.hpp"
@@ -39,7 +41,12 @@ Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t item
     return to_result(runtime->wait_stream(array.device, array.stream));
 }
 
-Result<> restore_field(MetadataFile& metadata, InputFile& data, const CapturedField& field) {
+// The bytes of a field: of a data file, or out of a record.
+using ReadField =
+    std::function<Result<>(const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to)>;
+
+Result<> restore_field(MetadataFile& metadata, const std::string& path, const ReadField& read,
+                       const CapturedField& field) {
     const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
     const auto number = metadata.find(field.name);
     if (!number) return Error{ErrorCode::not_found, where("not in this step")};
@@ -61,27 +68,45 @@ Result<> restore_field(MetadataFile& metadata, InputFile& data, const CapturedFi
     std::vector<std::byte> buffer(std::min<std::uint64_t>(kSliceBytes, stored.data_bytes()));
     for (std::uint64_t s = 0; s < slices.slices(); ++s) {
         const auto part = std::span(buffer).first(slices.items(s) * item);
-        TWR_CHECK(data.read_at(stored.extents[0].offset + slices.first_item(s) * item, part));
+        TWR_CHECK(read(stored, slices.first_item(s) * item, part));
         std::uint64_t sum = sums[s];
         if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
         if (xxh3(part) != sum) {
-            return Error{ErrorCode::damaged, data.path() + ": damaged: field '" + field.name +
-                                                 "', items from " + std::to_string(slices.first_item(s)) +
-                                                 " on"};
+            return Error{ErrorCode::damaged, path + ": damaged: field '" + field.name + "', items from " +
+                                                 std::to_string(slices.first_item(s)) + " on"};
         }
         TWR_CHECK(put(field, slices.first_item(s), slices.items(s), part.data()));
     }
     return success();
 }
 
-Result<> restore_from(const StoredPart& part, const RankStep& entry,
+Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep& entry,
                       const std::vector<CapturedField>& fields) {
     TWR_TRY(const auto metadata, open_step(part, entry));
     if (entry.files.data.empty()) return Error{ErrorCode::not_found, "only its metadata was kept"};
+    if (entry.files.difference != kNoBase) {
+        TWR_TRY(const auto store, RecordStore::open(part.path, entry.files.rank));
+        TWR_TRY(const StepMap map, store->map(step));
+        const std::string name = (fs::path(part.path) / entry.folder / entry.files.data).string();
+        const ReadField read = [&](const FieldMetadata& field, std::uint64_t offset,
+                                   std::span<std::byte> to) -> Result<> {
+            const RecordSegment* segment = map.find(field.name);
+            if (segment == nullptr)
+                return Error{ErrorCode::damaged, name + ": damaged: it has no field '" + field.name + "'"};
+            return store->read(map, static_cast<std::size_t>(segment - map.directory.segments.data()), offset,
+                               to);
+        };
+        for (const CapturedField& field : fields)
+            TWR_CHECK(restore_field(*metadata, name, read, field));
+        return success();
+    }
     TWR_TRY(const auto data,
             InputFile::open((fs::path(part.path) / entry.folder / entry.files.data).string()));
+    const ReadField read = [&](const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to) {
+        return data->read_at(field.extents[0].offset + offset, to);
+    };
     for (const CapturedField& field : fields)
-        TWR_CHECK(restore_field(*metadata, *data, field));
+        TWR_CHECK(restore_field(*metadata, data->path(), read, field));
     return success();
 }
 
@@ -106,7 +131,7 @@ Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
                       const std::vector<CapturedField>& fields) try {
     if (fields.empty()) return Error{ErrorCode::invalid_argument, "no fields to restore"};
     return first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) {
-        return restore_from(part, entry, fields);
+        return restore_from(part, step, entry, fields);
     });
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to restore a step"};

@@ -24,8 +24,8 @@
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
 #include "capture/restore.hpp"
-#include "capture/team.hpp"
 #include "compare/device_build.hpp"
+#include "platform/team.hpp"
 #include "tiers/staging.hpp"
 
 namespace twinrun {
@@ -138,6 +138,7 @@ class Session::Impl {
     Result<> usable() const;
     Result<History> open_history() const;
     Result<> agree_on_settings();
+    Result<> settle_record();
     Result<> share_steps();
     [[nodiscard]] bool several() const { return comm_.size() > 1; }
     // [collective] Own failure, or that of another rank, or none.
@@ -192,6 +193,7 @@ class Session::Impl {
     };
     std::deque<Ordinal> unresolved_;  // not known to be committed by all ranks; same steps on every rank
 
+    std::unique_ptr<StepRecorder> recorder_;
     std::unique_ptr<Pipeline> pipeline_;  // its threads use the rest
     std::unique_ptr<DeviceStage> stage_;  // last: it uses the pipeline
 };
@@ -206,6 +208,27 @@ Result<> Session::Impl::agree(Result<> own) {
     return success();
 }
 
+// What a record asks for, and where it goes on.
+Result<> Session::Impl::settle_record() {
+    if (!settings_.record) return success();
+    RecordSettings& record = settings_.record_settings;
+    record.method = *settings_.record;
+    if (record.method == RecordMethod::full) record.xored = false;
+    TWR_CHECK(record.check());
+    if (!settings_.history.keep_data)
+        return Error{ErrorCode::invalid_argument, "record: there is no data to record where mode is digests"};
+    if (settings_.keep.any()) {
+        return Error{ErrorCode::invalid_argument,
+                     "record: later steps need earlier ones: instead of keep_steps and keep_data_steps, use "
+                     "'twinrun compact'"};
+    }
+    const std::string against = record.against;
+    TWR_CHECK(settle_against(system_, record, folder_, static_cast<std::uint32_t>(comm_.size()), against,
+                             comm_.rank() == 0));
+    settings_.history.record = record;
+    return success();
+}
+
 Result<> Session::Impl::open() {
     Result<> own = success();
     if (settings_.memory_bytes != 0 && settings_.background && settings_.memory_bytes < kSmallestMemory)
@@ -214,6 +237,7 @@ Result<> Session::Impl::open() {
         own = Error{ErrorCode::invalid_argument, "flush_threads: 1 to 64"};
     if (settings_.flusher == Flusher::process && settings_.local.empty())
         own = Error{ErrorCode::invalid_argument, "flusher: a process needs a local tier: set local"};
+    if (own) own = settle_record();
     TWR_CHECK(agree(std::move(own)));
     TWR_CHECK(agree_on_settings());
     // Rank 0 first: it makes the history, or refuses.
@@ -332,6 +356,14 @@ Result<> Session::Impl::begin() try {
         [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.told); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
+    if (settings_.history.record) {
+        RecorderOptions recorder;
+        recorder.settings = *settings_.history.record;
+        recorder.table_bytes = settings_.record_table_bytes;
+        recorder.threads = std::min(settings_.flush_threads, team_->size());
+        TWR_TRY(recorder_, StepRecorder::create(system_, recorder, {folder_, tiers_->local_folder(), rank}));
+        pipeline_->record_with(*recorder_);
+    }
     if (staged && settings_.device_bytes != 0) stage_ = std::make_unique<DeviceStage>(settings_.device_bytes);
     return success();
 } catch (const std::bad_alloc&) {  // the other ranks wait for our word
@@ -783,7 +815,8 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     step->step = number;
     step->folder = step_folder(number, attempt);
     step->layout = layout_;
-    step->heap_bytes = layout_->digest_bytes;
+    // What is recorded is gathered on the heap.
+    step->heap_bytes = layout_->digest_bytes + (layout_->recorded ? layout_->file_bytes : 0);
     CaptureReport report;
     report.step = number;
     report.data_bytes = layout_->array_bytes;

@@ -28,8 +28,15 @@
 
 namespace twinrun {
 
+// Packed and XORed where this build can.
+RecordSettings default_record();
+
 struct SessionSettings {
     HistorySettings history;
+    // Set: data is kept as differences, by this method; then history.record is made of these.
+    std::optional<RecordMethod> record;
+    RecordSettings record_settings = default_record();
+    std::uint64_t record_table_bytes = 0;  // RecorderOptions
     Existing existing = Existing::refuse;
     // Folder on storage that only this node sees, where steps rest first. Empty: straight to the history's folder.
     std::string local;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "capture/session.hpp"
+#include "record/compression.hpp"
 
 namespace twinrun {
 
@@ -120,6 +121,41 @@ constexpr std::array kSettings{
         [](S& s, V v) {
             return assign(s.history.keep_data, one_of<bool, 2>(v, {{{"full", true}, {"digests", false}}}));
         }},
+    Setting{"record", "runs, tree, list, basic, full or off",
+            [](S& s, V v) {
+                s.record = method_of(v);
+                return s.record.has_value() || v == "off";
+            }},
+    Setting{"record_chunk", "a power of two from 32 to 65536",
+            [](S& s, V v) {
+                const auto n = bytes(v);
+                if (!n || !record_chunk_ok(*n)) return false;
+                s.record_settings.chunk_bytes = static_cast<std::uint32_t>(*n);
+                return true;
+            }},
+    Setting{"record_compress", "zstd or none",
+            [](S& s, V v) {
+                const bool known =
+                    assign(s.record_settings.codec,
+                           one_of<PayloadCodec, 2>(
+                               v, {{{"zstd", PayloadCodec::zstd}, {"none", PayloadCodec::stored}}}));
+                if (s.record_settings.codec == PayloadCodec::stored) s.record_settings.xored = false;
+                return known;
+            }},
+    Setting{"record_level", "-7 to 19",
+            [](S& s, V v) {
+                return assign(s.record_settings.level, number<int>(v)) && s.record_settings.level >= -7 &&
+                       s.record_settings.level <= 19;
+            }},
+    Setting{"record_xor", "true or false",
+            [](S& s, V v) { return assign(s.record_settings.xored, truth(v)); }},
+    Setting{"record_against", "a record's folder",
+            [](S& s, V v) {
+                s.record_settings.against = v;
+                return true;
+            }},
+    Setting{"record_table", "a size; 0: no limit",
+            [](S& s, V v) { return assign(s.record_table_bytes, bytes(v)); }},
     Setting{"existing", "refuse, append or replace",
             [](S& s, V v) {
                 return assign(s.existing, one_of<Existing, 3>(v, {{{"refuse", Existing::refuse},
@@ -172,6 +208,15 @@ constexpr std::array kSettings{
 };
 
 }  // namespace
+
+RecordSettings default_record() {
+    RecordSettings settings;
+    if (codec_available(PayloadCodec::zstd)) {
+        settings.codec = PayloadCodec::zstd;
+        settings.xored = true;
+    }
+    return settings;
+}
 
 Result<> SessionSettings::set(std::string_view name, std::string_view value) {
     name = trim(name);

@@ -1,5 +1,6 @@
 #include "capture/step_files.hpp"
 
+#include <cstring>
 #include <filesystem>
 #include <new>
 
@@ -25,7 +26,10 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     directory.step = step;
     directory.rank = writer.rank();
     directory.fields = files->layout_->fields;
-    if (files->layout_->keep_data) {
+    if (files->layout_->recorded) {
+        files->bytes_ = files->image_.reserve(files->layout_->file_bytes);
+        directory.data_files.push_back({rank_name(writer.rank()) + ".data", {files->layout_->file_bytes, 0}});
+    } else if (files->layout_->keep_data) {
         entry.files.data = rank_name(writer.rank()) + ".data";
         entry.files.data_bytes = files->layout_->file_bytes;
         const std::string path = (fs::path(files->folder_) / entry.files.data).string();
@@ -43,6 +47,10 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
 StepFiles::~StepFiles() = default;  // of their own accord the files remove what is under a temporary name
 
 Result<> StepFiles::write_data(std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (bytes_ != nullptr) {
+        std::memcpy(bytes_ + offset, bytes.data(), bytes.size());
+        return success();
+    }
     return data_->write_at(offset, bytes);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned.hpp"
 #include "capture/history.hpp"
 #include "capture/layout.hpp"
 
@@ -23,6 +24,8 @@ class StepFiles {
 
     Result<> write_data(std::uint64_t offset, std::span<const std::byte> bytes);
     Result<> write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
+    // Where data is kept as differences, it is gathered here, and recorded by the caller: after finish(), in the order of steps.
+    AlignedBytes take_image() { return std::move(image_); }
     // Everything was written. The rest of the metadata; then all is synced under its final names, and so is the folder.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);
 
@@ -33,6 +36,8 @@ class StepFiles {
     RankStep step_;
     std::shared_ptr<const StepLayout> layout_;
     std::unique_ptr<OutputFile> data_;  // under a temporary name
+    AlignedBytes image_;                // of what is recorded
+    std::byte* bytes_ = nullptr;        // of it
     std::unique_ptr<MetadataWriter> metadata_;
 };
 

@@ -105,13 +105,19 @@ Tiers::Place Tiers::next_place(const Place& place, std::uint64_t bytes, ErrorCod
         const std::int64_t oldest = *safe_.begin();
         const std::uint64_t freed = local_bytes_of(oldest);
         safe_.erase(oldest);
-        if (local_->drop({&oldest, 1})) {
+        if (local_->drop({&oldest, 1}, HistoryWriter::Differences::leave)) {
             local_used_ -= freed;
             local_reserved_ += bytes;
             return {local_.get(), true, bytes};
         }
     }
     return {shared_.get(), false, 0};
+}
+
+bool Tiers::has(const Place& place, std::int64_t step, const RankStep& files) const {
+    if (place.writer == nullptr) return false;
+    const std::lock_guard guard(place.local ? mutex_ : shared_mutex_);
+    return place.writer->has(step, files);
 }
 
 std::uint64_t Tiers::local_bytes_of(std::int64_t step) const {
@@ -127,7 +133,7 @@ bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
             const std::int64_t oldest = *safe_.begin();
             const std::uint64_t freed = local_bytes_of(oldest);
             safe_.erase(oldest);
-            if (!local_->drop({&oldest, 1})) return false;
+            if (!local_->drop({&oldest, 1}, HistoryWriter::Differences::leave)) return false;
             local_used_ -= freed;
         } else if (!to_flush_.empty() || flushing_ || local_reserved_ != 0) {
             changed_.wait(lock);
@@ -273,7 +279,7 @@ void Tiers::retain() {
                 here.push_back(step);
             }
         }
-        if (!here.empty()) static_cast<void>(local_->drop(here));
+        if (!here.empty()) static_cast<void>(local_->drop(here, HistoryWriter::Differences::leave));
     }
     // What cannot be dropped stays: space is lost, no step is.
     if (child_ != nullptr) {

@@ -78,6 +78,8 @@ class Tiers {
         RankStep files;
     };
     void commit(std::span<const Ready> steps);
+    // Whether the place's journal has this very step.
+    [[nodiscard]] bool has(const Place& place, std::int64_t step, const RankStep& files) const;
     // The step of `place` will not come.
     void abandon(const Place& place, const std::string& folder);
 

@@ -262,10 +262,12 @@ struct DeviceElementKernels;
 struct DeviceDigestKernels;
 struct DeviceTreeKernels;
 struct DeviceDifferenceKernels;
+struct DeviceDedupKernels;
 extern const DeviceElementKernels kDeviceElementTable;
 extern const DeviceDigestKernels kDeviceDigestTable;
 extern const DeviceTreeKernels kDeviceTreeTable;
 extern const DeviceDifferenceKernels kDeviceDifferenceTable;
+extern const DeviceDedupKernels kDeviceDedupTable;
 
 }  // namespace twinrun
 
@@ -279,5 +281,6 @@ extern "C" __attribute__((visibility("default"))) const void* twinrun_device_tab
     if (std::strcmp(name, "digest") == 0) return &kDeviceDigestTable;
     if (std::strcmp(name, "tree") == 0) return &kDeviceTreeTable;
     if (std::strcmp(name, "difference") == 0) return &kDeviceDifferenceTable;
+    if (std::strcmp(name, "dedup") == 0) return &kDeviceDedupTable;
     return nullptr;
 }

@@ -12,7 +12,7 @@ import click
 
 from .. import __version__
 from ..errors import TwinrunError, one_line
-from . import compare, demo, flush, index, log, show, verify
+from . import compact, compare, demo, flush, index, log, pack, restore, show, verify
 
 __all__ = ["main"]
 
@@ -32,7 +32,18 @@ def cli() -> None:
     """Run it twice. Know where, when and why it differs."""
 
 
-for command in (compare.compare, index.index, show.show, log.log, verify.verify, flush.flush, demo.demo):
+for command in (
+    compare.compare,
+    index.index,
+    show.show,
+    log.log,
+    verify.verify,
+    pack.pack,
+    restore.restore,
+    compact.compact,
+    flush.flush,
+    demo.demo,
+):
     cli.add_command(command)
 
 

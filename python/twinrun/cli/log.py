@@ -46,17 +46,32 @@ def log(run: str, as_json: bool) -> int:
         ),
         soft_wrap=True,
     )
+    record = history["record"]
+    if record is not None:
+        packed = f"{record['codec']} level {record['level']}" if record["codec"] != "none" else "not packed"
+        packed += ", XOR" if record["xor"] else ""
+        packed += ", within the tolerance" if record["bounded"] else ""
+        packed += f", against {record['against']}" if record["against"] else ""
+        out.print(
+            one_line(f"record: method {record['method']}, chunks of {record['chunk_bytes']} bytes, {packed}"),
+            soft_wrap=True,
+        )
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     diverged = any(r["divergence"] for step in history["steps"] for r in step["ranks"])
-    for column in ("step", "ranks", "data", "metadata", "share", "blocked"):
+    columns = ["step", "ranks", "data", "metadata", "share", "blocked"]
+    if record is not None:
+        columns[2:3] = ["data", "kept", "ratio"]
+    for column in columns:
         table.add_column(column, justify="right")
     if diverged:
         table.add_column("not equal to the reference")
-    total_data = total_metadata = 0
+    total_data = total_metadata = total_kept = 0
     for step in history["steps"]:
-        data = sum(r["data_bytes"] for r in step["ranks"])
+        data = sum(r["full_bytes"] for r in step["ranks"])
+        kept = sum(r["data_bytes"] for r in step["ranks"])
         metadata = sum(r["metadata_bytes"] for r in step["ranks"])
         total_data += data
+        total_kept += kept
         total_metadata += metadata
         share = f"{100 * metadata / data:.3g}%" if data else ""
         # The application goes on when its slowest rank does.
@@ -65,6 +80,7 @@ def log(run: str, as_json: bool) -> int:
             str(step["step"]),
             str(len(step["ranks"])),
             byte_size(data),
+            *([byte_size(kept), f"{data / kept:.4g}" if kept else ""] if record is not None else []),
             byte_size(metadata),
             share,
             f"{blocked:.2g} s",
@@ -75,7 +91,8 @@ def log(run: str, as_json: bool) -> int:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
     if history["incomplete"]:
         out.print(f"note: {incomplete_note(history['incomplete'])}", soft_wrap=True)
+    kept = f" kept in {byte_size(total_kept)}" if record is not None else ""
     out.print(
-        f"{len(history['steps'])} steps, {byte_size(total_data)} of data, {byte_size(total_metadata)} of metadata"
+        f"{len(history['steps'])} steps, {byte_size(total_data)} of data{kept}, {byte_size(total_metadata)} of metadata"
     )
     return 0

@@ -1,0 +1,249 @@
+// Records: packing, giving back, checking, compacting, and fields' elements out of them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "capture/compact.hpp"
+#include "capture/pack.hpp"
+#include "capture/record_store.hpp"
+#include "compare/source.hpp"
+#include "shared.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace twinrun {
+
+namespace {
+
+RecordSettings record_settings(const nb::dict& d) {
+    RecordSettings settings;
+    const auto name = nb::cast<std::string>(d["method"]);
+    const auto method = method_of(name);
+    if (!method)
+        raise({ErrorCode::invalid_argument, "'" + name + "' is no method: full, basic, list, tree or runs"});
+    settings.method = *method;
+    settings.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
+    const auto codec = nb::cast<std::string>(d["codec"]);
+    if (codec != "none" && codec != "zstd")
+        raise({ErrorCode::invalid_argument, "'" + codec + "' is no codec: none or zstd"});
+    settings.codec = codec == "zstd" ? PayloadCodec::zstd : PayloadCodec::stored;
+    settings.level = nb::cast<int>(d["level"]);
+    settings.xored = nb::cast<bool>(d["xor"]);
+    settings.bounded = nb::cast<bool>(d["bounded"]);
+    return settings;
+}
+
+PackOptions pack_options(const nb::dict& d) {
+    PackOptions options;
+    options.settings = record_settings(d);
+    options.table_bytes = nb::cast<std::uint64_t>(d["table_bytes"]);
+    options.verify = nb::cast<bool>(d["verify"]);
+    options.threads = nb::cast<int>(d["threads"]);
+    options.append = nb::cast<bool>(d["append"]);
+    options.against = nb::cast<std::string>(d["against"]);
+    return options;
+}
+
+// Steps as they are done, to Python; signals are handled between them.
+PackProgress progress_of(const nb::object& visit) {
+    return [function = visit.ptr()](const PackedStep& step) {
+        const nb::gil_scoped_acquire lock;
+        if (PyErr_CheckSignals() != 0) return false;
+        const Recorder::Recorded& r = step.recorded;
+        nb::dict d;
+        d["step"] = step.step;
+        d["rank"] = step.rank;
+        d["full_bytes"] = step.full_bytes;
+        d["bytes"] = r.bytes;
+        d["entry_bytes"] = r.entry_bytes;
+        d["payload_bytes"] = r.payload_bytes;
+        d["chunks"] = r.chunks;
+        d["changed_chunks"] = r.changed_chunks;
+        d["payload_chunks"] = r.payload_chunks;
+        d["collisions"] = r.collisions;
+        try {
+            const nb::handle call(function);
+            call(d);
+        } catch (nb::python_error& e) {
+            e.restore();
+            return false;
+        }
+        return true;
+    };
+}
+
+template <class Work>
+auto unlocked(Work work) {
+    const nb::gil_scoped_release released;
+    return work();
+}
+
+// An error that Python itself set comes first.
+void finish(const Result<>& result) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    take(result);
+}
+
+}  // namespace
+
+nb::dict record_dict(const RecordSettings& settings) {
+    nb::dict d;
+    d["method"] = nb::str(std::string(method_name(settings.method)).c_str());
+    d["chunk_bytes"] = settings.chunk_bytes;
+    d["codec"] = settings.codec == PayloadCodec::zstd ? "zstd" : "none";
+    d["level"] = settings.level;
+    d["xor"] = settings.xored;
+    d["bounded"] = settings.bounded;
+    d["against"] = settings.against;
+    return d;
+}
+
+void define_records(nb::module_& m) {
+    m.def("has_codec", [](const std::string& name) {
+        return name == "none" || (name == "zstd" && codec_available(PayloadCodec::zstd));
+    });
+    m.def(
+        "pack_history",
+        [](const std::string& source, const std::string& target, const nb::dict& options,
+           const nb::object& visit) {
+            const PackOptions chosen = pack_options(options);
+            const PackProgress progress = progress_of(visit);
+            finish(unlocked(
+                [&] { return pack_history(posix_file_system(), source, target, chosen, progress); }));
+        },
+        "source"_a, "target"_a, "options"_a, "visit"_a);
+    m.def(
+        "pack_files",
+        [](const std::vector<std::pair<
+               std::int64_t, std::vector<std::tuple<std::string, std::string, std::string>>>>& steps,
+           const std::string& target, const nb::dict& options, const nb::object& visit) {
+            const PackOptions chosen = pack_options(options);
+            const PackProgress progress = progress_of(visit);
+            std::vector<FilesOfStep> all;
+            for (const auto& [step, files] : steps) {
+                FilesOfStep one{step, {}};
+                for (const auto& [name, path, key] : files)
+                    one.files.push_back({name, path, key});
+                all.push_back(std::move(one));
+            }
+            finish(unlocked([&] { return pack_files(posix_file_system(), all, target, chosen, progress); }));
+        },
+        "steps"_a, "target"_a, "options"_a, "visit"_a);
+    m.def(
+        "unpack_steps",
+        [](const std::string& record, const std::vector<std::int64_t>& steps, const std::string& target,
+           bool flat, int threads) {
+            return take(unlocked(
+                [&] { return unpack_steps(posix_file_system(), record, steps, target, flat, threads); }));
+        },
+        "record"_a, "steps"_a, "target"_a, "flat"_a, "threads"_a);
+    m.def(
+        "check_record",
+        [](const std::string& path, std::uint32_t rank, int threads) {
+            nb::list list;
+            for (const RecordProblem& problem :
+                 take(unlocked([&] { return check_record(path, rank, threads); })))
+                list.append(nb::make_tuple(problem.steps, problem.what));
+            return list;
+        },
+        "path"_a, "rank"_a, "threads"_a);
+    m.def(
+        "compact_record",
+        [](const std::string& path, const std::vector<std::int64_t>& drop, std::uint64_t keep_last,
+           int threads) {
+            CompactOptions options;
+            options.drop = drop;
+            options.keep_last = keep_last;
+            options.threads = threads;
+            const CompactReport report =
+                take(unlocked([&] { return compact_record(posix_file_system(), path, options); }));
+            nb::dict d;
+            d["dropped_steps"] = report.dropped_steps;
+            d["bytes_before"] = report.bytes_before;
+            d["bytes_after"] = report.bytes_after;
+            return d;
+        },
+        "path"_a, "drop"_a, "keep_last"_a, "threads"_a);
+
+    nb::class_<RecordStore>(m, "RecordStore")
+        .def(
+            "files",
+            [](RecordStore& self, std::int64_t step) {
+                const StepMap map = take(unlocked([&] { return self.map(step); }));
+                nb::list list;
+                for (const RecordFile& file : map.directory.files)
+                    list.append(nb::make_tuple(file.name, file.bytes));
+                return list;
+            },
+            "step"_a)
+        .def(
+            "segments",
+            [](RecordStore& self, std::int64_t step) {
+                const StepMap map = take(unlocked([&] { return self.map(step); }));
+                nb::list list;
+                for (const RecordSegment& segment : map.directory.segments)
+                    list.append(nb::make_tuple(segment.name, segment.file, segment.offset, segment.bytes));
+                return list;
+            },
+            "step"_a)
+        .def(
+            "read",
+            [](RecordStore& self, std::int64_t step, const std::string& segment, std::uint64_t offset,
+               std::uint64_t bytes) {
+                std::string out;
+                const auto read = [&]() -> Result<> {
+                    TWR_TRY(const StepMap map, self.map(step));
+                    const RecordSegment* found = map.find(segment);
+                    if (found == nullptr) {
+                        return Error{ErrorCode::not_found, self.path() + ": step " + std::to_string(step) +
+                                                               " has no segment '" + segment + "'"};
+                    }
+                    if (offset > found->bytes || bytes > found->bytes - offset) {
+                        return Error{ErrorCode::invalid_argument,
+                                     self.path() + ": segment '" + segment + "' has " +
+                                         std::to_string(found->bytes) + " bytes"};
+                    }
+                    out.resize(bytes);
+                    return self.read(map, static_cast<std::size_t>(found - map.directory.segments.data()),
+                                     offset, std::as_writable_bytes(std::span(out)));
+                };
+                take(unlocked(read));
+                return nb::bytes(out.data(), out.size());
+            },
+            "step"_a, "segment"_a, "offset"_a, "bytes"_a)
+        .def(
+            "source",
+            // The elements of a segment, read from the record when they are asked for.
+            [](std::shared_ptr<RecordStore> self, std::int64_t step, const std::string& segment,
+               const std::string& dtype, std::uint64_t items) {
+                auto map = std::make_shared<StepMap>(take(unlocked([&] { return self->map(step); })));
+                const RecordSegment* found = map->find(segment);
+                const DType type = parse_dtype(dtype);
+                if (found == nullptr || found->bytes != items * item_bytes(type)) {
+                    raise({ErrorCode::mismatch, self->path() + ": step " + std::to_string(step) +
+                                                    " has no such field '" + segment + "' in its record"});
+                }
+                const auto number = static_cast<std::size_t>(found - map->directory.segments.data());
+                return Source{std::make_shared<DecodedSource>(
+                                  type, items,
+                                  [self = std::move(self), map, number, item = item_bytes(type)](
+                                      std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
+                                      return self->read(*map, number, first * item, {to, count * item});
+                                  }),
+                              nb::none()};
+            },
+            "step"_a, "segment"_a, "dtype"_a, "items"_a);
+    m.def(
+        "open_record",
+        [](const std::string& path, std::uint32_t rank, int threads) {
+            return take(unlocked([&] { return RecordStore::open(path, rank, threads); }));
+        },
+        "path"_a, "rank"_a, "threads"_a = 1);
+}
+
+}  // namespace twinrun

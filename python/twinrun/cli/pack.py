@@ -1,0 +1,76 @@
+"""twinrun pack SOURCE RECORD"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ..recording import METHODS, PackedStep, RecordOptions, pack as pack_steps
+from ..report.text import byte_size
+from .common import SIZE, THREADS, console
+
+
+@click.command()
+@click.argument("source", type=click.Path())
+@click.argument("record", type=click.Path())
+@click.option(
+    "--method", type=click.Choice(METHODS), default="runs", show_default=True, help="How copies are found."
+)
+@click.option(
+    "--chunk", type=SIZE, default="256", show_default=True, help="Bytes: a power of two from 32 to 64K."
+)
+@click.option("--compress", type=click.Choice(["zstd", "none"]), default=None,
+              help="Packing of what is new. Default: zstd where this build has it.")  # fmt: skip
+@click.option("--level", type=click.IntRange(-7, 19), default=1, show_default=True, help="Of zstd.")
+@click.option(
+    "--xor/--no-xor",
+    default=None,
+    help="Pack new chunks after XOR with what they replace, where that is smaller.",
+)
+@click.option("--bounded", is_flag=True,
+              help="Chunks within their field's tolerance of what restore gives are not kept again.")  # fmt: skip
+@click.option("--against", type=click.Path(), default=None, metavar="RECORD",
+              help="Another run's record: what it has is not kept again. It must stay where it is.")  # fmt: skip
+@click.option("--append", is_flag=True, help="Go on with a record that is there; steps that it has stay.")
+@click.option(
+    "--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0 (default): no limit."
+)
+@click.option("--verify", is_flag=True, help="Compare bytes, not hashes alone. Slower.")
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--json", "as_json", is_flag=True, help="Facts of every step, as JSON lines.")
+@click.option("-q", "--quiet", is_flag=True, help="No line a step.")
+def pack(
+    source: str, record: str, method: str, chunk: int, compress: str | None, level: int, xor: bool | None, bounded: bool,
+    against: str | None, append: bool, table: int, verify: bool, threads: int, as_json: bool, quiet: bool,
+) -> int:  # fmt: skip
+    """Keep every step of a run at a fraction of its size.
+
+    SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is told by a number in their
+    names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit.
+    """
+    out = console()
+
+    def say(step: PackedStep) -> None:
+        if as_json:
+            print(json.dumps(vars(step)), flush=True)
+        elif not quiet:
+            share = 100 * step.payload_chunks / step.chunks if step.chunks else 0.0
+            out.print(
+                f"step {step.step}, rank {step.rank}: {byte_size(step.full_bytes)} -> {byte_size(step.bytes)}, "
+                f"{share:.3g}% of chunks new"
+            )
+
+    options = RecordOptions(method, chunk, compress, level, xor, bounded, table, verify)
+    facts = pack_steps(
+        source, record, options=options, against=against, append=append, threads=threads, progress=say
+    )
+    if not as_json:
+        rest = (
+            f", {facts.ratio(without_first=True):.4g} without the first step" if len(facts.steps) > 1 else ""
+        )
+        out.print(
+            f"{len(facts.steps)} steps: {byte_size(facts.full_bytes)} -> {byte_size(facts.bytes)}, "
+            f"ratio {facts.ratio():.4g}{rest}"
+        )
+    return 0

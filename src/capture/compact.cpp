@@ -1,0 +1,218 @@
+#include "capture/compact.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <set>
+
+#include "base/checksum.hpp"
+#include "capture/record_store.hpp"
+#include "record/difference_file.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kLeftoversFolder = "step-leftovers";
+constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
+
+// Locations as disjoint ascending stretches.
+class Stretches {
+   public:
+    void add(Location first, std::uint64_t count) { parts_.emplace_back(first, first + count); }
+    void settle() {
+        std::sort(parts_.begin(), parts_.end());
+        std::vector<std::pair<Location, Location>> joined;
+        for (const auto& [first, end] : parts_) {
+            if (!joined.empty() && first <= joined.back().second) {
+                joined.back().second = std::max(joined.back().second, end);
+            } else {
+                joined.emplace_back(first, end);
+            }
+        }
+        parts_ = std::move(joined);
+    }
+    [[nodiscard]] const std::vector<std::pair<Location, Location>>& parts() const { return parts_; }
+
+   private:
+    std::vector<std::pair<Location, Location>> parts_;
+};
+
+// A name that the folder does not have yet: prefix.N.twr.
+std::string fresh_name(const fs::path& folder, const std::string& prefix) {
+    std::error_code ignored;
+    for (std::uint64_t n = 1;; ++n) {
+        std::string name = prefix + "." + std::to_string(n) + ".twr";
+        if (!fs::exists(folder / name, ignored)) return name;
+    }
+}
+
+PayloadSettings payload_of(const RecordSettings& settings, int threads) {
+    PayloadSettings payload;
+    payload.codec = settings.codec;
+    payload.level = settings.level;
+    payload.threads = threads;
+    return payload;
+}
+
+// Payload chunks as they were before they were kept, to the writer.
+Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location first, std::uint64_t count,
+                      std::uint32_t chunk, std::vector<std::byte>& buffer) {
+    const std::uint64_t most = std::max<std::uint64_t>(1, kCopyBytes / chunk);
+    for (std::uint64_t done = 0; done < count; done += most) {
+        const std::uint64_t part = std::min(most, count - done);
+        buffer.resize(part * chunk);
+        TWR_CHECK(chain.read_payload(first + done, part, chunk, buffer));
+        TWR_CHECK(writer.add(buffer, {}, {}));
+    }
+    return success();
+}
+
+std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
+    std::set<std::string> files;
+    for (const auto& [ordinal, file] : journal.differences)
+        files.insert(file);
+    std::uint64_t bytes = 0;
+    std::error_code ignored;
+    for (const std::string& file : files) {
+        const auto size = fs::file_size(fs::path(path) / file, ignored);
+        if (!ignored) bytes += size;
+    }
+    return bytes;
+}
+
+Result<> compact_rank(FileSystem& system, const std::string& path, const HistorySettings& settings,
+                      std::uint32_t rank, std::uint32_t ranks, const std::vector<std::int64_t>& drop,
+                      int threads, CompactReport& report) {
+    TWR_TRY(const auto writer, HistoryWriter::open(system, path, settings, rank, ranks, Existing::append));
+    TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
+    RecordChain& chain = store->chain();
+    const Journal before = writer->journal();
+    report.bytes_before += bytes_of(path, before);
+    const RecordSettings& record = *settings.record;
+    const std::set<std::int64_t> leaving(drop.begin(), drop.end());
+
+    std::map<std::uint32_t, std::int64_t> kept;  // difference -> step
+    for (const auto& [step, files] : before.steps) {
+        if (!leaving.contains(step) && files.files.difference != kNoBase) kept[files.files.difference] = step;
+    }
+    // What remaining steps need of differences that leave. A step whose base leaves is written anew, with a map of its own and
+    // without XOR; bases of the others' XORs are needed too.
+    Stretches live;
+    std::map<std::uint32_t, StepMap> anew;
+    const auto needs = [&](const std::vector<Run>& runs) {
+        for (const Run& run : runs) {
+            const std::uint32_t ordinal = ordinal_of(run.source);
+            if (ordinal >= record.first_difference && !kept.contains(ordinal))
+                live.add(run.source, run.repeat ? 1 : run.count);
+        }
+    };
+    for (const auto& [ordinal, step] : kept) {
+        TWR_TRY(const auto file, chain.open(ordinal));
+        TWR_TRY(StepMap map, chain.map(ordinal));
+        needs(map.runs);
+        const std::uint32_t base = file->difference().base;
+        if (base != kNoBase && base >= record.first_difference && !kept.contains(base)) {
+            anew.emplace(ordinal, std::move(map));
+        } else {
+            needs(file->difference().bases);
+        }
+    }
+    live.settle();
+
+    std::vector<std::byte> buffer;
+    for (const auto& [ordinal, map] : anew) {
+        TWR_TRY(const auto file, chain.open(ordinal));
+        const RankStep& had = before.steps.at(kept.at(ordinal));
+        const fs::path folder = fs::path(path) / had.folder;
+        RankStep now = had;
+        now.files.data = fresh_name(folder, rank_name(rank));
+        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
+                                                         map.chunk_bytes, payload_of(record, threads)));
+        TWR_CHECK(copy_payload(chain, *out, location(ordinal, 0), file->difference().payload_chunks,
+                               map.chunk_bytes, buffer));
+        Difference difference;
+        difference.method = RecordMethod::runs;
+        difference.ordinal = ordinal;
+        difference.directory = map.directory;
+        difference.runs = map.runs;
+        TWR_TRY(const auto written, out->finish(std::move(difference)));
+        now.files.data_bytes = written.bytes;
+        TWR_CHECK(system.sync_folder(folder.string()));
+        const HistoryWriter::Commit commit{kept.at(ordinal), now};
+        TWR_CHECK(writer->commit({&commit, 1}));
+    }
+
+    std::vector<HistoryWriter::Moved> moved;
+    std::set<std::uint32_t> staying;
+    if (!live.parts().empty()) {
+        const fs::path folder = fs::path(path) / kLeftoversFolder;
+        TWR_CHECK(system.make_folders(folder.string()));
+        const std::string name = fresh_name(folder, rank_name(rank));
+        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(), record.chunk_bytes,
+                                                         payload_of(record, threads)));
+        Difference difference;
+        difference.method = RecordMethod::full;
+        for (const auto& [first, end] : live.parts()) {
+            TWR_CHECK(copy_payload(chain, *out, first, end - first, record.chunk_bytes, buffer));
+            difference.kept.push_back({ordinal_of(first), chunk_of(first), end - first});
+            difference.ordinal = ordinal_of(first);
+            staying.insert(ordinal_of(first));
+        }
+        TWR_CHECK(out->finish(std::move(difference)));
+        TWR_CHECK(system.sync_folder(folder.string()));
+        moved.push_back({{staying.begin(), staying.end()}, std::string(kLeftoversFolder) + "/" + name});
+    }
+    TWR_CHECK(writer->drop(drop));
+    std::vector<std::uint32_t> gone;
+    for (const auto& [ordinal, file] : before.differences) {
+        if (!kept.contains(ordinal) && !staying.contains(ordinal)) gone.push_back(ordinal);
+    }
+    if (!moved.empty() || !gone.empty()) TWR_CHECK(writer->move_differences(moved, gone));
+    report.bytes_after += bytes_of(path, writer->journal());
+    return success();
+}
+
+}  // namespace
+
+Result<CompactReport> compact_record(FileSystem& system, const std::string& path,
+                                     const CompactOptions& options) try {
+    TWR_TRY(const History history, History::open(path));
+    if (!history.settings.record)
+        return Error{ErrorCode::invalid_argument,
+                     path + ": is no record: its data is kept as it was captured"};
+    std::set<std::int64_t> drop(options.drop.begin(), options.drop.end());
+    for (const std::int64_t step : drop) {
+        if (std::none_of(history.steps.begin(), history.steps.end(),
+                         [&](const HistoryStep& s) { return s.step == step; }))
+            return Error{ErrorCode::not_found, path + ": has no step " + std::to_string(step)};
+    }
+    if (options.keep_last != 0 && history.steps.size() > options.keep_last) {
+        for (std::size_t i = 0; i < history.steps.size() - options.keep_last; ++i)
+            drop.insert(history.steps[i].step);
+    }
+    // A record that is against this one may need any of it.
+    TWR_TRY(const Journal first, read_rank_journal(path, 0, history.ranks));
+    for (const std::string& child : first.children) {
+        std::uint32_t ranks = 0;
+        const auto theirs = read_history_settings(child, ranks);
+        if (!theirs || !theirs->record || theirs->record->against.empty()) continue;  // gone meanwhile
+        return Error{ErrorCode::invalid_argument,
+                     path + ": " + child +
+                         " is recorded against it, and would lose what leaves: remove that record first"};
+    }
+    CompactReport report;
+    report.dropped_steps = drop.size();
+    for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
+        TWR_CHECK(compact_rank(system, path, history.settings, rank, history.ranks,
+                               {drop.begin(), drop.end()}, std::max(1, options.threads), report));
+    }
+    return report;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to compact the record"};
+}
+
+}  // namespace twinrun

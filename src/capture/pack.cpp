@@ -1,0 +1,542 @@
+#include "capture/pack.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <set>
+
+#include "base/checksum.hpp"
+#include "capture/record_store.hpp"
+#include "compare/build.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kLargestMetadata = std::uint64_t{1} << 40;
+constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
+
+// A file under its final name, synced; the folder is not.
+Result<> write_file(FileSystem& system, const std::string& path, std::span<const std::byte> bytes) {
+    TWR_TRY(auto file, system.create(path + ".tmp", bytes.size()));
+    for (std::uint64_t at = 0; at < bytes.size();) {
+        const auto part = bytes.subspan(at, std::min<std::uint64_t>(kWriteBytes, bytes.size() - at));
+        TWR_CHECK(file->write_at(at, part));
+        at += part.size();
+    }
+    TWR_CHECK(file->sync());
+    TWR_CHECK(file->close());
+    return system.rename(path + ".tmp", path);
+}
+
+// ---- into a record ----
+
+// A rank's files of a step, as they were captured, or as a record gives them back.
+struct CapturedStep {
+    std::shared_ptr<MetadataFile> metadata;
+    std::vector<std::byte> metadata_bytes;
+    std::vector<std::byte> data;
+};
+
+// Metadata of data that is not, to the last bit, what was captured: of the same fields, with digests and checksums of what is
+// there.
+Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
+                                               const MetadataFile& had, const std::vector<std::byte>& data) {
+    Directory directory = had.directory();
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(directory)));
+    for (std::size_t f = 0; f < had.directory().fields.size(); ++f) {
+        const FieldMetadata& field = had.directory().fields[f];
+        FieldDigests digests(field);
+        std::vector<std::byte> residues;
+        for (std::uint64_t s = 0; s < digests.slices(); ++s) {
+            residues.resize(digests.residue_bytes(s));
+            const std::byte* from = data.data() + (field.items() == 0 ? 0 : field.extents[0].offset) +
+                                    digests.first_item(s) * item_bytes(field.dtype);
+            digests.make(s, dense_view(field.dtype, from), residues.data());
+            if (!residues.empty())
+                TWR_CHECK(writer->write(f, Section::residues, digests.residue_offset(s), residues));
+        }
+        TWR_CHECK(digests.write(*writer, f));
+    }
+    TWR_CHECK(writer->finish());
+    return read_whole_file(path, kLargestMetadata);
+}
+
+// One rank's hand on a record that is being written.
+class RankRecord {
+   public:
+    static Result<std::unique_ptr<RankRecord>> open(FileSystem& system, const std::string& target,
+                                                    HistorySettings settings, std::uint32_t rank,
+                                                    std::uint32_t ranks, const PackOptions& options) {
+        std::unique_ptr<RankRecord> record(new RankRecord);
+        record->settings_ = *settings.record;
+        if (!settings.record->against.empty()) {
+            fs::path parent = settings.record->against;
+            if (parent.is_relative()) parent = fs::path(target) / parent;
+            TWR_TRY(record->parent_,
+                    RecordStore::open(parent.lexically_normal().string(), rank, options.threads));
+        }
+        const Existing existing = options.append || rank != 0 ? Existing::append : Existing::refuse;
+        TWR_TRY(record->writer_, HistoryWriter::open(system, target, settings, rank, ranks, existing));
+        RecorderOptions recorder;
+        recorder.settings = *settings.record;
+        recorder.table_bytes = options.table_bytes;
+        recorder.verify = options.verify;
+        recorder.threads = options.threads;
+        recorder.hash_bits = options.hash_bits;
+        const auto locate = [self = record.get()](std::uint32_t ordinal) -> Result<std::string> {
+            const auto& own = self->writer_->journal().differences;
+            if (const auto known = own.find(ordinal); known != own.end())
+                return (fs::path(self->writer_->path()) / known->second).string();
+            if (self->parent_ != nullptr) return self->parent_->locate(ordinal);
+            return Error{ErrorCode::not_found,
+                         self->writer_->path() + ": no difference " + std::to_string(ordinal)};
+        };
+        const Journal& journal = record->writer_->journal();
+        const std::uint32_t first = std::max(journal.next_difference, settings.record->first_difference);
+        TWR_TRY(record->recorder_, Recorder::create(system, recorder, locate, first));
+        // What is there already, of both.
+        std::vector<std::uint32_t> known;
+        if (record->parent_ != nullptr) {
+            for (const std::uint32_t ordinal : record->parent_->ordinals()) {
+                if (ordinal < settings.record->first_difference) known.push_back(ordinal);
+            }
+        }
+        for (const auto& [ordinal, file] : journal.differences)
+            known.push_back(ordinal);
+        TWR_CHECK(record->recorder_->learn(known));
+        if (record->parent_ == nullptr && !journal.steps.empty()) {
+            const std::uint32_t last = journal.steps.rbegin()->second.files.difference;
+            if (last != kNoBase) TWR_CHECK(record->recorder_->rebase(last));
+        }
+        return record;
+    }
+
+    [[nodiscard]] bool has(std::int64_t step) const { return writer_->journal().steps.contains(step); }
+    [[nodiscard]] HistoryWriter& writer() { return *writer_; }
+
+    // captured: with its metadata, if the step has any.
+    Result<PackedStep> add(std::int64_t step, RecordDirectory directory, std::span<const ImageSegment> image,
+                           const CapturedStep* captured, double blocked_seconds) {
+        FileSystem& system = writer_->system();
+        RankStep done;
+        done.folder = step_folder(step, 0);
+        const fs::path folder = fs::path(writer_->path()) / done.folder;
+        TWR_CHECK(system.make_folders(folder.string()));
+        RankFiles& files = done.files;
+        files.rank = writer_->rank();
+        // Against another record: what differs from its same step.
+        if (parent_ != nullptr) {
+            const Journal theirs = parent_->journal();
+            const auto same = theirs.steps.find(step);
+            if (same != theirs.steps.end() && same->second.files.difference < recorder_->next_ordinal())
+                TWR_CHECK(recorder_->rebase(same->second.files.difference));
+        }
+        files.data = rank_name(files.rank) + ".twr";
+        for (const RecordFile& file : directory.files)
+            files.full_bytes += file.bytes;
+        TWR_TRY(const auto recorded,
+                recorder_->record((folder / files.data).string(), std::move(directory), image));
+        files.data_bytes = recorded.bytes;
+        files.difference = recorded.ordinal;
+        files.blocked_seconds = blocked_seconds;
+        if (captured != nullptr) {
+            files.metadata = rank_name(files.rank) + ".twm";
+            const std::string name = (folder / files.metadata).string();
+            std::vector<std::byte> metadata = captured->metadata_bytes;
+            if (settings_.bounded) {
+                TWR_TRY(const auto given_back, read_image(recorded.ordinal));
+                TWR_TRY(metadata, remake_metadata(system, name, *captured->metadata, given_back));
+            } else {
+                TWR_CHECK(write_file(system, name, metadata));
+            }
+            files.metadata_bytes = metadata.size();
+            files.header_checksum = xxh3(std::span(metadata).first(kHeaderBytes));
+        }
+        TWR_CHECK(system.sync_folder(folder.string()));
+        const HistoryWriter::Commit commit{step, done};
+        TWR_CHECK(writer_->commit({&commit, 1}));
+        return PackedStep{step, files.rank, files.full_bytes, recorded};
+    }
+
+   private:
+    RankRecord() = default;
+    // What restore gives for the first file of a difference.
+    Result<std::vector<std::byte>> read_image(std::uint32_t ordinal) {
+        RecordChain& chain = recorder_->chain();
+        TWR_TRY(const StepMap map, chain.map(ordinal));
+        std::vector<std::byte> bytes(map.directory.files[0].bytes);
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            const RecordSegment& segment = map.directory.segments[s];
+            TWR_CHECK(chain.read_segment(map, s, std::span(bytes).subspan(segment.offset, segment.bytes)));
+        }
+        return bytes;
+    }
+    RecordSettings settings_;
+    std::shared_ptr<RecordStore> parent_;
+    std::unique_ptr<HistoryWriter> writer_;
+    std::unique_ptr<Recorder> recorder_;
+};
+
+Error stopped(const std::string& target) {
+    return Error{ErrorCode::interrupted,
+                 target + ": stopped: what is packed so far stays, and --append goes on"};
+}
+
+// Every field's bytes against their checksums, and that nothing lies between.
+Result<> check_data(const CapturedStep& step, const std::string& where) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> covered;
+    for (std::size_t f = 0; f < step.metadata->directory().fields.size(); ++f) {
+        const FieldMetadata& field = step.metadata->directory().fields[f];
+        if (field.items() == 0) continue;
+        const std::size_t item = item_bytes(field.dtype);
+        if (field.extents.size() != 1 || field.extents[0].stride != item ||
+            field.place(Section::data_sums).length == 0)
+            return Error{ErrorCode::not_found, where + ": field '" + field.name + "': its data was not kept"};
+        const std::uint64_t begin = field.extents[0].offset;
+        if (begin > step.data.size() || field.data_bytes() > step.data.size() - begin)
+            return Error{ErrorCode::damaged, where + ": damaged: shorter than its fields"};
+        covered.emplace_back(begin, begin + field.data_bytes());
+        const FieldSlices slices(field);
+        std::vector<std::uint64_t> sums(slices.slices());
+        TWR_CHECK(step.metadata->read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+        for (std::uint64_t s = 0; s < slices.slices(); ++s) {
+            std::uint64_t sum = sums[s];
+            if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
+            if (xxh3(std::span(step.data).subspan(begin + slices.first_item(s) * item,
+                                                  slices.items(s) * item)) != sum) {
+                return Error{ErrorCode::damaged, where + ": damaged: field '" + field.name +
+                                                     "', items from " + std::to_string(slices.first_item(s)) +
+                                                     " on"};
+            }
+        }
+    }
+    std::sort(covered.begin(), covered.end());
+    std::uint64_t at = 0;
+    covered.emplace_back(step.data.size(), step.data.size());
+    for (const auto& [begin, end] : covered) {
+        for (; at < begin; ++at) {
+            if (step.data[at] != std::byte{0}) {
+                return Error{ErrorCode::damaged, where + ": damaged: byte " + std::to_string(at) +
+                                                     " is of no field, and not zero"};
+            }
+        }
+        at = std::max(at, end);
+    }
+    return success();
+}
+
+Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
+                                   const RankFiles& files, RecordStore* store, std::int64_t number) {
+    CapturedStep step;
+    const std::string name = (fs::path(source) / folder / files.metadata).string();
+    TWR_TRY(step.metadata, MetadataFile::open(name));
+    TWR_TRY(step.metadata_bytes, read_whole_file(name, kLargestMetadata));
+    if (step.metadata_bytes.size() < kHeaderBytes ||
+        xxh3(std::span(step.metadata_bytes).first(kHeaderBytes)) != files.header_checksum) {
+        return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
+    }
+    const std::string data = (fs::path(source) / folder / files.data).string();
+    if (store == nullptr) {
+        TWR_TRY(step.data, read_whole_file(data, std::uint64_t{1} << 62));
+    } else {
+        TWR_TRY(const StepMap map, store->map(number));
+        if (map.directory.files.size() != 1)
+            return Error{ErrorCode::damaged, data + ": is not one file of data"};
+        step.data.resize(map.directory.files[0].bytes);
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            const RecordSegment& segment = map.directory.segments[s];
+            TWR_CHECK(
+                store->read_segment(map, s, std::span(step.data).subspan(segment.offset, segment.bytes)));
+        }
+    }
+    TWR_CHECK(check_data(step, data));
+    return step;
+}
+
+}  // namespace
+
+Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
+                      const PackOptions& options, const PackProgress& progress) try {
+    TWR_TRY(const History history, History::open(source));
+    HistorySettings settings = history.settings;
+    settings.record = options.settings;
+    if (!settings.keep_data) {
+        return Error{ErrorCode::invalid_argument, source + ": has metadata only: there is nothing to pack"};
+    }
+    if (absolute_path(source) == absolute_path(target))
+        return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
+    TWR_CHECK(settle_against(system, *settings.record, target, history.ranks, options.against, true));
+    for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
+        TWR_TRY(const auto record, RankRecord::open(system, target, settings, rank, history.ranks, options));
+        if (record->writer().made()) {
+            for (const RankProvenance& facts : history.provenance) {
+                if (facts.rank == rank) TWR_CHECK(record->writer().add_provenance(facts.facts));
+            }
+        }
+        std::shared_ptr<RecordStore> store;
+        if (history.settings.record) {
+            TWR_TRY(store, RecordStore::open(source, rank, options.threads));
+        }
+        for (const HistoryStep& step : history.steps) {
+            const RankFiles& files = step.ranks[rank];
+            if (files.data.empty() || record->has(step.step)) continue;
+            TWR_TRY(const CapturedStep captured,
+                    read_captured(source, step.folder, files, store.get(), step.step));
+            RecordDirectory directory;
+            directory.files.push_back({rank_name(rank) + ".data", captured.data.size()});
+            std::vector<ImageSegment> image;
+            for (const FieldMetadata& field : captured.metadata->directory().fields) {
+                if (field.items() == 0) continue;
+                RecordSegment segment;
+                segment.name = field.name;
+                segment.offset = field.extents[0].offset;
+                segment.bytes = field.data_bytes();
+                ImageSegment part{segment.name, captured.data.data() + segment.offset, segment.bytes,
+                                  std::nullopt, field.dtype};
+                if (options.settings.bounded) part.bound = DifferenceRule{field.settings.tolerance, true};
+                directory.segments.push_back(std::move(segment));
+                image.push_back(std::move(part));
+            }
+            TWR_TRY(const PackedStep packed,
+                    record->add(step.step, std::move(directory), image, &captured, files.blocked_seconds));
+            if (progress && !progress(packed)) return stopped(target);
+        }
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, source + ": a step of one rank does not fit into memory"};
+}
+
+Result<> pack_files(FileSystem& system, const std::vector<FilesOfStep>& steps, const std::string& target,
+                    const PackOptions& options, const PackProgress& progress) try {
+    if (options.settings.bounded) {
+        return Error{ErrorCode::invalid_argument,
+                     "a bound needs to know the fields: files of other programs are packed exactly"};
+    }
+    HistorySettings settings;
+    settings.record = options.settings;
+    TWR_CHECK(settle_against(system, *settings.record, target, 1, options.against, true));
+    TWR_TRY(const auto record, RankRecord::open(system, target, settings, 0, 1, options));
+    for (const FilesOfStep& step : steps) {
+        if (record->has(step.step)) continue;
+        RecordDirectory directory;
+        std::vector<std::vector<std::byte>> bytes;
+        std::vector<ImageSegment> image;
+        for (const PackedFile& file : step.files) {
+            TWR_TRY(bytes.emplace_back(), read_whole_file(file.path, std::uint64_t{1} << 62));
+            const std::uint64_t size = bytes.back().size();
+            directory.segments.push_back(
+                {file.key, static_cast<std::uint32_t>(directory.files.size()), 0, size, 0});
+            directory.files.push_back({file.name, size});
+            image.push_back({file.key, bytes.back().data(), size, std::nullopt, DType::u8});
+        }
+        TWR_TRY(const PackedStep packed, record->add(step.step, std::move(directory), image, nullptr, 0));
+        if (progress && !progress(packed)) return stopped(target);
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, target + ": the files of a step do not fit into memory"};
+}
+
+// ---- out of it ----
+
+namespace {
+
+Result<> give_back_files(FileSystem& system, RecordStore& store, std::int64_t step, const fs::path& folder,
+                         std::vector<std::string>& made) {
+    TWR_TRY(const StepMap map, store.map(step));
+    std::error_code ignored;
+    for (const RecordFile& file : map.directory.files) {
+        if (fs::exists(folder / file.name, ignored)) {
+            return Error{
+                ErrorCode::invalid_argument,
+                (folder / file.name).string() + ": is there already: name another folder, or remove it"};
+        }
+    }
+    std::set<std::string> folders;
+    for (std::size_t f = 0; f < map.directory.files.size(); ++f) {
+        const RecordFile& file = map.directory.files[f];
+        const fs::path path = folder / file.name;
+        std::vector<std::byte> bytes(file.bytes);
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            const RecordSegment& segment = map.directory.segments[s];
+            if (segment.file != f) continue;
+            TWR_CHECK(store.read_segment(map, s, std::span(bytes).subspan(segment.offset, segment.bytes)));
+        }
+        TWR_CHECK(system.make_folders(path.parent_path().string()));
+        folders.insert(path.parent_path().string());
+        TWR_CHECK(write_file(system, path.string(), bytes));
+        made.push_back(path.string());
+    }
+    for (const std::string& name : folders)
+        TWR_CHECK(system.sync_folder(name));
+    return success();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::string& record,
+                                              const std::vector<std::int64_t>& steps,
+                                              const std::string& target, bool flat, int threads) try {
+    TWR_TRY(const History history, History::open(record));
+    if (!history.settings.record)
+        return Error{ErrorCode::invalid_argument, record + ": is no record: its files are there as they are"};
+    std::vector<const HistoryStep*> wanted;
+    for (const std::int64_t number : steps) {
+        const auto found = std::find_if(history.steps.begin(), history.steps.end(),
+                                        [&](const HistoryStep& step) { return step.step == number; });
+        if (found == history.steps.end())
+            return Error{ErrorCode::not_found, record + ": has no step " + std::to_string(number)};
+        wanted.push_back(&*found);
+    }
+    std::vector<std::string> made;
+    const bool captured =
+        std::any_of(history.steps.begin(), history.steps.end(),
+                    [](const HistoryStep& step) { return !step.ranks.front().metadata.empty(); });
+    if (!captured) {
+        if (flat && wanted.size() != 1)
+            return Error{ErrorCode::invalid_argument, "files of several steps need a folder for each"};
+        TWR_TRY(const auto store, RecordStore::open(record, 0, threads));
+        for (const HistoryStep* step : wanted) {
+            fs::path folder = target;
+            if (!flat) folder /= step_folder(step->step, 0);
+            TWR_CHECK(give_back_files(system, *store, step->step, folder, made));
+        }
+        return made;
+    }
+    HistorySettings settings = history.settings;
+    settings.record.reset();
+    for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
+        TWR_TRY(const auto store, RecordStore::open(record, rank, threads));
+        TWR_TRY(const auto writer,
+                HistoryWriter::open(system, target, settings, rank, history.ranks, Existing::append));
+        if (writer->made()) {
+            for (const RankProvenance& facts : history.provenance) {
+                if (facts.rank == rank) TWR_CHECK(writer->add_provenance(facts.facts));
+            }
+        }
+        for (const HistoryStep* step : wanted) {
+            if (writer->journal().steps.contains(step->step)) continue;
+            RankStep done;
+            done.folder = step_folder(step->step, 0);
+            done.files = step->ranks[rank];
+            if (done.files.difference == kNoBase) {
+                return Error{ErrorCode::not_found, record + ": of step " + std::to_string(step->step) +
+                                                       " only the metadata was kept"};
+            }
+            TWR_TRY(const CapturedStep bytes,
+                    read_captured(record, step->folder, done.files, store.get(), step->step));
+            const fs::path folder = fs::path(target) / done.folder;
+            TWR_CHECK(system.make_folders(folder.string()));
+            done.files.difference = kNoBase;
+            done.files.full_bytes = 0;
+            done.files.data = rank_name(rank) + ".data";
+            done.files.data_bytes = bytes.data.size();
+            TWR_CHECK(write_file(system, (folder / done.files.data).string(), bytes.data));
+            TWR_CHECK(write_file(system, (folder / done.files.metadata).string(), bytes.metadata_bytes));
+            TWR_CHECK(system.sync_folder(folder.string()));
+            const HistoryWriter::Commit commit{step->step, done};
+            TWR_CHECK(writer->commit({&commit, 1}));
+            made.push_back((folder / done.files.data).string());
+            made.push_back((folder / done.files.metadata).string());
+        }
+    }
+    return made;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, record + ": a step of one rank does not fit into memory"};
+}
+
+// ---- whether all can be given back ----
+
+namespace {
+
+// Blocks of a file that are not as they were written.
+std::set<std::size_t> damaged_blocks(const DifferenceFile& file, std::string& what) {
+    std::set<std::size_t> bad;
+    Compressor compressor;
+    std::vector<std::byte> scratch;
+    std::vector<std::byte> block;
+    for (std::size_t b = 0; b < file.difference().blocks.size(); ++b) {
+        block.resize(file.block_chunks(b) * file.difference().chunk_bytes);
+        if (auto read = file.read_block(b, compressor, scratch, block); !read) {
+            if (what.empty()) what = read.error().message;
+            bad.insert(b);
+        }
+    }
+    return bad;
+}
+
+}  // namespace
+
+Result<std::vector<RecordProblem>> check_record(const std::string& path, std::uint32_t rank,
+                                                int threads) try {
+    TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
+    const Journal journal = store->journal();
+    std::vector<RecordProblem> problems;
+    // Each difference once.
+    std::map<std::uint32_t, std::pair<std::string, std::set<std::size_t>>> damaged;
+    for (const std::uint32_t ordinal : store->ordinals()) {
+        std::string what;
+        auto file = store->chain().open(ordinal);
+        std::set<std::size_t> blocks;
+        if (!file) {
+            what = file.error().message;
+        } else {
+            blocks = damaged_blocks(**file, what);
+        }
+        if (!what.empty()) damaged[ordinal] = {what, std::move(blocks)};
+    }
+    std::map<std::uint32_t, std::vector<std::int64_t>> taken;
+    std::set<std::int64_t> lost;
+    for (const auto& [step, files] : journal.steps) {
+        if (files.files.difference == kNoBase) continue;
+        auto map = store->map(step);
+        if (!map) {
+            lost.insert(step);
+            // Whose fault it is.
+            bool found = false;
+            for (std::uint32_t at = files.files.difference; at != kNoBase && !found;) {
+                if (damaged.contains(at) && damaged[at].second.empty()) {
+                    taken[at].push_back(step);
+                    found = true;
+                    break;
+                }
+                auto file = store->chain().open(at);
+                at = file ? (*file)->difference().base : kNoBase;
+            }
+            if (!found) problems.push_back({{step}, map.error().message});
+            continue;
+        }
+        // Every byte, through all that it needs.
+        std::vector<std::byte> bytes;
+        for (std::size_t s = 0; s < map->directory.segments.size(); ++s) {
+            bytes.resize(map->directory.segments[s].bytes);
+            auto read = store->read_segment(*map, s, bytes);
+            if (read) continue;
+            lost.insert(step);
+            bool found = false;
+            for (auto& [ordinal, why] : damaged) {
+                if (read.error().message.find(why.first.substr(0, why.first.find(": "))) == std::string::npos)
+                    continue;
+                taken[ordinal].push_back(step);
+                found = true;
+                break;
+            }
+            if (!found) problems.push_back({{step}, read.error().message});
+            break;
+        }
+    }
+    for (auto& [ordinal, why] : damaged)
+        problems.push_back({std::move(taken[ordinal]), why.first});
+    return problems;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to check the record"};
+}
+
+}  // namespace twinrun

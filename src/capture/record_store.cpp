@@ -1,0 +1,197 @@
+#include "capture/record_store.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr int kMostLevels = 64;
+}
+
+Result<> RecordStore::load() {
+    auto local = LocalHistory::read(path_);
+    Journal journal;
+    HistorySettings settings;
+    if (local) {
+        if (local->rank != rank_) {
+            return Error{ErrorCode::invalid_argument,
+                         path_ + ": is the part of rank " + std::to_string(local->rank)};
+        }
+        settings = local->settings;
+        ranks_ = local->ranks;
+        history_ = local->history;
+        journal = std::move(local->journal);
+    } else {
+        TWR_TRY(settings, read_history_settings(path_, ranks_));
+        if (rank_ >= ranks_)
+            return Error{ErrorCode::not_found, path_ + ": has no rank " + std::to_string(rank_)};
+        TWR_TRY(journal, read_rank_journal(path_, rank_, ranks_));
+    }
+    if (!settings.record) {
+        return Error{ErrorCode::invalid_argument,
+                     path_ + ": is no record: its data is kept as it was captured"};
+    }
+    const std::lock_guard guard(mutex_);
+    settings_ = *settings.record;
+    journal_ = std::move(journal);
+    return success();
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
+                                                       int threads) {
+    return open(path, rank, threads, 0);
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
+                                                       int threads, int level) try {
+    if (level > kMostLevels)
+        return Error{ErrorCode::damaged, path + ": records that are against each other, in a circle"};
+    std::shared_ptr<RecordStore> store(new RecordStore);
+    store->path_ = path;
+    store->rank_ = rank;
+    TWR_CHECK(store->load());
+    if (!store->settings_.against.empty()) {
+        fs::path parent = store->settings_.against;
+        if (parent.is_relative()) parent = fs::path(path) / parent;
+        TWR_TRY(store->parent_, open(parent.lexically_normal().string(), rank, threads, level + 1));
+        // Each level has smaller ordinals only.
+        if (store->parent_->settings_.first_difference > store->settings_.first_difference)
+            return Error{ErrorCode::damaged, path + ": is against a record that began after it"};
+    }
+    if (!store->history_.empty()) {
+        if (auto next = open(store->history_, rank, threads, level + 1)) store->next_tier_ = std::move(*next);
+    }
+    store->chain_ = std::make_unique<RecordChain>(
+        [self = store.get()](std::uint32_t ordinal) { return self->locate(ordinal); }, threads);
+    return store;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the record's list of differences"};
+}
+
+Journal RecordStore::journal() const {
+    const std::lock_guard guard(mutex_);
+    return journal_;
+}
+
+std::vector<std::uint32_t> RecordStore::ordinals() const {
+    std::vector<std::uint32_t> all;
+    if (parent_ != nullptr) {
+        for (const std::uint32_t ordinal : parent_->ordinals()) {
+            if (ordinal < settings_.first_difference) all.push_back(ordinal);
+        }
+    }
+    if (next_tier_ != nullptr) {
+        for (const std::uint32_t ordinal : next_tier_->ordinals()) {
+            if (ordinal >= settings_.first_difference) all.push_back(ordinal);
+        }
+    }
+    {
+        const std::lock_guard guard(mutex_);
+        for (const auto& [ordinal, file] : journal_.differences)
+            all.push_back(ordinal);
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+}
+
+Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
+    if (ordinal < settings_.first_difference && parent_ != nullptr) return parent_->locate(ordinal);
+    {
+        const std::lock_guard guard(mutex_);
+        if (const auto known = journal_.differences.find(ordinal); known != journal_.differences.end())
+            return (fs::path(path_) / known->second).string();
+    }
+    if (next_tier_ != nullptr) return next_tier_->locate(ordinal);
+    return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
+                                           std::to_string(ordinal) + ", and it is needed"};
+}
+
+// Once more with the journal as it is now, if that is another one.
+template <class Work>
+auto RecordStore::again(Work work) -> decltype(work()) {
+    auto done = work();
+    if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged))
+        return done;
+    const std::uint64_t before = journal().whole_bytes;
+    if (auto loaded = load(); !loaded || journal().whole_bytes == before) return done;
+    chain_->forget();
+    return work();
+}
+
+Result<StepMap> RecordStore::map(std::int64_t step) {
+    return again([&]() -> Result<StepMap> {
+        std::uint32_t ordinal = kNoBase;
+        {
+            const std::lock_guard guard(mutex_);
+            const auto found = journal_.steps.find(step);
+            if (found == journal_.steps.end()) {
+                return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) +
+                                                       " has no step " + std::to_string(step)};
+            }
+            ordinal = found->second.files.difference;
+        }
+        if (ordinal == kNoBase) {
+            return Error{ErrorCode::not_found,
+                         path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
+        }
+        return chain_->map(ordinal);
+    });
+}
+
+Result<> RecordStore::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                           std::span<std::byte> to) {
+    return again([&] { return chain_->read(map, segment, offset, to); });
+}
+
+Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
+    return again([&] { return chain_->read_segment(map, segment, to); });
+}
+
+std::string absolute_path(const std::string& path) {
+    std::error_code ignored;
+    const fs::path whole = fs::absolute(path, ignored).lexically_normal();
+    const std::string text = whole.string();
+    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
+}
+
+Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
+                        std::uint32_t ranks, const std::string& against, bool note) {
+    if (against.empty()) return success();
+    const std::string parent = absolute_path(against);
+    settings.against = parent;
+    std::uint32_t theirs = 1;
+    if (History::exists(target)) {  // goes on: as it was begun
+        TWR_TRY(const HistorySettings there, read_history_settings(target, theirs));
+        if (there.record && there.record->against == parent) {
+            settings.first_difference = there.record->first_difference;
+            return success();
+        }
+    }
+    TWR_TRY(const HistorySettings found, read_history_settings(parent, theirs));
+    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
+    if (theirs != ranks) {
+        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(theirs) +
+                                              " ranks, this run of " + std::to_string(ranks)};
+    }
+    if (found.record->chunk_bytes != settings.chunk_bytes) {
+        return Error{ErrorCode::mismatch, parent + ": has chunks of " +
+                                              std::to_string(found.record->chunk_bytes) +
+                                              " bytes: choose the same"};
+    }
+    std::uint32_t next = found.record->first_difference;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        TWR_TRY(const Journal journal, read_rank_journal(parent, rank, ranks));
+        next = std::max(next, journal.next_difference);
+    }
+    settings.first_difference = next;
+    if (!note) return success();
+    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, theirs, Existing::append));
+    return writer->add_child(absolute_path(target));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,276 @@
+#include "capture/recorder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+namespace twinrun {
+
+namespace {
+
+// How many blocks a chunk's bytes may have to be put together from.
+constexpr std::uint32_t kMostXors = 16;
+// How many differences a step's map may have to be put together from.
+constexpr std::uint32_t kTryMap = 32;
+constexpr std::uint32_t kMustMap = 256;
+constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
+constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
+
+}  // namespace
+
+// Payload on its way to the writer, with the bases that may be used.
+class Recorder::Sink final : public PayloadSink {
+   public:
+    Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
+    Result<> take(const Chunks& chunks) override {
+        if (chunks.base.empty()) return writer_.add(chunks.bytes, {}, {});
+        at_.assign(chunks.base_at.begin(), chunks.base_at.end());
+        const std::size_t chunk = recorder_.options_.settings.chunk_bytes;
+        std::span<const std::byte> base = chunks.base;
+        for (std::size_t i = 0; i < at_.size(); ++i) {
+            if (at_[i] == kNoLocation) continue;
+            TWR_TRY(const std::uint32_t depth, recorder_.depth_of(ordinal_of(at_[i])));
+            if (depth + 1 <= kMostXors) continue;
+            // Too deep: as if there were none.
+            at_[i] = kNoLocation;
+            if (base.data() == chunks.base.data()) {
+                base_.assign(chunks.base.begin(), chunks.base.end());
+                base = base_;
+            }
+            std::memset(base_.data() + i * chunk, 0, chunk);
+        }
+        return writer_.add(chunks.bytes, base, at_);
+    }
+
+   private:
+    Recorder& recorder_;
+    DifferenceWriter& writer_;
+    std::vector<Location> at_;
+    std::vector<std::byte> base_;
+};
+
+Recorder::Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
+                   std::uint32_t first)
+    : system_(system), options_(options), locate_(std::move(locate)), next_(first) {
+    chain_ = std::make_unique<RecordChain>(
+        [this](std::uint32_t ordinal) -> Result<std::string> {
+            std::error_code ignored;
+            const auto own = own_.find(ordinal);
+            if (own != own_.end() && std::filesystem::exists(own->second, ignored)) return own->second;
+            return locate_(ordinal);
+        },
+        options.threads);
+}
+Recorder::~Recorder() = default;
+
+Result<std::unique_ptr<Recorder>> Recorder::create(FileSystem& system, const RecorderOptions& options,
+                                                   RecordChain::Locate locate,
+                                                   std::uint32_t first_ordinal) try {
+    TWR_CHECK(options.settings.check());
+    if (!codec_available(options.settings.codec)) {
+        return Error{ErrorCode::unsupported,
+                     "this build of twinrun lacks zstd: build it with libzstd, or record without packing"};
+    }
+    std::unique_ptr<Recorder> recorder(new Recorder(system, options, std::move(locate), first_ordinal));
+    DedupOptions dedup;
+    dedup.method = options.settings.method;
+    dedup.chunk_bytes = options.settings.chunk_bytes;
+    dedup.table_bytes = options.table_bytes;
+    dedup.threads = options.threads;
+    dedup.give_base = options.settings.xored;
+    dedup.verify = options.verify && options.settings.method != RecordMethod::full;
+    dedup.keep_base = dedup.give_base || dedup.verify || options.settings.bounded;
+    dedup.skip_when_all_new = !dedup.keep_base && options.settings.method != RecordMethod::full;
+    dedup.hash_bits = options.hash_bits;
+    if (dedup.verify) {
+        dedup.read = [chain = recorder->chain_.get(), size = dedup.chunk_bytes](Location at,
+                                                                                std::span<std::byte> to) {
+            return chain->read_payload(at, 1, size, to);
+        };
+    }
+    if (options.device == kHostMemory) {
+        TWR_TRY(recorder->deduplicator_, make_host_deduplicator(dedup));
+    } else {
+        TWR_TRY(recorder->deduplicator_, make_device_deduplicator(options.device, dedup));
+    }
+    return recorder;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to record"};
+}
+
+Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
+    if (const auto known = depth_.find(ordinal); known != depth_.end()) return known->second;
+    TWR_TRY(const auto file, chain_->open(ordinal));
+    std::uint32_t depth = 0;
+    std::uint32_t last = kNoBase;
+    for (const Run& run : file->difference().bases) {
+        if (ordinal_of(run.source) == last) continue;
+        last = ordinal_of(run.source);
+        TWR_TRY(const std::uint32_t below, depth_of(last));  // an earlier one: this ends
+        depth = std::max(depth, below + 1);
+    }
+    return depth_[ordinal] = depth;
+}
+
+Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
+    if (options_.settings.method == RecordMethod::full || options_.settings.method == RecordMethod::basic)
+        return success();
+    const std::uint32_t chunk = options_.settings.chunk_bytes;
+    // Which of them fit: from the newest on.
+    std::size_t first = ordinals.size();
+    std::uint64_t entries = 0;
+    while (first != 0) {
+        TWR_TRY(const auto file, chain_->open(ordinals[first - 1]));
+        entries += file->stored_chunks();
+        if (options_.table_bytes != 0 && entries * 56 > options_.table_bytes) break;
+        --first;
+    }
+    std::vector<std::byte> buffer;
+    for (const std::uint32_t ordinal : ordinals.subspan(first)) {
+        TWR_TRY(const auto file, chain_->open(ordinal));
+        const Difference& difference = file->difference();
+        if (difference.chunk_bytes != chunk) continue;
+        std::vector<Difference::Kept> parts = difference.kept;
+        std::erase_if(parts, [&](const Difference::Kept& part) { return part.ordinal != ordinal; });
+        if (!difference.partial()) parts = {{ordinal, 0, difference.payload_chunks}};
+        for (const Difference::Kept& part : parts) {
+            const std::uint64_t most = std::max<std::uint64_t>(1, kLearnBytes / chunk);
+            for (std::uint64_t done = 0; done < part.count; done += most) {
+                const std::uint64_t count = std::min(most, part.count - done);
+                buffer.resize(count * chunk);
+                TWR_CHECK(chain_->read_payload(location(ordinal, part.first + done), count, chunk, buffer));
+                TWR_CHECK(deduplicator_->learn(location(ordinal, part.first + done), buffer));
+            }
+        }
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+}
+
+Result<> Recorder::rebase(std::uint32_t ordinal) try {
+    TWR_TRY(const StepMap map, chain_->map(ordinal));
+    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<ImageSegment> image;
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+        const RecordSegment& segment = map.directory.segments[s];
+        bytes.emplace_back(segment.bytes);
+        TWR_CHECK(chain_->read_segment(map, s, bytes.back()));
+        image.push_back({segment.name, bytes.back().data(), segment.bytes, std::nullopt, DType::u8});
+    }
+    DeviceMemory on_device;
+    if (options_.device != kHostMemory) {
+        const DeviceRuntime* runtime = device_runtime();
+        if (runtime == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+        std::uint64_t total = 0;
+        for (const ImageSegment& segment : image)
+            total += (segment.bytes + 255) / 256 * 256;
+        TWR_CHECK(on_device.reserve(options_.device, total));
+        std::uint64_t at = 0;
+        for (ImageSegment& segment : image) {
+            std::byte* to = on_device.data() + at;
+            TWR_CHECK(to_result(runtime->copy(options_.device, to, segment.data, segment.bytes, nullptr)));
+            segment.data = to;
+            at += (segment.bytes + 255) / 256 * 256;
+        }
+        TWR_CHECK(to_result(runtime->wait_stream(options_.device, nullptr)));
+    }
+    std::vector<Location> where;
+    if (options_.settings.xored) {
+        where.reserve(map.firsts.back());
+        for (const Run& run : map.runs) {
+            for (std::uint64_t i = 0; i < run.count; ++i)
+                where.push_back(run.repeat ? run.source : run.source + i);
+        }
+    }
+    TWR_CHECK(deduplicator_->rebase(ordinal, image, where));
+    TWR_TRY(const auto behind, chain_->bases(ordinal));
+    steps_since_map_ = static_cast<std::uint32_t>(behind.size()) - 1;
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+}
+
+void Recorder::forget() {
+    deduplicator_->forget();
+    chain_->forget();
+    steps_since_map_ = 0;
+    bytes_since_map_ = 0;
+}
+
+// From time to time a step says of every chunk where it is, so that no map needs more than so many differences. That is
+// done when it costs little beside what was written since the last time.
+Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_bytes) {
+    if (difference.base == kNoBase) {
+        steps_since_map_ = 0;
+        bytes_since_map_ = 0;
+        return success();
+    }
+    bytes_since_map_ += payload_bytes + difference.runs.size() * kBytesOfRun;
+    ++steps_since_map_;
+    const bool must = steps_since_map_ >= kMustMap;
+    if (!must && steps_since_map_ % kTryMap != 0) return success();
+    TWR_TRY(auto all,
+            chain_->resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+    if (!must && all.size() * kBytesOfRun > bytes_since_map_ / 4) return success();
+    difference.runs = std::move(all);
+    difference.base = kNoBase;
+    difference.method = RecordMethod::runs;
+    steps_since_map_ = 0;
+    bytes_since_map_ = 0;
+    return success();
+}
+
+Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirectory directory,
+                                            std::span<const ImageSegment> image) try {
+    TWR_CHECK(directory.check(options_.settings.chunk_bytes));
+    if (next_ >= kMostOrdinals)
+        return Error{ErrorCode::invalid_argument, "a record holds 2^24 steps at most: begin another one"};
+    const std::uint32_t ordinal = next_++;
+    const auto recorded = [&]() -> Result<Recorded> {
+        PayloadSettings payload;
+        payload.codec = options_.settings.codec;
+        payload.level = options_.settings.level;
+        payload.threads = options_.threads;
+        TWR_TRY(auto writer, DifferenceWriter::create(system_, path, options_.settings.chunk_bytes, payload));
+        Sink sink(*this, *writer);
+        TWR_TRY(StepOutcome outcome, deduplicator_->step(ordinal, image, sink));
+        Difference difference;
+        difference.method = outcome.method;
+        difference.chunk_bytes = options_.settings.chunk_bytes;
+        difference.ordinal = ordinal;
+        difference.base = outcome.base;
+        difference.directory = std::move(directory);
+        for (std::size_t s = 0; s < outcome.content.size(); ++s)
+            difference.directory.segments[s].content = outcome.content[s];
+        difference.runs = std::move(outcome.runs);
+        TWR_CHECK(stand_alone(difference, outcome.payload * options_.settings.chunk_bytes));
+        std::uint32_t depth = 0;
+        TWR_TRY(const auto written, writer->finish(std::move(difference)));
+        for (const std::uint32_t base : writer->bases()) {
+            TWR_TRY(const std::uint32_t below, depth_of(base));
+            depth = std::max(depth, below + 1);
+        }
+        depth_[ordinal] = depth;
+        own_[ordinal] = path;
+        return Recorded{ordinal,
+                        written.bytes,
+                        written.header_checksum,
+                        written.bytes - written.payload_bytes,
+                        written.payload_bytes,
+                        outcome.chunks,
+                        outcome.changed,
+                        outcome.payload,
+                        outcome.collisions};
+    };
+    auto done = recorded();
+    if (!done) forget();
+    return done;
+} catch (const std::bad_alloc&) {
+    forget();
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to record the step"};
+}
+
+}  // namespace twinrun

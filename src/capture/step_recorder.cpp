@@ -1,0 +1,117 @@
+#include "capture/step_recorder.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+StepRecorder::StepRecorder(FileSystem& system, RecorderOptions options, Places places)
+    : system_(system), options_(std::move(options)), places_(std::move(places)) {}
+StepRecorder::~StepRecorder() = default;
+
+Result<std::unique_ptr<StepRecorder>> StepRecorder::create(FileSystem& system, const RecorderOptions& options,
+                                                           Places places) {
+    TWR_CHECK(options.settings.check());
+    return std::unique_ptr<StepRecorder>(new StepRecorder(system, options, std::move(places)));
+}
+
+// A step of this session is on the tier that it was recorded on, and later on the next one.
+Result<std::string> StepRecorder::locate(std::uint32_t ordinal) const {
+    std::error_code ignored;
+    if (const auto known = own_.find(ordinal); known != own_.end()) {
+        for (const std::string& tier : {places_.local, places_.history}) {
+            const fs::path path = fs::path(tier) / known->second;
+            if (!tier.empty() && fs::exists(path, ignored)) return path.string();
+        }
+    }
+    for (const auto& store : {local_, stored_}) {
+        if (store == nullptr) continue;
+        auto path = store->locate(ordinal);
+        if (path && fs::exists(*path, ignored)) return path;
+    }
+    if (parent_ != nullptr && ordinal < options_.settings.first_difference) return parent_->locate(ordinal);
+    return Error{ErrorCode::not_found, places_.history + ": no difference " + std::to_string(ordinal)};
+}
+
+Result<> StepRecorder::begin() {
+    if (recorder_ != nullptr) return success();
+    const RecordSettings& settings = options_.settings;
+    if (!settings.against.empty()) {
+        fs::path parent = settings.against;
+        if (parent.is_relative()) parent = fs::path(places_.history) / parent;
+        TWR_TRY(parent_,
+                RecordStore::open(parent.lexically_normal().string(), places_.rank, options_.threads));
+    }
+    TWR_TRY(stored_, RecordStore::open(places_.history, places_.rank, options_.threads));
+    if (!places_.local.empty()) {
+        TWR_TRY(local_, RecordStore::open(places_.local, places_.rank, options_.threads));
+    }
+    std::uint32_t next = settings.first_difference;
+    std::int64_t last_step = 0;
+    std::uint32_t last = kNoBase;
+    for (const auto& store : {stored_, local_}) {
+        if (store == nullptr) continue;
+        const Journal journal = store->journal();
+        next = std::max(next, journal.next_difference);
+        for (const auto& [step, files] : journal.steps) {
+            if (files.files.difference == kNoBase || (last != kNoBase && step < last_step)) continue;
+            last = files.files.difference;
+            last_step = step;
+        }
+    }
+    TWR_TRY(auto recorder,
+            Recorder::create(
+                system_, options_, [this](std::uint32_t ordinal) { return locate(ordinal); }, next));
+    std::vector<std::uint32_t> known = stored_->ordinals();
+    if (local_ != nullptr) {
+        for (const std::uint32_t ordinal : local_->ordinals())
+            known.push_back(ordinal);
+    }
+    std::sort(known.begin(), known.end());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+    TWR_CHECK(recorder->learn(known));
+    if (parent_ == nullptr && last != kNoBase) TWR_CHECK(recorder->rebase(last));
+    recorder_ = std::move(recorder);
+    return success();
+}
+
+Result<> StepRecorder::record(const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
+                              const std::byte* image, RankStep& ready) {
+    TWR_CHECK(begin());
+    RecordDirectory directory;
+    directory.files.push_back({rank_name(places_.rank) + ".data", layout.file_bytes});
+    std::vector<ImageSegment> segments;
+    for (const FieldMetadata& field : layout.fields) {
+        if (field.items() == 0) continue;
+        const std::uint64_t offset = field.extents[0].offset;
+        directory.segments.push_back({field.name, 0, offset, field.data_bytes(), 0});
+        segments.push_back({field.name, image + offset, field.data_bytes(), std::nullopt, field.dtype});
+    }
+    if (parent_ != nullptr) {
+        const Journal theirs = parent_->journal();
+        const auto same = theirs.steps.find(step);
+        if (same != theirs.steps.end() && same->second.files.difference < options_.settings.first_difference)
+            TWR_CHECK(recorder_->rebase(same->second.files.difference));
+    }
+    const fs::path folder = fs::path(place.writer->path()) / ready.folder;
+    ready.files.data = rank_name(places_.rank) + ".twr";
+    TWR_TRY(const auto recorded,
+            recorder_->record((folder / ready.files.data).string(), std::move(directory), segments));
+    TWR_CHECK(system_.sync_folder(folder.string()));
+    ready.files.data_bytes = recorded.bytes;
+    ready.files.difference = recorded.ordinal;
+    ready.files.full_bytes = layout.file_bytes;
+    own_[recorded.ordinal] = ready.folder + "/" + ready.files.data;
+    return success();
+}
+
+void StepRecorder::settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step,
+                           const RankStep* ready) {
+    if (recorder_ == nullptr || (ready != nullptr && tiers.has(place, step, *ready))) return;
+    recorder_->forget();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,50 @@
+// A session's steps into the record of its history, one after another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "capture/layout.hpp"
+#include "capture/record_store.hpp"
+#include "capture/recorder.hpp"
+#include "capture/tiers.hpp"
+
+namespace twinrun {
+
+// Not thread-safe.
+class StepRecorder {
+   public:
+    struct Places {
+        std::string history;  // folders
+        std::string local;    // of this rank; empty: none
+        std::uint32_t rank = 0;
+    };
+    // What is on storage already is read with the first step.
+    static Result<std::unique_ptr<StepRecorder>> create(FileSystem& system, const RecorderOptions& options,
+                                                        Places places);
+    ~StepRecorder();
+
+    // Writes the difference of a step into its folder on `place`, and completes what the journal will say of it. image: the data
+    // file that would have been.
+    Result<> record(const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
+                    const std::byte* image, RankStep& ready);
+    // What became of it: of a step that its journal does not have, nothing may be copied.
+    void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
+
+   private:
+    StepRecorder(FileSystem& system, RecorderOptions options, Places places);
+    Result<> begin();
+    Result<std::string> locate(std::uint32_t ordinal) const;
+    FileSystem& system_;
+    RecorderOptions options_;
+    Places places_;
+    std::shared_ptr<RecordStore> stored_;  // what was there when the session began: on the last tier,
+    std::shared_ptr<RecordStore> local_;   // and on the node-local one
+    std::shared_ptr<RecordStore> parent_;
+    std::map<std::uint32_t, std::string> own_;  // paths within a tier
+    std::unique_ptr<Recorder> recorder_;
+};
+
+}  // namespace twinrun

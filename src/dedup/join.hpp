@@ -1,0 +1,59 @@
+// From chunks and the Locations of their bytes to runs, by method.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "record/difference.hpp"
+
+namespace twinrun {
+
+// Makes runs of chunks that come in ascending order, in one pass. What is new to the payload and what is a copy never share a
+// run. A run goes on for as long as chunks are neighbours and their sources step by one, or, from its second chunk on, by
+// none: of all divisions into such runs this has the fewest.
+class RunJoiner {
+   public:
+    // ordinal: of the difference; payload: chunks of it that came before.
+    RunJoiner(RecordMethod method, std::uint32_t ordinal, std::vector<Run>& runs)
+        : method_(method), next_(location(ordinal, 0)), runs_(runs) {}
+
+    void add(std::uint64_t chunk, Location source) {
+        const bool payload = source == next_;
+        if (payload) ++next_;
+        if (!runs_.empty() && open_ && payload == payload_) {
+            Run& run = runs_.back();
+            if (chunk == run.begin + run.count) {
+                const Location last = run.repeat ? run.source : run.source + run.count - 1;
+                if (source == last + 1 && !run.repeat) {
+                    ++run.count;
+                    return;
+                }
+                if (source == last && (run.repeat || run.count == 1)) {
+                    run.repeat = true;
+                    ++run.count;
+                    return;
+                }
+            }
+        }
+        runs_.push_back({chunk, 1, source, false});
+        payload_ = payload;
+        // Of the published methods, only what is new is joined here: their copies are an entry a chunk.
+        open_ = method_ == RecordMethod::runs || payload;
+    }
+    // A region that is one entry as it is.
+    void add_region(std::uint64_t chunk, std::uint64_t count, Location source, bool payload) {
+        if (payload) next_ += count;
+        runs_.push_back({chunk, count, source, false});
+        open_ = false;
+    }
+
+   private:
+    RecordMethod method_;
+    Location next_;  // of the payload's next chunk
+    std::vector<Run>& runs_;
+    bool payload_ = false;
+    bool open_ = false;  // the last run may grow
+};
+
+}  // namespace twinrun

@@ -1,0 +1,367 @@
+#include "record/entries.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+namespace twinrun {
+
+namespace {
+
+Error damaged(std::string what) { return Error{ErrorCode::damaged, "entries: " + std::move(what)}; }
+
+// ---- fixed width ----
+
+bool narrow(std::uint64_t largest) { return largest <= 0xFFFFFFFFU; }
+
+void put_number(Encoder& encoder, std::uint64_t value, bool is_narrow) {
+    if (is_narrow) {
+        encoder.put(static_cast<std::uint32_t>(value));
+    } else {
+        encoder.put(value);
+    }
+}
+std::uint64_t get_number(Decoder& decoder, bool is_narrow) {
+    return is_narrow ? decoder.get<std::uint32_t>() : decoder.get<std::uint64_t>();
+}
+
+// A run that is one entry of `list` or `tree`.
+struct Entry {
+    std::uint64_t begin;
+    std::uint64_t count;
+    Location source;  // kNoLocation: payload
+};
+
+// Merged by place; payload gets its Locations in that order.
+Result<std::vector<Run>> merge(std::uint32_t ordinal, std::uint64_t chunks, std::uint64_t payload_chunks,
+                               const std::vector<Entry>& fresh, const std::vector<Entry>& copies) {
+    std::vector<Run> runs;
+    runs.reserve(fresh.size() + copies.size());
+    std::uint64_t end = 0;
+    std::uint64_t next = 0;
+    for (std::size_t f = 0, c = 0; f < fresh.size() || c < copies.size();) {
+        const bool is_fresh = c == copies.size() || (f < fresh.size() && fresh[f].begin < copies[c].begin);
+        const Entry& entry = is_fresh ? fresh[f++] : copies[c++];
+        if (entry.begin < end || entry.count > chunks - entry.begin || entry.begin > chunks)
+            return damaged("chunk " + std::to_string(entry.begin) + " is out of order or out of the image");
+        end = entry.begin + entry.count;
+        if (is_fresh) {
+            if (entry.count > payload_chunks - next) return damaged("more payload than there is");
+            runs.push_back({entry.begin, entry.count, location(ordinal, next), false});
+            next += entry.count;
+        } else {
+            if (ordinal_of(entry.source) > ordinal ||
+                (ordinal_of(entry.source) == ordinal && chunk_of(entry.source) + entry.count > next)) {
+                return damaged("chunk " + std::to_string(entry.begin) + " is a copy of what comes later");
+            }
+            runs.push_back({entry.begin, entry.count, entry.source, false});
+        }
+    }
+    if (next != payload_chunks) return damaged("less payload than there is");
+    return runs;
+}
+
+// Nodes of a complete binary tree over the chunks, by levels from the root: the node of 2^height chunks that begins at `begin`.
+struct NodeNumbers {
+    explicit NodeNumbers(std::uint64_t chunks)
+        : depth(static_cast<unsigned>(std::countr_zero(std::bit_ceil(std::max<std::uint64_t>(1, chunks))))) {}
+    unsigned depth;  // levels below the root
+    [[nodiscard]] std::uint64_t largest() const { return (std::uint64_t{2} << depth) - 2; }
+    [[nodiscard]] std::uint64_t of(std::uint64_t begin, std::uint64_t count) const {
+        const auto height = static_cast<unsigned>(std::countr_zero(count));
+        return ((std::uint64_t{1} << (depth - height)) - 1) + (begin >> height);
+    }
+    // False: no node.
+    [[nodiscard]] bool chunks_of(std::uint64_t node, std::uint64_t& begin, std::uint64_t& count) const {
+        if (node > largest()) return false;
+        const auto level = static_cast<unsigned>(std::bit_width(node + 1)) - 1;
+        count = std::uint64_t{1} << (depth - level);
+        begin = (node + 1 - (std::uint64_t{1} << level)) * count;
+        return true;
+    }
+};
+
+template <class Number>
+void put_entries(Encoder& encoder, std::uint32_t ordinal, std::span<const Run> runs, bool chunk_by_chunk,
+                 std::uint64_t largest, Number number) {
+    std::uint64_t fresh = 0;
+    std::uint64_t copies = 0;
+    std::uint64_t largest_source = 0;
+    const auto each = [&](auto&& use) {
+        Location next = location(ordinal, 0);
+        for (const Run& run : runs) {
+            const bool is_fresh = run.source == next && !run.repeat;
+            if (is_fresh) next += run.count;
+            const std::uint64_t step = chunk_by_chunk ? 1 : run.count;
+            for (std::uint64_t i = 0; i < run.count; i += step)
+                use(is_fresh, run.begin + i, step, run.repeat ? run.source : run.source + i);
+        }
+    };
+    each([&](bool is_fresh, std::uint64_t, std::uint64_t, Location source) {
+        ++(is_fresh ? fresh : copies);
+        if (!is_fresh) largest_source = std::max(largest_source, chunk_of(source));
+    });
+    const bool is_narrow = narrow(std::max(largest, largest_source));
+    encoder.put(static_cast<std::uint8_t>(is_narrow ? 4 : 8));
+    encoder.put(fresh);
+    encoder.put(copies);
+    each([&](bool is_fresh, std::uint64_t begin, std::uint64_t count, Location) {
+        if (is_fresh) put_number(encoder, number(begin, count), is_narrow);
+    });
+    each([&](bool is_fresh, std::uint64_t begin, std::uint64_t count, Location source) {
+        if (is_fresh) return;
+        put_number(encoder, number(begin, count), is_narrow);
+        put_number(encoder, chunk_of(source), is_narrow);
+        encoder.put(ordinal_of(source));
+    });
+}
+
+template <class Chunks>
+Result<std::vector<Run>> get_entries(std::uint32_t ordinal, std::uint64_t chunks,
+                                     std::uint64_t payload_chunks, std::span<const std::byte> bytes,
+                                     Chunks chunks_of) {
+    Decoder decoder(bytes);
+    const auto width = decoder.get<std::uint8_t>();
+    const auto fresh = decoder.get<std::uint64_t>();
+    const auto copies = decoder.get<std::uint64_t>();
+    if (decoder.failed() || (width != 4 && width != 8)) return damaged("no such width");
+    if (fresh > decoder.remaining() / width || copies > decoder.remaining() / (2U * width + 4U) ||
+        fresh * width + copies * (2U * width + 4U) != decoder.remaining()) {
+        return damaged("another size than their number says");
+    }
+    std::vector<Entry> all[2];
+    for (const bool is_fresh : {true, false}) {
+        auto& list = all[is_fresh ? 0 : 1];
+        list.reserve(is_fresh ? fresh : copies);
+        for (std::uint64_t i = 0; i < (is_fresh ? fresh : copies); ++i) {
+            Entry entry{0, 0, kNoLocation};
+            if (!chunks_of(get_number(decoder, width == 4), entry.begin, entry.count))
+                return damaged("no such node or chunk");
+            if (!is_fresh) {
+                const std::uint64_t source = get_number(decoder, width == 4);
+                const auto from = decoder.get<std::uint32_t>();
+                if (source >= kMostPayloadChunks || entry.count > kMostPayloadChunks - source ||
+                    from > kMostOrdinals)
+                    return damaged("no such source");
+                entry.source = location(from, source);
+            }
+            list.push_back(entry);
+        }
+    }
+    return merge(ordinal, chunks, payload_chunks, all[0], all[1]);
+}
+
+// ---- variable width ----
+
+using Bytes = std::vector<std::byte>;
+
+void put_varint(Bytes& to, std::uint64_t value) {
+    while (value >= 0x80) {
+        to.push_back(static_cast<std::byte>(value | 0x80));
+        value >>= 7;
+    }
+    to.push_back(static_cast<std::byte>(value));
+}
+std::uint64_t zigzag(std::uint64_t delta) { return (delta << 1) ^ (0 - (delta >> 63)); }
+std::uint64_t unzigzag(std::uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
+
+// A column: reads past its end, and integers of more than 64 bits, fail.
+class Column {
+   public:
+    Column() = default;
+    explicit Column(std::span<const std::byte> bytes) : bytes_(bytes) {}
+    std::uint64_t get() {
+        std::uint64_t value = 0;
+        for (unsigned shift = 0; shift < 64; shift += 7) {
+            if (at_ == bytes_.size()) break;
+            const auto byte = static_cast<std::uint64_t>(bytes_[at_++]);
+            if (shift == 63 && byte > 1) break;
+            value |= (byte & 0x7F) << shift;
+            if (byte < 0x80) return value;
+        }
+        failed_ = true;
+        at_ = bytes_.size();
+        return 0;
+    }
+    [[nodiscard]] bool done() const { return at_ == bytes_.size(); }
+    [[nodiscard]] bool failed() const { return failed_; }
+
+   private:
+    std::span<const std::byte> bytes_;
+    std::size_t at_ = 0;
+    bool failed_ = false;
+};
+
+enum Kind : std::uint64_t { kPayload = 0, kCopy = 1, kRepeat = 2 };
+constexpr std::size_t kColumns = 4;  // heads, counts, ordinals, sources
+
+}  // namespace
+
+void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_payload, Encoder& encoder) {
+    Bytes columns[kColumns];
+    std::uint64_t end = 0;
+    Location next = location(ordinal, 0);
+    std::unordered_map<std::uint32_t, std::uint64_t> expected;  // of an ordinal: behind its last source
+    for (const Run& run : runs) {
+        const bool is_fresh = with_payload && run.source == next && !run.repeat;
+        const Kind kind = is_fresh ? kPayload : run.repeat ? kRepeat : kCopy;
+        put_varint(columns[0], (run.begin - end) << 2 | kind);
+        put_varint(columns[1], run.count - 1);
+        end = run.begin + run.count;
+        if (is_fresh) {
+            next += run.count;
+            continue;
+        }
+        const std::uint32_t from = ordinal_of(run.source);
+        put_varint(columns[2], ordinal - from);
+        std::uint64_t& predicted = expected[from];
+        put_varint(columns[3], zigzag(chunk_of(run.source) - predicted));
+        predicted = chunk_of(run.source) + (run.repeat ? 1 : run.count);
+    }
+    for (const Bytes& column : columns)
+        encoder.put(static_cast<std::uint64_t>(column.size()));
+    for (const Bytes& column : columns)
+        encoder.put_bytes(column);
+}
+
+Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks,
+                                     std::uint64_t payload_chunks, bool with_payload,
+                                     std::span<const std::byte> bytes) {
+    Decoder decoder(bytes);
+    std::uint64_t sizes[kColumns];
+    for (std::uint64_t& size : sizes)
+        size = decoder.get<std::uint64_t>();
+    if (decoder.failed()) return damaged("cut short");
+    Column columns[kColumns];
+    auto rest = bytes.last(decoder.remaining());
+    for (std::size_t c = 0; c < kColumns; ++c) {
+        if (sizes[c] > rest.size()) return damaged("a column is cut short");
+        columns[c] = Column(rest.first(sizes[c]));
+        rest = rest.subspan(sizes[c]);
+    }
+    if (!rest.empty()) return damaged("bytes behind the last column");
+    std::vector<Run> runs;
+    std::uint64_t end = 0;
+    std::uint64_t next = 0;
+    std::unordered_map<std::uint32_t, std::uint64_t> expected;
+    while (!columns[0].done()) {
+        const std::uint64_t head = columns[0].get();
+        const std::uint64_t more = columns[1].get();
+        const std::uint64_t kind = head & 3;
+        const std::uint64_t gap = head >> 2;
+        if (columns[0].failed() || columns[1].failed()) return damaged("a column ends early");
+        if (end > chunks || gap > chunks - end || more >= chunks - end - gap)
+            return damaged("a run passes the end of the image");
+        Run run{end + gap, more + 1, 0, kind == kRepeat};
+        end = run.begin + run.count;
+        if (kind == kPayload && with_payload) {
+            if (run.count > payload_chunks - next) return damaged("more payload than there is");
+            run.source = location(ordinal, next);
+            next += run.count;
+        } else if (kind == kCopy || kind == kRepeat) {
+            const std::uint64_t back = columns[2].get();
+            const std::uint64_t delta = unzigzag(columns[3].get());
+            if (columns[2].failed() || columns[3].failed()) return damaged("a column ends early");
+            if (back > ordinal) return damaged("a source that is no difference");
+            const auto from = static_cast<std::uint32_t>(ordinal - back);
+            std::uint64_t& predicted = expected[from];
+            const std::uint64_t source = predicted + delta;
+            const std::uint64_t steps = run.repeat ? 1 : run.count;
+            if (source >= kMostPayloadChunks || steps > kMostPayloadChunks - source)
+                return damaged("no such source");
+            if (back == 0 && (!with_payload || source + steps > next))
+                return damaged("a copy of what comes later");
+            predicted = source + steps;
+            run.source = location(from, source);
+        } else {
+            return damaged("no such kind of run");
+        }
+        runs.push_back(run);
+    }
+    for (const Column& column : columns) {
+        if (!column.done()) return damaged("a column goes on too long");
+    }
+    if (with_payload && next != payload_chunks) return damaged("less payload than there is");
+    return runs;
+}
+
+void encode_entries(RecordMethod method, std::uint32_t ordinal, std::uint64_t chunks,
+                    std::span<const Run> runs, Encoder& encoder) {
+    switch (method) {
+        case RecordMethod::full: return;
+        case RecordMethod::basic: {
+            Bytes bits((chunks + 7) / 8);
+            for (const Run& run : runs) {
+                for (std::uint64_t chunk = run.begin; chunk < run.begin + run.count; ++chunk)
+                    bits[chunk / 8] |= static_cast<std::byte>(1U << (chunk % 8));
+            }
+            encoder.put_bytes(bits);
+            return;
+        }
+        case RecordMethod::list:
+            put_entries(encoder, ordinal, runs, true, chunks,
+                        [](std::uint64_t begin, std::uint64_t) { return begin; });
+            return;
+        case RecordMethod::tree: {
+            // What is new was joined; in the tree it is nodes again.
+            const NodeNumbers nodes(chunks);
+            put_entries(encoder, ordinal, runs, false, nodes.largest(),
+                        [&](std::uint64_t begin, std::uint64_t count) { return nodes.of(begin, count); });
+            return;
+        }
+        case RecordMethod::runs: encode_runs(ordinal, runs, true, encoder); return;
+    }
+}
+
+Result<std::vector<Run>> decode_entries(RecordMethod method, std::uint32_t ordinal, std::uint64_t chunks,
+                                        std::uint64_t payload_chunks, std::span<const std::byte> bytes) {
+    switch (method) {
+        case RecordMethod::full: {
+            if (!bytes.empty()) return damaged("a full step has none");
+            if (payload_chunks != chunks) return damaged("a full step of which chunks are missing");
+            std::vector<Run> all;
+            if (chunks != 0) all.push_back({0, chunks, location(ordinal, 0), false});
+            return all;
+        }
+        case RecordMethod::basic: {
+            if (bytes.size() != (chunks + 7) / 8) return damaged("another number of bits than of chunks");
+            std::vector<Run> runs;
+            std::uint64_t next = 0;
+            for (std::uint64_t chunk = 0; chunk < bytes.size() * 8; ++chunk) {
+                const auto byte = static_cast<unsigned>(bytes[chunk / 8]);
+                if (chunk % 8 == 0 && byte == 0) {
+                    chunk += 7;
+                    continue;
+                }
+                if ((byte >> (chunk % 8) & 1) == 0) continue;
+                if (chunk >= chunks) return damaged("bits behind the last chunk");
+                if (!runs.empty() && runs.back().begin + runs.back().count == chunk) {
+                    ++runs.back().count;
+                } else {
+                    runs.push_back({chunk, 1, location(ordinal, next), false});
+                }
+                ++next;
+            }
+            if (next != payload_chunks) return damaged("another number of chunks than there is payload");
+            return runs;
+        }
+        case RecordMethod::list:
+            return get_entries(ordinal, chunks, payload_chunks, bytes,
+                               [](std::uint64_t chunk, std::uint64_t& begin, std::uint64_t& count) {
+                                   begin = chunk;
+                                   count = 1;
+                                   return true;
+                               });
+        case RecordMethod::tree: {
+            const NodeNumbers nodes(chunks);
+            return get_entries(ordinal, chunks, payload_chunks, bytes,
+                               [&](std::uint64_t node, std::uint64_t& begin, std::uint64_t& count) {
+                                   return nodes.chunks_of(node, begin, count);
+                               });
+        }
+        case RecordMethod::runs: return decode_runs(ordinal, chunks, payload_chunks, true, bytes);
+    }
+    return damaged("no such method");
+}
+
+}  // namespace twinrun

@@ -1,0 +1,493 @@
+#include "restore/chain.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "base/aligned.hpp"
+#include "base/checked.hpp"
+#include "dedup/chunk_hash.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::size_t kMostOpenFiles = 256;
+constexpr std::size_t kMostMixes = 4096;  // XORs behind each other: no writer makes so many
+
+// Chunks that no difference looked at so far has: `begin` of the image wanted, `at` of the image of the difference that is
+// next.
+struct Gap {
+    std::uint64_t begin;
+    std::uint64_t count;
+    std::uint64_t at;
+};
+
+// What of `gaps` the runs have goes to `found`, as runs of the image wanted; the rest stays. Both ascend by place.
+void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
+    std::vector<Gap> left;
+    for (const Gap& gap : gaps) {
+        std::uint64_t at = gap.at;
+        const std::uint64_t end = gap.at + gap.count;
+        auto run = std::upper_bound(runs.begin(), runs.end(), at,
+                                    [](std::uint64_t place, const Run& r) { return place < r.begin; });
+        if (run != runs.begin() && std::prev(run)->begin + std::prev(run)->count > at) --run;
+        while (at < end) {
+            const std::uint64_t begin = run == runs.end() ? end : std::min(end, std::max(at, run->begin));
+            if (begin > at) left.push_back({gap.begin + (at - gap.at), begin - at, at});
+            if (begin == end) break;
+            const std::uint64_t stop = std::min(end, run->begin + run->count);
+            const Location source = run->repeat ? run->source : run->source + (begin - run->begin);
+            found.push_back({gap.begin + (begin - gap.at), stop - begin, source, run->repeat});
+            at = stop;
+            ++run;
+        }
+    }
+    gaps = std::move(left);
+}
+
+// From places in an image to those of the same chunks in its base's image.
+Result<> to_base(std::vector<Gap>& gaps, const RecordDirectory& directory, const RecordDirectory& base,
+                 std::uint32_t chunk_bytes) {
+    const auto firsts = directory.first_chunks(chunk_bytes);
+    const auto base_firsts = base.first_chunks(chunk_bytes);
+    bool same = directory.segments.size() == base.segments.size() && firsts == base_firsts;
+    for (std::size_t s = 0; same && s < base.segments.size(); ++s)
+        same = directory.segments[s].name == base.segments[s].name;
+    if (same) return success();
+    std::unordered_map<std::string_view, std::size_t> by_name;
+    for (std::size_t s = 0; s < base.segments.size(); ++s)
+        by_name.emplace(base.segments[s].name, s);
+    std::vector<Gap> moved;
+    for (const Gap& gap : gaps) {
+        std::uint64_t at = gap.at;
+        while (at < gap.at + gap.count) {
+            const auto s = static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), at) -
+                                                    firsts.begin()) -
+                           1;
+            const std::uint64_t stop = std::min(gap.at + gap.count, firsts[s + 1]);
+            const auto there = by_name.find(directory.segments[s].name);
+            const std::uint64_t offset = at - firsts[s];
+            if (there == by_name.end() ||
+                stop - firsts[s] > base_firsts[there->second + 1] - base_firsts[there->second]) {
+                return Error{ErrorCode::damaged, "chunks of segment '" + directory.segments[s].name +
+                                                     "' are neither in it nor in its base"};
+            }
+            moved.push_back({gap.begin + (at - gap.at), stop - at, base_firsts[there->second] + offset});
+            at = stop;
+        }
+    }
+    std::sort(moved.begin(), moved.end(), [](const Gap& a, const Gap& b) { return a.at < b.at; });
+    gaps = std::move(moved);
+    return success();
+}
+
+}  // namespace
+
+const RecordSegment* StepMap::find(const std::string& name) const {
+    for (const RecordSegment& segment : directory.segments) {
+        if (segment.name == name) return &segment;
+    }
+    return nullptr;
+}
+
+// Payload that is to come to a place of the output.
+struct RecordChain::Wanted {
+    Location source;
+    std::uint64_t count;
+    std::uint64_t to;  // chunk of the output
+    bool repeat;
+};
+
+// Of one block: chunks [first, first + count) of it.
+struct RecordChain::Part {
+    const DifferenceFile* file;
+    std::size_t block;
+    std::uint64_t first;
+    std::uint64_t count;
+    std::uint64_t to;
+    bool repeat;
+};
+
+struct RecordChain::Workers {
+    explicit Workers(int threads)
+        : team(std::max(1, threads)),
+          compressors(static_cast<std::size_t>(team.size())),
+          scratch(compressors.size()),
+          blocks(compressors.size()) {}
+    Team team;
+    std::vector<Compressor> compressors;
+    std::vector<std::vector<std::byte>> scratch;
+    std::vector<std::vector<std::byte>> blocks;
+};
+
+RecordChain::RecordChain(Locate locate, int threads)
+    : locate_(std::move(locate)), workers_(std::make_unique<Workers>(threads)) {}
+RecordChain::~RecordChain() = default;
+
+void RecordChain::forget() {
+    const std::lock_guard guard(mutex_);
+    files_.clear();
+}
+
+Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal) {
+    {
+        const std::lock_guard guard(mutex_);
+        if (const auto known = files_.find(ordinal); known != files_.end()) return known->second;
+    }
+    TWR_TRY(const std::string path, locate_(ordinal));
+    TWR_TRY(auto file, DifferenceFile::open(path));
+    const Difference& difference = file->difference();
+    if (difference.partial() ? !std::any_of(difference.kept.begin(), difference.kept.end(),
+                                            [&](const auto& kept) { return kept.ordinal == ordinal; })
+                             : difference.ordinal != ordinal) {
+        return Error{ErrorCode::damaged, path + ": is not the difference that the journal names"};
+    }
+    const std::lock_guard guard(mutex_);
+    if (files_.size() >= kMostOpenFiles)
+        files_.erase(files_.begin());  // the oldest difference: the likeliest to be done with
+    files_.insert_or_assign(ordinal, file);
+    return file;
+}
+
+Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                              const std::vector<Run>& runs, std::uint32_t base) {
+    std::vector<Run> found;
+    std::vector<Gap> gaps;
+    const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
+    if (chunks != 0) gaps.push_back({0, chunks, 0});
+    fill(gaps, runs, found);
+    RecordDirectory from = directory;
+    while (!gaps.empty()) {
+        if (base == kNoBase) return Error{ErrorCode::damaged, "chunks that no difference has"};
+        TWR_TRY(const auto file, open(base));
+        const Difference& difference = file->difference();
+        if (difference.partial()) {
+            return Error{ErrorCode::not_found, file->path() + ": of difference " + std::to_string(base) +
+                                                   " only chunks are left, and its image is needed"};
+        }
+        if (difference.chunk_bytes != chunk_bytes)
+            return Error{ErrorCode::damaged,
+                         file->path() + ": has chunks of another size than what is based on it"};
+        if (auto moved = to_base(gaps, from, difference.directory, chunk_bytes); !moved)
+            return std::move(moved).error().at(file->path());
+        fill(gaps, difference.runs, found);
+        from = difference.directory;
+        base = difference.base;
+    }
+    std::sort(found.begin(), found.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    // Neighbours that go on become one again; not those of the newest difference, whose payload is told from its copies.
+    std::uint32_t newest = 0;
+    for (const Run& run : runs)
+        newest = std::max(newest, ordinal_of(run.source));
+    std::vector<Run> joined;
+    for (const Run& run : found) {
+        if (!joined.empty() && ordinal_of(run.source) != newest) {
+            Run& last = joined.back();
+            const bool steps =
+                !last.repeat && (!run.repeat || run.count == 1) && run.source == last.source + last.count;
+            const bool stands = (last.repeat || last.count == 1) && (run.repeat || run.count == 1) &&
+                                run.source == last.source;
+            if (steps || stands) {
+                last.count += run.count;
+                last.repeat = stands;
+                continue;
+            }
+        }
+        joined.push_back(run);
+    }
+    return joined;
+}
+
+Result<std::vector<std::uint32_t>> RecordChain::bases(std::uint32_t ordinal) {
+    std::vector<std::uint32_t> all;
+    while (ordinal != kNoBase) {
+        all.push_back(ordinal);
+        TWR_TRY(const auto file, open(ordinal));
+        ordinal = file->difference().base;  // always an earlier one: this ends
+    }
+    return all;
+}
+
+Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
+    TWR_TRY(const auto file, open(ordinal));
+    const Difference& difference = file->difference();
+    if (difference.partial())
+        return Error{ErrorCode::not_found,
+                     file->path() + ": of difference " + std::to_string(ordinal) + " only chunks are left"};
+    StepMap map;
+    map.ordinal = ordinal;
+    map.chunk_bytes = difference.chunk_bytes;
+    map.directory = difference.directory;
+    map.firsts = difference.directory.first_chunks(difference.chunk_bytes);
+    TWR_TRY(map.runs,
+            resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+    return map;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
+}
+
+// One pass over the blocks that hold what is wanted. What they were XORed with is wanted next.
+Result<> RecordChain::fetch_once(std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
+    std::vector<std::shared_ptr<DifferenceFile>> held;
+    std::vector<Part> parts;
+    std::sort(wanted.begin(), wanted.end(),
+              [](const Wanted& a, const Wanted& b) { return a.source < b.source; });
+    DifferenceFile* file = nullptr;
+    std::uint32_t file_ordinal = kNoBase;
+    for (const Wanted& want : wanted) {
+        if (file == nullptr || ordinal_of(want.source) != file_ordinal) {
+            file_ordinal = ordinal_of(want.source);
+            TWR_TRY(held.emplace_back(), open(file_ordinal));
+            file = held.back().get();
+            if (file->difference().chunk_bytes != chunk_bytes)
+                return Error{ErrorCode::damaged,
+                             file->path() + ": has chunks of another size than what copies from it"};
+        }
+        const Difference& difference = file->difference();
+        const std::uint64_t steps = want.repeat ? 1 : want.count;
+        for (std::uint64_t done = 0; done < steps;) {
+            const auto position = file->position(want.source + done);
+            if (!position) {
+                return Error{ErrorCode::damaged, file->path() + ": chunk " +
+                                                     std::to_string(chunk_of(want.source) + done) +
+                                                     " of difference " + std::to_string(file_ordinal) +
+                                                     " is not there, and is needed"};
+            }
+            const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
+            const std::uint64_t first = *position % difference.block_chunks;
+            std::uint64_t count = std::min(steps - done, file->block_chunks(block) - first);
+            if (difference.partial()) {  // neighbours in the file need not have been
+                std::uint64_t both = 1;
+                while (both < count && file->position(want.source + done + both) == *position + both)
+                    ++both;
+                count = both;
+            }
+            parts.push_back(
+                {file, block, first, want.repeat ? want.count : count, want.to + done, want.repeat});
+            if (difference.blocks[block].xored) {
+                for (std::uint64_t i = 0; i < count;) {
+                    const std::uint64_t chunk = *position + i;
+                    const auto& bases = difference.bases;
+                    auto run = std::upper_bound(bases.begin(), bases.end(), chunk,
+                                                [](std::uint64_t c, const Run& r) { return c < r.begin; });
+                    const bool has =
+                        run != bases.begin() && std::prev(run)->begin + std::prev(run)->count > chunk;
+                    if (!has) {
+                        const std::uint64_t stop =
+                            run == bases.end() ? *position + count : std::min(*position + count, run->begin);
+                        i += stop - chunk;
+                        continue;
+                    }
+                    --run;
+                    const std::uint64_t both = std::min(count - i, run->begin + run->count - chunk);
+                    const Location source = run->repeat ? run->source : run->source + (chunk - run->begin);
+                    if (want.repeat) {
+                        next.push_back({source, want.count, want.to, true});
+                    } else {
+                        next.push_back({source, both, want.to + done + i, run->repeat});
+                    }
+                    i += both;
+                }
+            }
+            done += count;
+        }
+    }
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+        if (a.file != b.file) return a.file < b.file;
+        return a.block != b.block ? a.block < b.block : a.first < b.first;
+    });
+    std::vector<std::size_t> groups;  // first part of each block
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+        if (p == 0 || parts[p].file != parts[p - 1].file || parts[p].block != parts[p - 1].block)
+            groups.push_back(p);
+    }
+    groups.push_back(parts.size());
+
+    std::atomic<std::size_t> next_group{0};
+    std::mutex failure_mutex;
+    std::optional<Error> failure;
+    const auto work = [&](int worker) -> Result<> {
+        auto& compressor = workers_->compressors[static_cast<std::size_t>(worker)];
+        auto& scratch = workers_->scratch[static_cast<std::size_t>(worker)];
+        auto& bytes = workers_->blocks[static_cast<std::size_t>(worker)];
+        for (std::size_t g = next_group++; g + 1 < groups.size(); g = next_group++) {
+            const Part& head = parts[groups[g]];
+            const std::uint64_t size = head.file->block_chunks(head.block) * chunk_bytes;
+            // A whole block that goes to one place, as it is, needs no place between.
+            const bool straight = !mix && groups[g + 1] - groups[g] == 1 && !head.repeat && head.first == 0 &&
+                                  head.count * chunk_bytes == size;
+            if (straight) {
+                TWR_CHECK(head.file->read_block(head.block, compressor, scratch,
+                                                {to + head.to * chunk_bytes, size}));
+                continue;
+            }
+            if (bytes.size() < size) bytes.resize(size);
+            TWR_CHECK(head.file->read_block(head.block, compressor, scratch, std::span(bytes).first(size)));
+            for (std::size_t p = groups[g]; p < groups[g + 1]; ++p) {
+                const Part& part = parts[p];
+                for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
+                    const std::byte* from = bytes.data() + part.first * chunk_bytes;
+                    std::byte* out = to + (part.to + i) * chunk_bytes;
+                    const std::uint64_t length = part.repeat ? chunk_bytes : part.count * chunk_bytes;
+                    if (!mix) {
+                        std::memcpy(out, from, length);
+                    } else {
+                        for (std::uint64_t b = 0; b < length; ++b)
+                            out[b] ^= from[b];
+                    }
+                }
+            }
+        }
+        return success();
+    };
+    workers_->team.run([&](int worker) {
+        Result<> done = success();
+        try {
+            done = work(worker);
+        } catch (const std::bad_alloc&) {
+            done = Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+        }
+        if (done) return;
+        next_group = groups.size();
+        const std::lock_guard guard(failure_mutex);
+        if (!failure) failure = std::move(done).error();
+    });
+    if (failure) return std::move(*failure);
+    return success();
+}
+
+Result<> RecordChain::fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to) {
+    const std::lock_guard guard(reading_);
+    std::vector<Wanted> next;
+    for (std::size_t depth = 0; !wanted.empty(); ++depth) {
+        if (depth == kMostMixes)
+            return Error{ErrorCode::damaged, "differences that were XORed with each other in a circle"};
+        next.clear();
+        TWR_CHECK(fetch_once(wanted, next, chunk_bytes, to, depth != 0));
+        std::swap(wanted, next);
+    }
+    return success();
+}
+
+Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to) try {
+    if (to.size() != count * chunk_bytes)
+        return Error{ErrorCode::internal, "a buffer of another size than its chunks"};
+    if (count == 0) return success();
+    return fetch({{first, count, 0, false}}, chunk_bytes, to.data());
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+}
+
+Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                           std::span<std::byte> to) try {
+    const std::uint64_t size = map.directory.segments[segment].bytes;
+    const auto end = checked_add(offset, to.size());
+    if (!end || *end > size) {
+        return Error{ErrorCode::invalid_argument, "segment '" + map.directory.segments[segment].name +
+                                                      "' has " + std::to_string(size) + " bytes"};
+    }
+    if (to.empty()) return success();
+    const std::uint64_t chunk = map.chunk_bytes;
+    // Chunks that are wanted in part come through a place of their own.
+    const std::uint64_t whole_begin = divide_up(offset, chunk);
+    const std::uint64_t whole_end = std::max(whole_begin, *end / chunk);
+    const auto wanted = [&](std::uint64_t begin, std::uint64_t stop) {
+        std::vector<Wanted> list;
+        begin += map.firsts[segment];
+        stop += map.firsts[segment];
+        auto run = std::upper_bound(map.runs.begin(), map.runs.end(), begin,
+                                    [](std::uint64_t place, const Run& r) { return place < r.begin; });
+        if (run != map.runs.begin()) --run;
+        for (; run != map.runs.end() && run->begin < stop; ++run) {
+            const std::uint64_t from = std::max(begin, run->begin);
+            const std::uint64_t until = std::min(stop, run->begin + run->count);
+            if (from >= until) continue;
+            list.push_back({run->repeat ? run->source : run->source + (from - run->begin), until - from,
+                            from - begin, run->repeat});
+        }
+        return list;
+    };
+    if (whole_begin < whole_end) {
+        TWR_CHECK(fetch(wanted(whole_begin, whole_end), map.chunk_bytes,
+                        to.data() + (whole_begin * chunk - offset)));
+    }
+    std::vector<std::byte> edge(chunk);
+    std::set<std::uint64_t> edges;
+    if (offset % chunk != 0) edges.insert(offset / chunk);
+    if (*end % chunk != 0) edges.insert(*end / chunk);
+    for (const std::uint64_t number : edges) {
+        TWR_CHECK(fetch(wanted(number, number + 1), map.chunk_bytes, edge.data()));
+        const std::uint64_t from = std::max(offset, number * chunk);
+        const std::uint64_t until = std::min(*end, (number + 1) * chunk);
+        std::memcpy(to.data() + (from - offset), edge.data() + (from - number * chunk), until - from);
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+}
+
+Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
+    const RecordSegment& wanted = map.directory.segments[segment];
+    if (to.size() != wanted.bytes)
+        return Error{ErrorCode::internal, "a buffer of another size than its segment"};
+    TWR_CHECK(read(map, segment, 0, to));
+    if (wanted.content == 0)
+        return success();  // a step that was taken as it was: every byte of it has been checked
+    std::atomic<std::uint64_t> content{0};
+    const std::uint64_t chunks = divide_up(wanted.bytes, map.chunk_bytes);
+    const std::lock_guard guard(reading_);
+    workers_->team.run([&](int worker) {
+        const auto workers = static_cast<std::uint64_t>(workers_->team.size());
+        const std::uint64_t begin =
+            chunks / workers * static_cast<std::uint64_t>(worker) +
+            std::min<std::uint64_t>(chunks % workers, static_cast<std::uint64_t>(worker));
+        const std::uint64_t end =
+            begin + chunks / workers + (static_cast<std::uint64_t>(worker) < chunks % workers ? 1 : 0);
+        std::uint64_t sum = 0;
+        constexpr std::uint64_t kBatch = 64;
+        ChunkHash hashes[kBatch];
+        for (std::uint64_t batch = begin; batch < end; batch += kBatch) {
+            const std::uint64_t stop = std::min(end, batch + kBatch);
+            const std::uint64_t from = batch * map.chunk_bytes;
+            chunk_hashes(std::span<const std::byte>(to).subspan(
+                             from, std::min(stop * map.chunk_bytes, wanted.bytes) - from),
+                         map.chunk_bytes, hashes);
+            for (std::uint64_t i = batch; i < stop; ++i)
+                sum += content_term(hashes[i - batch], i);
+        }
+        content += sum;
+    });
+    if (content != wanted.content) {
+        return Error{ErrorCode::damaged, "segment '" + wanted.name + "' of difference " +
+                                             std::to_string(map.ordinal) +
+                                             ": its bytes are not those that were recorded"};
+    }
+    return success();
+}
+
+Result<std::vector<std::uint32_t>> RecordChain::needs(const StepMap& map) {
+    std::set<std::uint32_t> all;
+    std::vector<std::uint32_t> left;
+    const auto add = [&](std::uint32_t ordinal) {
+        if (all.insert(ordinal).second) left.push_back(ordinal);
+    };
+    for (const Run& run : map.runs)
+        add(ordinal_of(run.source));
+    while (!left.empty()) {
+        const std::uint32_t ordinal = left.back();
+        left.pop_back();
+        TWR_TRY(const auto file, open(ordinal));
+        for (const Run& run : file->difference().bases)
+            add(ordinal_of(run.source));
+    }
+    return std::vector<std::uint32_t>(all.begin(), all.end());
+}
+
+}  // namespace twinrun

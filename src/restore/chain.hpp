@@ -1,0 +1,78 @@
+// Reads steps back from the differences of a record.
+//
+// A step's map says at which Location each of its chunks lies. It is found from the step's difference backwards, along its
+// bases, until no chunk is left. Then each payload block that holds a wanted chunk is read, checked and unpacked once, whatever
+// the number of steps between; where a block was kept XORed with what its chunks had replaced, these follow, to the depth
+// that the record was written with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platform/team.hpp"
+#include "record/difference_file.hpp"
+
+namespace twinrun {
+
+// A step, ready to be read.
+struct StepMap {
+    std::uint32_t ordinal = 0;
+    std::uint32_t chunk_bytes = 0;
+    RecordDirectory directory;
+    std::vector<std::uint64_t> firsts;  // chunk of each segment, and the end
+    std::vector<Run> runs;              // of the whole image, ascending
+
+    [[nodiscard]] const RecordSegment* find(const std::string& name) const;
+};
+
+// Thread-safe.
+class RecordChain {
+   public:
+    // Where the difference of an ordinal is kept, or those of its chunks that are left of it. Errors: not_found.
+    using Locate = std::function<Result<std::string>(std::uint32_t ordinal)>;
+    RecordChain(Locate locate, int threads);
+    ~RecordChain();
+
+    // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
+    Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
+    Result<StepMap> map(std::uint32_t ordinal);
+    // The runs of an image whose difference is not written yet.
+    Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                     const std::vector<Run>& runs, std::uint32_t base);
+    // Differences from this one on until there is no base: what map() has to look into.
+    Result<std::vector<std::uint32_t>> bases(std::uint32_t ordinal);
+
+    // Bytes [offset, offset + to.size()) of a segment.
+    Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
+    // A whole segment, and its content's checksum: damaged where it is another than was recorded.
+    Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
+    // Payload chunks as they were before they were kept: to.size() is `count` chunks.
+    Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                          std::span<std::byte> to);
+    // Differences that this step needs bytes of, with those that they were XORed with.
+    Result<std::vector<std::uint32_t>> needs(const StepMap& map);
+
+    // Files that were opened are closed; a difference may be another file now.
+    void forget();
+
+   private:
+    struct Wanted;
+    struct Part;
+    struct Workers;
+    Result<> fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to);
+    Result<> fetch_once(std::vector<Wanted>& wanted, std::vector<Wanted>& next, std::uint32_t chunk_bytes,
+                        std::byte* to, bool mix);
+    Locate locate_;
+    std::mutex mutex_;  // of files_
+    std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
+    std::mutex reading_;  // of workers_
+    std::unique_ptr<Workers> workers_;
+};
+
+}  // namespace twinrun

@@ -1,0 +1,277 @@
+"""Records: pack, restore, compact, log, verify and compare, as a user types them."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from twinrun_spec.record import Record
+
+import twinrun
+from commands import command
+from twinrun import RecordOptions
+
+METHODS = ("runs", "tree", "list", "basic", "full")
+
+
+def states(steps: int, seed: int = 1, size: int = 20_003) -> list[dict[str, np.ndarray]]:
+    """A run whose fields change a little from step to step; one grows, one comes late."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(size)
+    counts = np.zeros((50, 73), np.uint32)
+    found = []
+    for step in range(steps):
+        x[rng.integers(0, size, 20)] += 1
+        counts[step % 50] += np.arange(73, dtype=np.uint32)
+        fields = {"x": x.copy(), "counts": counts.copy(), "t": np.float64(step)}
+        if step >= 2:
+            fields["late"] = np.arange(100 + 40 * step, dtype=np.int16)
+        found.append(fields)
+    return found
+
+
+def captured(path: Path, fields: list[dict[str, np.ndarray]], **settings: object) -> Path:
+    with twinrun.Run(path, atol=1e-6, **settings) as run:
+        for step, one in enumerate(fields):
+            run.capture(10 * step, one)
+    return path
+
+
+def same_tree(a: Path, b: Path) -> None:
+    """Every file of a is in b, bit for bit, and nothing else."""
+    names = sorted(p.relative_to(a) for p in a.rglob("*") if p.is_file())
+    assert names == sorted(p.relative_to(b) for p in b.rglob("*") if p.is_file())
+    for name in names:
+        assert filecmp.cmp(a / name, b / name, shallow=False), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("compress", ["none", "zstd"])
+def test_a_history_comes_back_as_it_was(tmp_path: Path, method: str, compress: str) -> None:
+    run = captured(tmp_path / "run", states(6))
+    facts = twinrun.pack(run, tmp_path / "record", options=RecordOptions(method, 128, compress))
+    assert [s.step for s in facts.steps] == [0, 10, 20, 30, 40, 50]
+    if method not in ("full", "basic"):
+        assert facts.ratio(without_first=True) > 10
+    twinrun.restore(tmp_path / "record", tmp_path / "back")
+    same_tree(run, tmp_path / "back")
+    assert twinrun.verify(tmp_path / "record") == ([], 13)
+    assert twinrun.verify(tmp_path / "back")[0] == []
+    result = twinrun.compare(run, tmp_path / "record")
+    assert result.verdict == "same"
+
+
+def test_a_record_compares_like_the_run_that_it_is_of(tmp_path: Path) -> None:
+    first = states(5)
+    other = states(5)
+    other[3]["x"][1234] += 1e-3
+    a, b = captured(tmp_path / "a", first), captured(tmp_path / "b", other)
+    twinrun.pack(a, tmp_path / "ra")
+    twinrun.pack(b, tmp_path / "rb")
+    plain = twinrun.compare(a, b)
+    for left, right in ((tmp_path / "ra", tmp_path / "rb"), (a, tmp_path / "rb"), (tmp_path / "ra", b)):
+        found = twinrun.compare(left, right)
+        assert found.verdict == "different"
+        assert found.first_divergence == plain.first_divergence
+    assert plain.first_divergence["index"] == [1234]
+
+
+def test_files_of_another_program(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    source = tmp_path / "out"
+    source.mkdir()
+    body = bytearray(rng.randbytes(100_001))
+    (source / "notes.txt").write_text("of the run, and of no step")
+    for step in (5, 10, 15):
+        body[rng.randrange(len(body))] ^= 1
+        (source / f"state_{step:04}.bin").write_bytes(body)
+        os.makedirs(source / f"step-{step}")
+        (source / f"step-{step}" / "empty.dat").write_bytes(b"")
+    facts = twinrun.pack(source, tmp_path / "record")
+    assert [s.step for s in facts.steps] == [5, 10, 15]
+    assert all(s.bytes < 2000 for s in facts.steps[1:])
+    twinrun.restore(tmp_path / "record", tmp_path / "one", steps=[10], flat=True)
+    assert (tmp_path / "one" / "state_0010.bin").read_bytes() == (source / "state_0010.bin").read_bytes()
+    assert (tmp_path / "one" / "step-10" / "empty.dat").read_bytes() == b""
+    twinrun.restore(tmp_path / "record", tmp_path / "all")
+    assert (tmp_path / "all" / "step-0000000005" / "notes.txt").read_text() == "of the run, and of no step"
+    assert twinrun.verify(tmp_path / "record")[0] == []
+    with pytest.raises(twinrun.FormatError, match="twinrun restore"):
+        twinrun.compare(tmp_path / "record", tmp_path / "record")
+    with pytest.raises(twinrun.TwinrunError, match="is there already"):
+        twinrun.restore(tmp_path / "record", tmp_path / "one", steps=[10], flat=True)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_run_records_itself(tmp_path: Path, background: bool) -> None:
+    fields = states(8)
+    plain = captured(tmp_path / "plain", fields)
+    recorded = captured(
+        tmp_path / "recorded", fields, record=RecordOptions("runs", 64), background=background
+    )
+    with twinrun.Run(recorded, atol=1e-6, existing="append", record=RecordOptions("runs", 64)) as run:
+        for step, one in enumerate(fields):
+            back = run.load(10 * step)
+            assert list(back) == list(one)
+            assert all(np.array_equal(back[name], one[name]) for name in one)
+        run.capture(80, fields[-1])
+    history = twinrun._core.open_history(str(recorded))
+    kept = [step["ranks"][0]["data_bytes"] for step in history["steps"]]
+    assert all(size < kept[0] / 10 for size in kept[1:])
+    assert kept[-1] < 400  # nothing had changed since step 70
+    assert twinrun.verify(recorded)[0] == []
+    assert twinrun.compare(plain, recorded, steps=":70").verdict == "same"
+
+
+def test_a_second_run_against_the_first(tmp_path: Path) -> None:
+    fields = states(6)
+    other = [{name: value.copy() for name, value in one.items()} for one in fields]
+    for one in other[4:]:
+        one["x"][77] += 1e-9
+    captured(tmp_path / "first", fields, record="runs")
+    captured(tmp_path / "second", other, record="runs", record_against=tmp_path / "first")
+    sizes = [
+        step["ranks"][0]["data_bytes"]
+        for step in twinrun._core.open_history(str(tmp_path / "second"))["steps"]
+    ]
+    assert max(sizes) < 1500 and sizes[0] < 400
+    with twinrun.Run(
+        tmp_path / "second", atol=1e-6, existing="append", record="runs", record_against=tmp_path / "first"
+    ) as run:
+        for step, one in enumerate(other):
+            back = run.load(10 * step)
+            assert all(np.array_equal(back[name], one[name]) for name in one)
+    with pytest.raises(twinrun.TwinrunError, match="recorded against it"):
+        twinrun.compact(tmp_path / "first", keep_last=1)
+    twinrun.compact(tmp_path / "second", keep_last=2)
+    assert twinrun.verify(tmp_path / "second")[0] == []
+    back = twinrun.restore(tmp_path / "second", tmp_path / "back")
+    assert len(back) == 4
+
+
+def test_steps_leave_and_others_stay(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(40))
+    twinrun.pack(run, tmp_path / "record")
+    facts = twinrun.compact(tmp_path / "record", drop=[0, 10, 20, 200])
+    assert facts.dropped_steps == 4
+    facts = twinrun.compact(tmp_path / "record", keep_last=5)
+    assert facts.dropped_steps == 31 and facts.bytes_after < facts.bytes_before
+    assert twinrun.verify(tmp_path / "record")[0] == []
+    twinrun.restore(tmp_path / "record", tmp_path / "back")
+    for step in range(350, 400, 10):
+        same_tree(run / f"step-{step:010}", tmp_path / "back" / f"step-{step:010}")
+    with pytest.raises(twinrun.MissingFile, match="no step 340"):
+        twinrun.restore(tmp_path / "record", tmp_path / "more", steps=[340])
+    assert twinrun.compare(tmp_path / "record", run, steps="350,390").verdict == "same"
+
+
+def test_within_the_tolerance(tmp_path: Path) -> None:
+    """Noise below the bound is not kept again, and never adds up."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(10_000)
+    with twinrun.Run(tmp_path / "run", atol=1e-3) as run:
+        for step in range(50):
+            run.capture(step, {"x": x + rng.uniform(-4e-4, 4e-4, x.size) + 1e-4 * step})
+    exact = twinrun.pack(tmp_path / "run", tmp_path / "exact")
+    bounded = twinrun.pack(tmp_path / "run", tmp_path / "bounded", options=RecordOptions(bounded=True))
+    assert bounded.bytes < exact.bytes / 3
+    twinrun.restore(tmp_path / "bounded", tmp_path / "back")
+    assert twinrun.verify(tmp_path / "back")[0] == [] and twinrun.verify(tmp_path / "bounded")[0] == []
+    assert twinrun.compare(tmp_path / "run", tmp_path / "back", method="direct").verdict == "same"
+
+
+def test_damage_is_named_with_the_steps_that_it_takes(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(6))
+    twinrun.pack(run, tmp_path / "record", options=RecordOptions(compress="none"))
+    target = tmp_path / "record" / "step-0000000030" / "rank-00000.twr"
+    body = bytearray(target.read_bytes())
+    body[200] ^= 4  # of its payload
+    target.write_bytes(body)
+    problems, _ = twinrun.verify(tmp_path / "record")
+    assert len(problems) == 1 and "step-0000000030" in problems[0] and "steps that need it: 30" in problems[0]
+    twinrun.restore(tmp_path / "record", tmp_path / "back", steps=[0, 10, 20])
+    with pytest.raises(twinrun.DamagedFile, match="step-0000000030"):
+        twinrun.restore(tmp_path / "record", tmp_path / "more", steps=[30])
+
+
+def test_the_independent_reader_reads_it(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(5))
+    twinrun.pack(run, tmp_path / "record")
+    history = twinrun._core.open_history(str(tmp_path / "record"))
+    paths = {
+        s["ranks"][0]["difference"]: tmp_path / "record" / s["folder"] / s["ranks"][0]["data"]
+        for s in history["steps"]
+    }
+    record = Record(lambda ordinal: paths[ordinal])
+    for step in history["steps"]:
+        original = (run / step["folder"] / "rank-00000.data").read_bytes()
+        assert record.read_file(step["ranks"][0]["difference"], "rank-00000.data") == original
+
+
+def test_commands(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(4))
+    record = str(tmp_path / "record")
+    done = command("pack", str(run), record, "--chunk", "128", "--method", "runs")
+    assert done.status == 0 and "ratio" in done.out.splitlines()[-1]
+    assert done.out.count("% of chunks new") == 4
+    assert command("pack", str(run), record).status == 2  # it is there
+    again = command("pack", str(run), record, "--chunk", "128", "--append", "--json")
+    assert again.status == 0 and again.out == ""
+    lines = command("pack", str(run), str(tmp_path / "other"), "--json").out.splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 10, 20, 30]
+    listed = command("log", record)
+    assert listed.status == 0 and "record: method runs, chunks of 128 bytes" in listed.out
+    assert "kept" in listed.out and "ratio" in listed.out
+    assert command("verify", record).status == 0
+    assert command("restore", record, str(tmp_path / "back"), "--step", "20").status == 0
+    same_tree(run / "step-0000000020", tmp_path / "back" / "step-0000000020")
+    assert command("restore", record, str(tmp_path / "back"), "--step", "21").status == 2
+    assert command("compact", record, "--keep-last", "2").status == 0
+    assert command("compare", record, str(run), "--steps", "20,30").status == 0
+    assert command("restore", str(run), str(tmp_path / "no")).status == 2  # no record
+    for wrong in (["--chunk", "100"], ["--method", "best"], ["--compress", "none", "--xor"]):
+        failed = command("pack", str(run), str(tmp_path / "wrong"), *wrong)
+        assert failed.status == 2 and failed.err
+
+
+def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(2))
+    with pytest.raises(twinrun.TwinrunError, match="power of two"):
+        twinrun.pack(run, tmp_path / "r", options=RecordOptions(chunk=96))
+    with pytest.raises(twinrun.TwinrunError, match="none of"):
+        twinrun.pack(run, tmp_path / "r", options=RecordOptions("best"))
+    with pytest.raises(twinrun.MissingFile):
+        twinrun.pack(tmp_path / "nowhere", tmp_path / "r")
+    with pytest.raises(twinrun.FormatError, match="outside"):
+        (tmp_path / "files").mkdir()
+        (tmp_path / "files" / "x_1.bin").write_bytes(b"x")
+        twinrun.pack(tmp_path / "files", tmp_path / "files" / "r")
+    with pytest.raises(twinrun.TwinrunError, match="twinrun compact"):
+        twinrun.Run(tmp_path / "q", record="runs", keep_steps=3)
+    with pytest.raises(twinrun.TwinrunError, match="no data to record"):
+        twinrun.Run(tmp_path / "q", record="runs", keep_data=False)
+    with pytest.raises(twinrun.TwinrunError, match="record_against needs record"):
+        twinrun.Run(tmp_path / "q", record_against=run)
+    with pytest.raises(twinrun.TwinrunError, match="is no record"):
+        twinrun.Run(tmp_path / "q", record="runs", record_against=run)
+
+
+def test_packing_stops_where_it_is_told(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(6))
+
+    def stop(step: twinrun.PackedStep) -> None:
+        if step.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        twinrun.pack(run, tmp_path / "record", progress=stop)
+    facts = twinrun.pack(run, tmp_path / "record", append=True)
+    assert [s.step for s in facts.steps] == [30, 40, 50]
+    assert all(s.bytes < facts.steps[0].full_bytes / 10 for s in facts.steps)
+    twinrun.restore(tmp_path / "record", tmp_path / "back")
+    same_tree(run, tmp_path / "back")
