@@ -84,15 +84,23 @@ std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
     return bytes;
 }
 
-Result<> compact_rank(FileSystem& system, const std::string& path, const HistorySettings& settings,
-                      std::uint32_t rank, std::uint32_t ranks, const std::vector<std::int64_t>& drop,
+Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record, const std::vector<std::int64_t>& drop,
                       int threads, CompactReport& report) {
-    TWR_TRY(const auto writer, HistoryWriter::open(system, path, settings, rank, ranks, Existing::append));
+    FileSystem& system = writer.system();
+    const std::string& path = writer.path();
+    const std::uint32_t rank = writer.rank();
     TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
-    RecordChain& chain = store->chain();
-    const Journal before = writer->journal();
+    // Differences move while others are read.
+    RecordChain chain(
+        [&](std::uint32_t ordinal) -> Result<std::string> {
+            const auto& own = writer.journal().differences;
+            if (const auto known = own.find(ordinal); known != own.end())
+                return (fs::path(path) / known->second).string();
+            return store->locate(ordinal);
+        },
+        threads);
+    const Journal before = writer.journal();
     report.bytes_before += bytes_of(path, before);
-    const RecordSettings& record = *settings.record;
     const std::set<std::int64_t> leaving(drop.begin(), drop.end());
 
     std::map<std::uint32_t, std::int64_t> kept;  // difference -> step
@@ -143,7 +151,7 @@ Result<> compact_rank(FileSystem& system, const std::string& path, const History
         now.files.data_bytes = written.bytes;
         TWR_CHECK(system.sync_folder(folder.string()));
         const HistoryWriter::Commit commit{kept.at(ordinal), now};
-        TWR_CHECK(writer->commit({&commit, 1}));
+        TWR_CHECK(writer.commit({&commit, 1}));
     }
 
     std::vector<HistoryWriter::Moved> moved;
@@ -166,13 +174,13 @@ Result<> compact_rank(FileSystem& system, const std::string& path, const History
         TWR_CHECK(system.sync_folder(folder.string()));
         moved.push_back({{staying.begin(), staying.end()}, std::string(kLeftoversFolder) + "/" + name});
     }
-    TWR_CHECK(writer->drop(drop));
+    TWR_CHECK(writer.drop(drop));
     std::vector<std::uint32_t> gone;
     for (const auto& [ordinal, file] : before.differences) {
         if (!kept.contains(ordinal) && !staying.contains(ordinal)) gone.push_back(ordinal);
     }
-    if (!moved.empty() || !gone.empty()) TWR_CHECK(writer->move_differences(moved, gone));
-    report.bytes_after += bytes_of(path, writer->journal());
+    if (!moved.empty() || !gone.empty()) TWR_CHECK(writer.move_differences(moved, gone));
+    report.bytes_after += bytes_of(path, writer.journal());
     return success();
 }
 
@@ -180,35 +188,47 @@ Result<> compact_rank(FileSystem& system, const std::string& path, const History
 
 Result<CompactReport> compact_record(FileSystem& system, const std::string& path,
                                      const CompactOptions& options) try {
-    TWR_TRY(const History history, History::open(path));
-    if (!history.settings.record)
+    std::uint32_t ranks = 1;
+    TWR_TRY(const HistorySettings settings, read_history_settings(path, ranks));
+    if (!settings.record)
         return Error{ErrorCode::invalid_argument,
                      path + ": is no record: its data is kept as it was captured"};
+    const auto open_writer = [&](std::uint32_t rank) {
+        return HistoryWriter::open(system, path, settings, rank, ranks, Existing::append);
+    };
+    // From here on no run goes on with it, and none begins to be against it.
+    TWR_TRY(const auto first, open_writer(0));
+    TWR_TRY(const History history, History::open(path));
+    std::set<std::int64_t> there(history.incomplete.begin(), history.incomplete.end());
+    for (const HistoryStep& step : history.steps)
+        there.insert(step.step);
     std::set<std::int64_t> drop(options.drop.begin(), options.drop.end());
     for (const std::int64_t step : drop) {
-        if (std::none_of(history.steps.begin(), history.steps.end(),
-                         [&](const HistoryStep& s) { return s.step == step; }))
+        if (!there.contains(step))
             return Error{ErrorCode::not_found, path + ": has no step " + std::to_string(step)};
     }
     if (options.keep_last != 0 && history.steps.size() > options.keep_last) {
-        for (std::size_t i = 0; i < history.steps.size() - options.keep_last; ++i)
-            drop.insert(history.steps[i].step);
+        const std::int64_t oldest = history.steps[history.steps.size() - options.keep_last].step;
+        drop.insert(there.begin(), there.lower_bound(oldest));
     }
     // A record that is against this one may need any of it.
-    TWR_TRY(const Journal first, read_rank_journal(path, 0, history.ranks));
-    for (const std::string& child : first.children) {
-        std::uint32_t ranks = 0;
-        const auto theirs = read_history_settings(child, ranks);
-        if (!theirs || !theirs->record || theirs->record->against.empty()) continue;  // gone meanwhile
+    for (const std::string& child : first->journal().children) {
+        std::uint32_t theirs_ranks = 0;
+        const auto theirs = read_history_settings(child, theirs_ranks);
+        // It may be gone meanwhile, or another one.
+        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path)) continue;
         return Error{ErrorCode::invalid_argument,
                      path + ": " + child +
                          " is recorded against it, and would lose what leaves: remove that record first"};
     }
     CompactReport report;
     report.dropped_steps = drop.size();
-    for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
-        TWR_CHECK(compact_rank(system, path, history.settings, rank, history.ranks,
-                               {drop.begin(), drop.end()}, std::max(1, options.threads), report));
+    const std::vector<std::int64_t> leaving(drop.begin(), drop.end());
+    const int threads = std::max(1, options.threads);
+    TWR_CHECK(compact_rank(*first, *settings.record, leaving, threads, report));
+    for (std::uint32_t rank = 1; rank < ranks; ++rank) {
+        TWR_TRY(const auto writer, open_writer(rank));
+        TWR_CHECK(compact_rank(*writer, *settings.record, leaving, threads, report));
     }
     return report;
 } catch (const std::bad_alloc&) {

@@ -65,13 +65,16 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
 
 Json::other_error bad(const std::string& what) { return Json::other_error::create(501, what, nullptr); }
 template <class T>
-T whole_number(const Json& j, const char* key) {
-    const Json& value = j.at(key);
+T number_of(const Json& value, const char* what) {
     const bool fits = value.is_number_unsigned()
                           ? std::in_range<T>(value.get<std::uint64_t>())
                           : value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
-    if (!fits) throw bad(std::string(key) + " is not a number of its range");
+    if (!fits) throw bad(std::string(what) + " is not a number of its range");
     return value.get<T>();
+}
+template <class T>
+T whole_number(const Json& j, const char* key) {
+    return number_of<T>(j.at(key), key);
 }
 
 HistorySettings settings_from_json(const Json& j) {
@@ -106,13 +109,23 @@ HistorySettings settings_from_json(const Json& j) {
 }
 
 // A name from a manifest becomes part of a path: it must not lead out of the history.
+bool is_plain(const std::string& name) {
+    return name != "." && name != ".." && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
 std::string plain_name(const Json& j, const char* key) {
     auto name = j.at(key).get<std::string>();
-    if (name == "." || name == ".." || name.find('/') != std::string::npos ||
-        name.find('\0') != std::string::npos) {
-        throw bad("a name that leads out of the history");
-    }
+    if (!is_plain(name)) throw bad("a name that leads out of the history");
     return name;
+}
+// Of a file in a folder of the history: "step-0000000010/rank-00003.twr".
+std::string difference_file(const Json& j) {
+    auto file = j.at("file").get<std::string>();
+    const std::size_t cut = file.find('/');
+    if (cut == std::string::npos || cut == 0 || cut + 1 == file.size() || !is_plain(file.substr(0, cut)) ||
+        !is_plain(file.substr(cut + 1))) {
+        throw bad("a difference that is not in the history");
+    }
+    return file;
 }
 // An empty one would be the folder that it lies in.
 std::string some_name(const Json& j, const char* key) {
@@ -181,6 +194,28 @@ void forget_data(RankFiles& files) {
     files.full_bytes = 0;
 }
 
+// An ordinal is that of one attempt at one step, for good: others may name it.
+bool may_have(const Journal& journal, std::int64_t number, const RankStep& step) {
+    const std::uint32_t ordinal = step.files.difference;
+    if (ordinal == kNoBase || !journal.taken.contains(ordinal)) return true;
+    const auto had = journal.steps.find(number);
+    return had != journal.steps.end() && had->second.files.difference == ordinal && had->second.folder == step.folder;
+}
+
+void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
+    if (const std::uint32_t ordinal = step.files.difference; ordinal != kNoBase) {
+        journal.differences[ordinal] = step.folder + "/" + step.files.data;
+        journal.next_difference = std::max(journal.next_difference, ordinal + 1);
+        journal.taken.insert(ordinal);
+    }
+    journal.steps[number] = step;
+}
+
+void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file) {
+    journal.differences[ordinal] = file;
+    journal.next_difference = std::max(journal.next_difference, ordinal + 1);
+}
+
 // One line of a journal after its first.
 void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
     if (j.contains("step")) {
@@ -188,11 +223,8 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         RankStep step = step_from_json(j, rank);
         if (journal.steps.contains(number) && !j.value("replaces", false))
             throw bad("a step that is listed twice");
-        if (const std::uint32_t ordinal = step.files.difference; ordinal != kNoBase) {
-            journal.differences[ordinal] = step.folder + "/" + step.files.data;
-            journal.next_difference = std::max(journal.next_difference, ordinal + 1);
-        }
-        journal.steps[number] = std::move(step);
+        if (!may_have(journal, number, step)) throw bad("a difference that another step has, or had");
+        put_step(journal, number, step);
     } else if (j.contains("drop")) {
         if (journal.steps.erase(whole_number<std::int64_t>(j, "drop")) == 0)
             throw bad("drops a step that is not there");
@@ -203,21 +235,27 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
     } else if (j.contains("child")) {
         journal.children.push_back(j.at("child").get<std::string>());
     } else if (j.contains("moved")) {
+        const auto known = [&](const Json& number) {
+            const auto ordinal = number_of<std::uint32_t>(number, "a difference");
+            if (!journal.differences.contains(ordinal)) throw bad("moves a difference that is not there");
+            return ordinal;
+        };
         for (const Json& part : j.at("moved")) {
-            const auto file = part.at("file").get<std::string>();
-            if (const std::size_t cut = file.find('/');
-                cut == std::string::npos || cut == 0 || file.find('/', cut + 1) != std::string::npos ||
-                file.starts_with("..") || file.ends_with("/..") || file.back() == '/') {
-                throw bad("a difference that is not in the history");
-            }
-            for (const Json& ordinal : part.at("differences")) {
-                const auto number = ordinal.get<std::uint32_t>();
-                if (!journal.differences.contains(number)) throw bad("moves a difference that is not there");
-                journal.differences[number] = file;
-            }
+            const std::string file = difference_file(part);
+            for (const Json& number : part.at("differences"))
+                journal.differences[known(number)] = file;
         }
-        for (const Json& ordinal : j.at("gone"))
-            journal.differences.erase(ordinal.get<std::uint32_t>());
+        for (const Json& number : j.at("gone"))
+            journal.differences.erase(known(number));
+    } else if (j.contains("difference")) {
+        const auto ordinal = whole_number<std::uint32_t>(j, "difference");
+        if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) || journal.taken.contains(ordinal))
+            throw bad("a difference that cannot be");
+        put_difference(journal, ordinal, difference_file(j));
+    } else if (j.contains("reserved")) {
+        const auto end = whole_number<std::uint32_t>(j, "reserved");
+        if (end > kMostOrdinals) throw bad("more differences than a record can have");
+        journal.next_difference = std::max(journal.next_difference, end);
     } else if (j.contains("provenance")) {
         auto facts = provenance_from_json(j.at("provenance").dump());
         if (!facts) throw bad(facts.error().message);
@@ -794,19 +832,19 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
             if (had->second.files.data != commit.files.files.data && folder == commit.files.folder)
                 replaced.push_back(folder);
         }
+        if (!may_have(journal_, commit.step, commit.files)) {
+            return Error{ErrorCode::mismatch, path_ + ": step " + std::to_string(commit.step) + ": difference " +
+                                                  std::to_string(commit.files.files.difference) +
+                                                  " is there already, of another step"};
+        }
         const bool replaces = !folder.empty();
         if (replaces && folder != commit.files.folder) replaced.push_back(folder);
         folder = commit.files.folder;
         lines.push_back(step_line(commit, replaces));
     }
     TWR_CHECK(add(lines));
-    for (const Commit& commit : steps) {
-        journal_.steps[commit.step] = commit.files;
-        if (const std::uint32_t ordinal = commit.files.files.difference; ordinal != kNoBase) {
-            journal_.differences[ordinal] = commit.files.folder + "/" + commit.files.files.data;
-            journal_.next_difference = std::max(journal_.next_difference, ordinal + 1);
-        }
-    }
+    for (const Commit& commit : steps)
+        put_step(journal_, commit.step, commit.files);
     sure_ = true;
     for (const std::string& folder : replaced)
         static_cast<void>(remove_unnamed(folder));
@@ -869,6 +907,24 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
     sure_ = true;
     for (const std::string& folder : folders)
         static_cast<void>(remove_unnamed(folder));
+    return success();
+}
+
+Result<> HistoryWriter::add_difference(std::uint32_t ordinal, const std::string& file) {
+    TWR_CHECK(be_sure());
+    if (journal_.differences.contains(ordinal)) return success();
+    TWR_CHECK(add({"{\"difference\":" + std::to_string(ordinal) + ",\"file\":" + to_text(file) + "}"}));
+    put_difference(journal_, ordinal, file);
+    sure_ = true;
+    return success();
+}
+
+Result<> HistoryWriter::reserve_differences(std::uint32_t end) {
+    TWR_CHECK(be_sure());
+    if (end <= journal_.next_difference) return success();
+    TWR_CHECK(add({"{\"reserved\":" + std::to_string(end) + "}"}));
+    journal_.next_difference = end;
+    sure_ = true;
     return success();
 }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,7 +64,8 @@ struct Journal {
     // Of a record: where each difference is, or what is left of it, as a path in the history; also of steps that are not there
     // any more, as long as others may need them.
     std::map<std::uint32_t, std::string> differences;
-    std::uint32_t next_difference = 0;  // larger than any that there was
+    std::uint32_t next_difference = 0;  // larger than any that there was, or that is reserved
+    std::set<std::uint32_t> taken;      // that a step has, or had: never another one's
     std::vector<std::string> children;  // paths of records that are against this one
     bool torn = false;                  // the last line was incomplete: a crash while it was written
     std::uint64_t whole_bytes = 0;      // up to the end of its last whole line
@@ -153,6 +155,10 @@ class HistoryWriter {
         std::string file;  // path in the history
     };
     Result<> move_differences(std::span<const Moved> moved, std::span<const std::uint32_t> gone);
+    // A difference whose step is not there, and that others need; its file, whose folder and itself are synced.
+    Result<> add_difference(std::uint32_t ordinal, const std::string& file);
+    // Smaller ordinals than this one are given to who asked, and to nobody else.
+    Result<> reserve_differences(std::uint32_t end);
     Result<> add_child(const std::string& path);  // which is noted once
     // From the return on these steps, or their data, are not there any more; their files are removed as far as that goes. Of a
     // record the differences stay: others may need them.

@@ -134,7 +134,7 @@ class RankRecord {
         if (parent_ != nullptr) {
             const Journal theirs = parent_->journal();
             const auto same = theirs.steps.find(step);
-            if (same != theirs.steps.end() && same->second.files.difference < recorder_->next_ordinal())
+            if (same != theirs.steps.end() && same->second.files.difference < settings_.first_difference)
                 TWR_CHECK(recorder_->rebase(same->second.files.difference));
         }
         files.data = rank_name(files.rank) + ".twr";
@@ -268,6 +268,11 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
     settings.record = options.settings;
     if (!settings.keep_data) {
         return Error{ErrorCode::invalid_argument, source + ": has metadata only: there is nothing to pack"};
+    }
+    if (std::any_of(history.steps.begin(), history.steps.end(),
+                    [](const HistoryStep& step) { return step.ranks.front().metadata.empty(); })) {
+        return Error{ErrorCode::invalid_argument,
+                     source + ": has files of other programs: give them back, and pack these"};
     }
     if (absolute_path(source) == absolute_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};

@@ -16,28 +16,32 @@ Result<> RecordStore::load() {
     auto local = LocalHistory::read(path_);
     Journal journal;
     HistorySettings settings;
+    std::uint32_t ranks = 1;
+    std::string history;
     if (local) {
         if (local->rank != rank_) {
             return Error{ErrorCode::invalid_argument,
                          path_ + ": is the part of rank " + std::to_string(local->rank)};
         }
         settings = local->settings;
-        ranks_ = local->ranks;
-        history_ = local->history;
+        ranks = local->ranks;
+        history = local->history;
         journal = std::move(local->journal);
     } else {
-        TWR_TRY(settings, read_history_settings(path_, ranks_));
-        if (rank_ >= ranks_)
+        TWR_TRY(settings, read_history_settings(path_, ranks));
+        if (rank_ >= ranks)
             return Error{ErrorCode::not_found, path_ + ": has no rank " + std::to_string(rank_)};
-        TWR_TRY(journal, read_rank_journal(path_, rank_, ranks_));
+        TWR_TRY(journal, read_rank_journal(path_, rank_, ranks));
     }
     if (!settings.record) {
         return Error{ErrorCode::invalid_argument,
                      path_ + ": is no record: its data is kept as it was captured"};
     }
     const std::lock_guard guard(mutex_);
-    settings_ = *settings.record;
     journal_ = std::move(journal);
+    if (chain_ != nullptr) return success();  // once more: the rest stays, and is read without the mutex
+    settings_ = *settings.record;
+    history_ = std::move(history);
     return success();
 }
 
@@ -111,14 +115,27 @@ Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
                                            std::to_string(ordinal) + ", and it is needed"};
 }
 
-// Once more with the journal as it is now, if that is another one.
+// Of the journals that say where differences are: it grows with each line.
+std::uint64_t RecordStore::journal_bytes() const {
+    std::uint64_t bytes = next_tier_ != nullptr ? next_tier_->journal_bytes() : 0;
+    if (parent_ != nullptr) bytes += parent_->journal_bytes();
+    const std::lock_guard guard(mutex_);
+    return bytes + journal_.whole_bytes;
+}
+
+Result<> RecordStore::reload() {
+    if (next_tier_ != nullptr) TWR_CHECK(next_tier_->reload());
+    if (parent_ != nullptr) TWR_CHECK(parent_->reload());
+    return load();
+}
+
+// Once more with the journals as they are now, if they are others.
 template <class Work>
 auto RecordStore::again(Work work) -> decltype(work()) {
+    const std::uint64_t before = journal_bytes();
     auto done = work();
-    if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged))
-        return done;
-    const std::uint64_t before = journal().whole_bytes;
-    if (auto loaded = load(); !loaded || journal().whole_bytes == before) return done;
+    if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged)) return done;
+    if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
     chain_->forget();
     return work();
 }
@@ -172,6 +189,8 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
             return success();
         }
     }
+    if (parent == absolute_path(target))
+        return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
     TWR_TRY(const HistorySettings found, read_history_settings(parent, theirs));
     if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
     if (theirs != ranks) {

@@ -43,9 +43,10 @@ class RecordStore {
     Result<> load();
     template <class Work>
     auto again(Work work) -> decltype(work());
+    [[nodiscard]] std::uint64_t journal_bytes() const;
+    Result<> reload();
     std::string path_;
     std::uint32_t rank_ = 0;
-    std::uint32_t ranks_ = 1;
     RecordSettings settings_;
     std::string history_;  // of a node-local part
     std::shared_ptr<RecordStore> parent_;

@@ -17,6 +17,11 @@ constexpr std::uint32_t kMustMap = 256;
 constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
+// What cannot be read is not used; a record goes on without it.
+bool unreadable(const Error& error) {
+    return error.code == ErrorCode::damaged || error.code == ErrorCode::not_found || error.code == ErrorCode::io;
+}
+
 }  // namespace
 
 // Payload on its way to the writer, with the bases that may be used.
@@ -121,16 +126,17 @@ Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
     std::size_t first = ordinals.size();
     std::uint64_t entries = 0;
     while (first != 0) {
-        TWR_TRY(const auto file, chain_->open(ordinals[first - 1]));
-        entries += file->stored_chunks();
+        auto file = chain_->open(ordinals[first - 1]);
+        if (!file && !unreadable(file.error())) return std::move(file).error();
+        if (file) entries += (*file)->stored_chunks();
         if (options_.table_bytes != 0 && entries * 56 > options_.table_bytes) break;
         --first;
     }
     std::vector<std::byte> buffer;
-    for (const std::uint32_t ordinal : ordinals.subspan(first)) {
+    const auto learn_one = [&](std::uint32_t ordinal) -> Result<> {
         TWR_TRY(const auto file, chain_->open(ordinal));
         const Difference& difference = file->difference();
-        if (difference.chunk_bytes != chunk) continue;
+        if (difference.chunk_bytes != chunk) return success();
         std::vector<Difference::Kept> parts = difference.kept;
         std::erase_if(parts, [&](const Difference::Kept& part) { return part.ordinal != ordinal; });
         if (!difference.partial()) parts = {{ordinal, 0, difference.payload_chunks}};
@@ -143,23 +149,35 @@ Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
                 TWR_CHECK(deduplicator_->learn(location(ordinal, part.first + done), buffer));
             }
         }
+        return success();
+    };
+    for (const std::uint32_t ordinal : ordinals.subspan(first)) {
+        if (auto learnt = learn_one(ordinal); !learnt && !unreadable(learnt.error())) return learnt;
     }
+    chain_->forget();  // many files are open
     return success();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
 }
 
 Result<> Recorder::rebase(std::uint32_t ordinal) try {
-    TWR_TRY(const StepMap map, chain_->map(ordinal));
-    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
+    StepMap map;
     std::vector<std::vector<std::byte>> bytes;
     std::vector<ImageSegment> image;
-    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
-        const RecordSegment& segment = map.directory.segments[s];
-        bytes.emplace_back(segment.bytes);
-        TWR_CHECK(chain_->read_segment(map, s, bytes.back()));
-        image.push_back({segment.name, bytes.back().data(), segment.bytes, std::nullopt, DType::u8});
-    }
+    std::vector<std::uint32_t> behind;
+    const auto read = [&]() -> Result<> {
+        TWR_TRY(map, chain_->map(ordinal));
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            const RecordSegment& segment = map.directory.segments[s];
+            bytes.emplace_back(segment.bytes);
+            TWR_CHECK(chain_->read_segment(map, s, bytes.back()));
+            image.push_back({segment.name, bytes.back().data(), segment.bytes, std::nullopt, DType::u8});
+        }
+        TWR_TRY(behind, chain_->bases(ordinal));
+        return success();
+    };
+    if (auto done = read(); !done) return unreadable(done.error()) ? success() : std::move(done);
+    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
     DeviceMemory on_device;
     if (options_.device != kHostMemory) {
         const DeviceRuntime* runtime = device_runtime();
@@ -186,7 +204,6 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
         }
     }
     TWR_CHECK(deduplicator_->rebase(ordinal, image, where));
-    TWR_TRY(const auto behind, chain_->bases(ordinal));
     steps_since_map_ = static_cast<std::uint32_t>(behind.size()) - 1;
     return success();
 } catch (const std::bad_alloc&) {

@@ -34,9 +34,11 @@ class Recorder {
                                                     RecordChain::Locate locate, std::uint32_t first_ordinal);
     ~Recorder();
 
-    // Payload of earlier differences, for copies: the newest as far as the table's limit goes. ordinals: ascending.
+    // Payload of earlier differences, for copies: the newest as far as the table's limit goes, and as far as they can be read.
+    // ordinals: ascending.
     Result<> learn(std::span<const std::uint32_t> ordinals);
-    // The next step is told by what differs from this earlier one, which is read for it.
+    // The next step is told by what differs from this earlier one, which is read for it; if it cannot be read, as if this had
+    // not been called.
     Result<> rebase(std::uint32_t ordinal);
 
     struct Recorded {

@@ -12,6 +12,7 @@
 #include "compare/build.hpp"
 #include "compare/tuning.hpp"
 #include "metadata/metadata.hpp"
+#include "restore/device_restore.hpp"
 
 namespace twinrun {
 
@@ -45,8 +46,8 @@ Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t item
 using ReadField =
     std::function<Result<>(const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to)>;
 
-Result<> restore_field(MetadataFile& metadata, const std::string& path, const ReadField& read,
-                       const CapturedField& field) {
+// Number of the stored field that fits this array. Errors: there is none; its data was not kept.
+Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& field) {
     const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
     const auto number = metadata.find(field.name);
     if (!number) return Error{ErrorCode::not_found, where("not in this step")};
@@ -57,14 +58,21 @@ Result<> restore_field(MetadataFile& metadata, const std::string& path, const Re
     }
     if (field.device && !field.device->dense())
         return Error{ErrorCode::unsupported, where("an array on a device must be dense to be restored")};
-    if (stored.items() == 0) return success();
-    if (stored.extents.size() != 1 || stored.place(Section::data_sums).length == 0) {
+    if (stored.items() != 0 && (stored.extents.size() != 1 || stored.place(Section::data_sums).length == 0)) {
         return Error{ErrorCode::not_found, where("its data was not kept")};
     }
+    return *number;
+}
+
+Result<> restore_field(MetadataFile& metadata, const std::string& path, const ReadField& read,
+                       const CapturedField& field) {
+    TWR_TRY(const std::size_t number, stored_for(metadata, field));
+    const FieldMetadata& stored = metadata.directory().fields[number];
+    if (stored.items() == 0) return success();
     const FieldSlices slices(stored);
     const std::size_t item = item_bytes(stored.dtype);
     std::vector<std::uint64_t> sums(slices.slices());
-    TWR_CHECK(metadata.read(*number, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+    TWR_CHECK(metadata.read(number, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
     std::vector<std::byte> buffer(std::min<std::uint64_t>(kSliceBytes, stored.data_bytes()));
     for (std::uint64_t s = 0; s < slices.slices(); ++s) {
         const auto part = std::span(buffer).first(slices.items(s) * item);
@@ -96,8 +104,22 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
             return store->read(map, static_cast<std::size_t>(segment - map.directory.segments.data()), offset,
                                to);
         };
-        for (const CapturedField& field : fields)
-            TWR_CHECK(restore_field(*metadata, name, read, field));
+        for (const CapturedField& field : fields) {
+            const RecordSegment* segment = map.find(field.name);
+            if (!field.device || segment == nullptr) {
+                TWR_CHECK(restore_field(*metadata, name, read, field));
+                continue;
+            }
+            TWR_TRY(const std::size_t number, stored_for(*metadata, field));
+            if (metadata->directory().fields[number].data_bytes() != segment->bytes)
+                return Error{ErrorCode::damaged,
+                             name + ": damaged: field '" + field.name + "' has another size"};
+            // What is there once goes to the device once.
+            TWR_CHECK(read_segment_to_device(
+                store->chain(), map, static_cast<std::size_t>(segment - map.directory.segments.data()),
+                field.device->device, static_cast<std::byte*>(const_cast<void*>(field.device->data)),
+                field.device->stream));
+        }
         return success();
     }
     TWR_TRY(const auto data,

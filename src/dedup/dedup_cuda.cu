@@ -61,6 +61,19 @@ __device__ inline std::uint32_t shuffle_from(std::uint32_t value, int lane) {
     return __shfl_sync(kAll, value, lane, 32);
 #endif
 }
+__device__ inline std::uint64_t shuffle_wide(std::uint64_t value, int lane) {
+    return static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(value), lane)) |
+           static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(value >> 32), lane)) << 32;
+}
+// From the lane before.
+template <class T>
+__device__ inline T shuffle_up(T value) {
+#if defined(__HIPCC__)
+    return __shfl_up(value, 1, 32);
+#else
+    return __shfl_up_sync(kAll, value, 1, 32);
+#endif
+}
 __device__ inline void warp_sync() {
 #if defined(__HIPCC__)
     __threadfence_block();
@@ -108,53 +121,52 @@ __device__ inline void stage_wait() {
 
 // ---- bytes of any alignment ----
 
+__device__ inline uint4 as_uint4(std::uint64_t x, std::uint64_t y) {
+    return make_uint4(static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32),
+                      static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(y >> 32));
+}
+// 16 bytes of a and b one behind the other, from byte `skew` on: 1 to 15.
+__device__ inline uint4 joined(const uint4& a, const uint4& b, unsigned skew) {
+    const std::uint64_t words[4] = {
+        a.x | static_cast<std::uint64_t>(a.y) << 32, a.z | static_cast<std::uint64_t>(a.w) << 32,
+        b.x | static_cast<std::uint64_t>(b.y) << 32, b.z | static_cast<std::uint64_t>(b.w) << 32};
+    const unsigned shift = skew % 8 * 8;
+    const std::uint64_t w0 = skew < 8 ? words[0] : words[1];
+    const std::uint64_t w1 = skew < 8 ? words[1] : words[2];
+    const std::uint64_t w2 = skew < 8 ? words[2] : words[3];
+    return shift == 0 ? as_uint4(w0, w1)
+                      : as_uint4(w0 >> shift | w1 << (64 - shift), w1 >> shift | w2 << (64 - shift));
+}
 // 16 bytes from `at` on, zeros from `end` on. Nothing outside [begin, end) is read.
 __device__ __noinline__ uint4 load_edge(const std::byte* at, const std::byte* begin, const std::byte* end) {
     const auto skew = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(at) % 16);
     const std::byte* const low = at - skew;
-    if (skew != 0 && low >= begin && low + 32 <= end) {
-        const ulonglong2 a = *reinterpret_cast<const ulonglong2*>(low);
-        const ulonglong2 b = *reinterpret_cast<const ulonglong2*>(low + 16);
-        const unsigned shift = skew % 8 * 8;
-        const std::uint64_t w0 = skew < 8 ? a.x : a.y;
-        const std::uint64_t w1 = skew < 8 ? a.y : b.x;
-        const std::uint64_t w2 = skew < 8 ? b.x : b.y;
-        const std::uint64_t x = shift == 0 ? w0 : w0 >> shift | w1 << (64 - shift);
-        const std::uint64_t y = shift == 0 ? w1 : w1 >> shift | w2 << (64 - shift);
-        return make_uint4(static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32),
-                          static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(y >> 32));
+    if (skew != 0 && low >= begin && low + 32 <= end)
+        return joined(*reinterpret_cast<const uint4*>(low), *reinterpret_cast<const uint4*>(low + 16), skew);
+    std::uint64_t x = 0;
+    std::uint64_t y = 0;
+#pragma unroll 1
+    for (int i = 0; i < 16 && at + i < end; ++i) {
+        const std::uint64_t byte = static_cast<std::uint8_t>(at[i]);
+        if (i < 8) {
+            x |= byte << (i * 8);
+        } else {
+            y |= byte << (i * 8 - 64);
+        }
     }
-    std::uint64_t words[2] = {0, 0};
-    for (int i = 0; i < 16 && at + i < end; ++i)
-        words[i / 8] |= static_cast<std::uint64_t>(static_cast<std::uint8_t>(at[i])) << (i % 8 * 8);
-    return make_uint4(static_cast<std::uint32_t>(words[0]), static_cast<std::uint32_t>(words[0] >> 32),
-                      static_cast<std::uint32_t>(words[1]), static_cast<std::uint32_t>(words[1] >> 32));
+    return as_uint4(x, y);
 }
 __device__ inline uint4 load_16(const std::byte* at, const std::byte* begin, const std::byte* end) {
     if (reinterpret_cast<std::uintptr_t>(at) % 16 == 0 && at + 16 <= end)
         return __ldcs(reinterpret_cast<const uint4*>(at));
     return load_edge(at, begin, end);
 }
-// The first `bytes` of these 16 to `at`.
-__device__ inline void store_16(std::byte* at, const uint4& value, std::uint64_t bytes) {
-    const auto address = reinterpret_cast<std::uintptr_t>(at);
-    if (bytes >= 16 && address % 16 == 0) {
-        __stcs(reinterpret_cast<uint4*>(at), value);
-    } else if (bytes >= 16 && address % 8 == 0) {
-        auto* const to = reinterpret_cast<uint2*>(at);
-        __stcs(to, make_uint2(value.x, value.y));
-        __stcs(to + 1, make_uint2(value.z, value.w));
-    } else if (bytes >= 16 && address % 4 == 0) {
-        auto* const to = reinterpret_cast<std::uint32_t*>(at);
-        __stcs(to, value.x);
-        __stcs(to + 1, value.y);
-        __stcs(to + 2, value.z);
-        __stcs(to + 3, value.w);
-    } else {
-        for (unsigned i = 0; i < 16 && i < bytes; ++i) {
-            const std::uint32_t word = i < 4 ? value.x : i < 8 ? value.y : i < 12 ? value.z : value.w;
-            at[i] = static_cast<std::byte>(word >> (i % 4 * 8));
-        }
+// Bytes [from, to) of these 16 to at + from and behind.
+__device__ __noinline__ void store_edge(std::byte* at, const uint4& value, unsigned from, unsigned to) {
+#pragma unroll 1
+    for (unsigned i = from; i < to; ++i) {
+        const std::uint32_t word = i < 4 ? value.x : i < 8 ? value.y : i < 12 ? value.z : value.w;
+        at[i] = static_cast<std::byte>(word >> (i % 4 * 8));
     }
 }
 
@@ -254,6 +266,7 @@ class PartCursor {
         if (group >= end_) {
             const std::uint32_t number = part_of_group(launch_.parts, launch_.part_count, group);
             part_ = launch_.parts[number];
+            if (launch_.words == nullptr) part_.with_base = 0;
             end_ = number + 1 == launch_.part_count ? kAll : launch_.parts[number + 1].group;
         }
         return part_;
@@ -280,18 +293,20 @@ __device__ inline void stage(const DeviceDedupPart& part, std::uint32_t group, i
     const std::uint64_t there = part.bytes - offset;
     constexpr std::uint64_t kGroupBytes = std::uint64_t{Shape::kGroup} * ChunkBytes;
     const bool whole = there >= kGroupBytes && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+    const auto at = [&](std::uint32_t i) {
+        if (ChunkBytes <= 128) return std::uint64_t{i} * 16;
+        return std::uint64_t{i / 8} * ChunkBytes + static_cast<unsigned>(step) * 128U + i % 8 * 16;
+    };
+    if (whole) {
 #pragma unroll
-    for (std::uint32_t k = 0; k < 8; ++k) {
-        const std::uint32_t i = k * 32 + lane;
-        const std::uint64_t at = ChunkBytes <= 128 ? std::uint64_t{i} * 16
-                                                   : std::uint64_t{i / 8} * ChunkBytes +
-                                                         static_cast<unsigned>(step) * 128U + i % 8 * 16;
-        std::byte* const place = to + place_of(i) * 16;
-        if (whole) {
-            stage_16(place, data + at, policy);
-        } else {
-            *reinterpret_cast<uint4*>(place) =
-                at < there ? load_16(data + at, part.data, part.data + part.bytes) : make_uint4(0, 0, 0, 0);
+        for (std::uint32_t i = lane; i < 256; i += 32)
+            stage_16(to + place_of(i) * 16, data + at(i), policy);
+    } else {
+#pragma unroll 1
+        for (std::uint32_t i = lane; i < 256; i += 32) {
+            *reinterpret_cast<uint4*>(to + place_of(i) * 16) =
+                at(i) < there ? load_16(data + at(i), part.data, part.data + part.bytes)
+                              : make_uint4(0, 0, 0, 0);
         }
     }
     if (step != Shape::kSteps - 1 || first >= part.with_base) return;
@@ -350,7 +365,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
         }
         stage_commit();
     };
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kStages - 1; ++s)
         ask();
 
@@ -439,7 +454,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
 // ---- hashes of larger chunks: a warp a chunk, for 512 MiB of 4 KiB are too few warps of 32 chunks to fill a device ----
 
 // Lane 4 s + q has piece q of stripes s and s + 8 of each block of 1024 bytes.
-__global__ void __launch_bounds__(kSimpleThreads)
+__global__ void __launch_bounds__(kSimpleThreads, 2)
     hash_large(const __grid_constant__ HashLaunch launch, std::uint32_t chunks) {
     const std::uint32_t lane = threadIdx.x % 32;
     const std::uint32_t q = lane % 4;
@@ -473,6 +488,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
             part = launch.parts == nullptr
                        ? launch.one
                        : launch.parts[part_of_chunk(launch.parts, launch.part_count, chunk)];
+            if (launch.words == nullptr) part.with_base = 0;
             part_begin = part.first;
             part_end = part.first + part.chunks;
         }
@@ -791,8 +807,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
         if (stay == 0) continue;
         std::uint64_t to = 0;
         if (lane == 0) to = atomicAdd(count, static_cast<Word>(__popc(stay)));
-        to = static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(to), 0)) |
-             static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(to >> 32), 0)) << 32;
+        to = shuffle_wide(to, 0);
         if ((stay >> lane & 1) != 0)
             taken[to + static_cast<unsigned>(__popc(stay & ((1U << lane) - 1)))] = slot;
     }
@@ -1136,11 +1151,17 @@ __global__ void __launch_bounds__(kSimpleThreads)
 constexpr std::uint64_t kScatterTile = 512;  // pieces: 8 KiB a warp
 
 // A warp a tile of what all runs give. It finds the runs at its ends, and lanes look between those only.
+//
+// Shifted: the segment is not aligned to 16 bytes. A lane then writes the 16 bytes that begin within the piece before its own,
+// if that goes right before it; the first and last bytes of a stretch are written one by one.
+template <bool Shifted>
 __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter what, std::uint32_t shift) {
     const std::uint32_t lane = threadIdx.x % 32;
     const std::uint64_t pieces = what.chunks << shift;
     const std::uint64_t warps = std::uint64_t{gridDim.x} * (kSimpleThreads / 32);
     const std::uint64_t last_piece = (1ULL << shift) - 1;
+    const std::byte* const stop = what.to + what.bytes;
+    const auto skew = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(what.to) % 16);
     for (std::uint64_t tile = blockIdx.x * std::uint64_t{kSimpleThreads / 32} + threadIdx.x / 32;
          tile * kScatterTile < pieces; tile += warps) {
         const std::uint64_t begin = tile * kScatterTile;
@@ -1151,12 +1172,15 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
         const std::uint64_t low = lane % 2 == 0 ? found : other;
         const std::uint64_t high = lane % 2 == 0 ? other : found;
         DeviceScatterRun run = what.runs[low];
-        for (std::uint64_t i = begin + lane; i < end; i += kCopyLoads * 32) {
+        uint4 carried =
+            make_uint4(0, 0, 0, 0);  // the last lane's piece of the round before, and the end of it
+        std::uint64_t carried_to = 0;
+        for (std::uint64_t i = begin; i < end; i += kCopyLoads * 32) {
             uint4 values[kCopyLoads];
             std::byte* to[kCopyLoads];
 #pragma unroll
             for (int k = 0; k < kCopyLoads; ++k) {
-                const std::uint64_t at = i + static_cast<unsigned>(k) * 32U;
+                const std::uint64_t at = i + static_cast<unsigned>(k) * 32U + lane;
                 to[k] = nullptr;
                 if (at >= end) continue;
                 const std::uint64_t chunk = at >> shift;
@@ -1168,15 +1192,55 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
                 const std::uint64_t piece = at & last_piece;
                 const std::uint64_t from = (run.source + (run.repeat != 0 ? 0 : number)) << shift;
                 values[k] = __ldcs(reinterpret_cast<const uint4*>(what.payload) + from + piece);
-                to[k] = what.to + (((run.begin + number) << shift) + piece) * 16;
+                std::byte* const place = what.to + (((run.begin + number) << shift) + piece) * 16;
+                if (place < stop) to[k] = place;
             }
 #pragma unroll
             for (int k = 0; k < kCopyLoads; ++k) {
-                if (to[k] == nullptr) continue;
-                const std::byte* const stop = what.to + what.bytes;
-                if (to[k] < stop) store_16(to[k], values[k], static_cast<std::uint64_t>(stop - to[k]));
+                const bool whole = to[k] != nullptr && to[k] + 16 <= stop;
+                if constexpr (!Shifted) {
+                    if (whole) {
+                        __stcs(reinterpret_cast<uint4*>(to[k]), values[k]);
+                    } else if (to[k] != nullptr) {
+                        store_edge(to[k], values[k], 0, static_cast<unsigned>(stop - to[k]));
+                    }
+                } else {
+                    const std::uint64_t place = reinterpret_cast<std::uintptr_t>(to[k]);
+                    const std::uint64_t my_end = whole ? place + 16 : 0;
+                    uint4 before;
+                    before.x = shuffle_up(values[k].x);
+                    before.y = shuffle_up(values[k].y);
+                    before.z = shuffle_up(values[k].z);
+                    before.w = shuffle_up(values[k].w);
+                    std::uint64_t before_end = shuffle_up(my_end);
+                    if (lane == 0) {
+                        before = carried;
+                        before_end = carried_to;
+                    }
+                    const bool follows = whole && before_end == place;
+                    const unsigned all = ballot(follows);
+                    if (follows) {
+                        __stcs(reinterpret_cast<uint4*>(to[k] - skew), joined(before, values[k], 16 - skew));
+                    } else {
+                        // What was carried ends here.
+                        if (lane == 0 && carried_to != 0)
+                            store_edge(reinterpret_cast<std::byte*>(carried_to) - 16, carried, 16 - skew, 16);
+                        if (to[k] != nullptr)
+                            store_edge(to[k], values[k], 0,
+                                       whole ? 16 - skew : static_cast<unsigned>(stop - to[k]));
+                    }
+                    if (lane != 31 && whole && (all >> (lane + 1) & 1) == 0)
+                        store_edge(to[k], values[k], 16 - skew, 16);
+                    carried.x = shuffle_from(values[k].x, 31);
+                    carried.y = shuffle_from(values[k].y, 31);
+                    carried.z = shuffle_from(values[k].z, 31);
+                    carried.w = shuffle_from(values[k].w, 31);
+                    carried_to = shuffle_wide(my_end, 31);
+                }
             }
         }
+        if (Shifted && lane == 0 && carried_to != 0)
+            store_edge(reinterpret_cast<std::byte*>(carried_to) - 16, carried, 16 - skew, 16);
     }
 }
 
@@ -1485,8 +1549,12 @@ DeviceStatus scatter(int device, const DeviceScatter& what, StreamHandle stream)
     TWR_GPU_CURRENT(device);
     const std::uint32_t shift = piece_shift(what.chunk_bytes);
     const std::uint64_t tiles = ((what.chunks << shift) + kScatterTile - 1) / kScatterTile;
-    scatter_runs<<<grid_for(tiles, kSimpleThreads / 32, 8 * kCopyBlocks), kSimpleThreads, 0,
-                   gpu_stream(stream)>>>(what, shift);
+    const unsigned grid = grid_for(tiles, kSimpleThreads / 32, 8 * kCopyBlocks);
+    if (reinterpret_cast<std::uintptr_t>(what.to) % 16 == 0) {
+        scatter_runs<false><<<grid, kSimpleThreads, 0, gpu_stream(stream)>>>(what, shift);
+    } else {
+        scatter_runs<true><<<grid, kSimpleThreads, 0, gpu_stream(stream)>>>(what, shift);
+    }
     TWR_GPU_LAUNCHED("scattering of payload");
     return {};
 }

@@ -433,7 +433,7 @@ class DeviceDeduplicator final : public Deduplicator {
         for (const Slice& slice : slices_)
             words = std::max<std::uint64_t>(
                 words, std::uint64_t{slice.groups} * (dedup_group_chunks(options_.chunk_bytes) / 32));
-        scan_scratch_ = aligned(kernels_.scan_scratch(device_, words + 1));
+        scan_scratch_ = aligned(scan_bytes(words + 1));
         const std::size_t bytes = 2 * aligned((words + 1) * sizeof(std::uint32_t)) + scan_scratch_;
         for (std::size_t b = 0; b < std::min<std::size_t>(2, slices_.size()); ++b)
             TWR_CHECK(marks_[b].reserve(device_, bytes));
@@ -548,6 +548,15 @@ class DeviceDeduplicator final : public Deduplicator {
 
     // ---- memory for what changed in a slice ----
 
+    // Scratch memory of scans over so many items, at the least. To ask the library takes longer than a small kernel does.
+    std::size_t scan_bytes(std::uint64_t items) {
+        if (items > scan_items_) {
+            scan_items_ = std::bit_ceil(items);
+            scan_scratch_bytes_ = kernels_.scan_scratch(device_, scan_items_);
+        }
+        return scan_scratch_bytes_;
+    }
+
     // Where it lies. memory: null only to learn how much it is.
     std::size_t place_work(std::uint64_t count, std::byte* memory) {
         std::size_t end = 0;
@@ -564,7 +573,7 @@ class DeviceDeduplicator final : public Deduplicator {
         place(places_, looks_up() ? count : 0);
         place(fresh_, looks_up() ? count : 0);
         place(levels_, options_.method == RecordMethod::tree ? count : 0);
-        scratch_bytes_ = kernels_.scan_scratch(device_, count);
+        scratch_bytes_ = scan_bytes(count);
         place(scratch_, scratch_bytes_);
         return end;
     }
@@ -897,6 +906,8 @@ class DeviceDeduplicator final : public Deduplicator {
     std::vector<Slice> slices_;
     std::array<DeviceMemory, 2> marks_;
     std::uint64_t most_words_ = 0;
+    std::uint64_t scan_items_ = 0;
+    std::size_t scan_scratch_bytes_ = 0;
     std::size_t scan_scratch_ = 0;
     DeviceMemory work_;
     std::uint32_t* changed_ = nullptr;

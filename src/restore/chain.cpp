@@ -30,24 +30,58 @@ struct Gap {
 // What of `gaps` the runs have goes to `found`, as runs of the image wanted; the rest stays. Both ascend by place.
 void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
     std::vector<Gap> left;
+    auto run = runs.begin();
+    const auto ends_before = [](const Run& r, std::uint64_t place) { return r.begin + r.count <= place; };
     for (const Gap& gap : gaps) {
         std::uint64_t at = gap.at;
         const std::uint64_t end = gap.at + gap.count;
-        auto run = std::upper_bound(runs.begin(), runs.end(), at,
-                                    [](std::uint64_t place, const Run& r) { return place < r.begin; });
-        if (run != runs.begin() && std::prev(run)->begin + std::prev(run)->count > at) --run;
+        // The next run that reaches here: near as a rule, and far where gaps are few.
+        if (run != runs.end() && ends_before(*run, at)) {
+            std::ptrdiff_t step = 1;
+            while (runs.end() - run > step && ends_before(run[step], at)) {
+                run += step;
+                step *= 2;
+            }
+            run = std::lower_bound(run, run + std::min(step, runs.end() - run), at, ends_before);
+            while (run != runs.end() && ends_before(*run, at))
+                ++run;
+        }
+        auto here = run;
         while (at < end) {
-            const std::uint64_t begin = run == runs.end() ? end : std::min(end, std::max(at, run->begin));
+            const std::uint64_t begin = here == runs.end() ? end : std::min(end, std::max(at, here->begin));
             if (begin > at) left.push_back({gap.begin + (at - gap.at), begin - at, at});
             if (begin == end) break;
-            const std::uint64_t stop = std::min(end, run->begin + run->count);
-            const Location source = run->repeat ? run->source : run->source + (begin - run->begin);
-            found.push_back({gap.begin + (begin - gap.at), stop - begin, source, run->repeat});
+            const std::uint64_t stop = std::min(end, here->begin + here->count);
+            const Location source = here->repeat ? here->source : here->source + (begin - here->begin);
+            found.push_back({gap.begin + (begin - gap.at), stop - begin, source, here->repeat});
             at = stop;
-            ++run;
+            if (stop == here->begin + here->count) ++here;
         }
+        run = here;
     }
     gaps = std::move(left);
+}
+
+bool by_place(const Run& a, const Run& b) { return a.begin < b.begin; }
+
+// One ascending list of several behind each other: levels has where each begins, and the end.
+std::vector<Run> merged(std::vector<Run> all, std::vector<std::size_t> levels) {
+    std::vector<Run> next(all.size());
+    while (levels.size() > 2) {
+        std::vector<std::size_t> fewer = {0};
+        for (std::size_t l = 0; l + 1 < levels.size(); l += 2) {
+            const auto at = [&](std::size_t i) {
+                return all.begin() + static_cast<std::ptrdiff_t>(levels[i]);
+            };
+            const std::size_t end = std::min(l + 2, levels.size() - 1);
+            std::merge(at(l), at(l + 1), at(l + 1), at(end),
+                       next.begin() + static_cast<std::ptrdiff_t>(levels[l]), by_place);
+            fewer.push_back(levels[end]);
+        }
+        std::swap(all, next);
+        levels = std::move(fewer);
+    }
+    return all;
 }
 
 // From places in an image to those of the same chunks in its base's image.
@@ -103,10 +137,9 @@ struct RecordChain::Wanted {
     bool repeat;
 };
 
-// Of one block: chunks [first, first + count) of it.
+// Of one block: chunks [first, first + count) of it; or its chunk `first`, `count` times.
 struct RecordChain::Part {
-    const DifferenceFile* file;
-    std::size_t block;
+    std::size_t block;  // among those of all files that are needed
     std::uint64_t first;
     std::uint64_t count;
     std::uint64_t to;
@@ -160,7 +193,15 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
     std::vector<Gap> gaps;
     const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
     if (chunks != 0) gaps.push_back({0, chunks, 0});
-    fill(gaps, runs, found);
+    // What each difference has ascends: merging is then less work than sorting.
+    std::vector<std::size_t> levels = {0};
+    const auto take = [&](const std::vector<Run>& of) {
+        fill(gaps, of, found);
+        const auto level = found.begin() + static_cast<std::ptrdiff_t>(levels.back());
+        if (!std::is_sorted(level, found.end(), by_place)) std::sort(level, found.end(), by_place);
+        if (found.size() != levels.back()) levels.push_back(found.size());
+    };
+    take(runs);
     RecordDirectory from = directory;
     while (!gaps.empty()) {
         if (base == kNoBase) return Error{ErrorCode::damaged, "chunks that no difference has"};
@@ -175,11 +216,11 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
                          file->path() + ": has chunks of another size than what is based on it"};
         if (auto moved = to_base(gaps, from, difference.directory, chunk_bytes); !moved)
             return std::move(moved).error().at(file->path());
-        fill(gaps, difference.runs, found);
+        take(difference.runs);
         from = difference.directory;
         base = difference.base;
     }
-    std::sort(found.begin(), found.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    found = merged(std::move(found), std::move(levels));
     // Neighbours that go on become one again; not those of the newest difference, whose payload is told from its copies.
     std::uint32_t newest = 0;
     for (const Run& run : runs)
@@ -231,83 +272,102 @@ Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
 }
 
-// One pass over the blocks that hold what is wanted. What they were XORed with is wanted next.
-Result<> RecordChain::fetch_once(std::vector<Wanted>& wanted, std::vector<Wanted>& next,
-                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
-    std::vector<std::shared_ptr<DifferenceFile>> held;
-    std::vector<Part> parts;
-    std::sort(wanted.begin(), wanted.end(),
-              [](const Wanted& a, const Wanted& b) { return a.source < b.source; });
-    DifferenceFile* file = nullptr;
-    std::uint32_t file_ordinal = kNoBase;
-    for (const Wanted& want : wanted) {
-        if (file == nullptr || ordinal_of(want.source) != file_ordinal) {
-            file_ordinal = ordinal_of(want.source);
-            TWR_TRY(held.emplace_back(), open(file_ordinal));
-            file = held.back().get();
-            if (file->difference().chunk_bytes != chunk_bytes)
-                return Error{ErrorCode::damaged,
-                             file->path() + ": has chunks of another size than what copies from it"};
+// What chunks [position, position + count) of a payload were XORed with is wanted at the same places; with repeat, what the one
+// chunk was, `times` times.
+void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
+                            std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next) {
+    const auto& bases = difference.bases;
+    auto run = std::upper_bound(bases.begin(), bases.end(), position,
+                                [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
+    if (run != bases.begin() && std::prev(run)->begin + std::prev(run)->count > position) --run;
+    for (std::uint64_t at = position; run != bases.end() && run->begin < position + count; ++run) {
+        at = std::max(at, run->begin);
+        const std::uint64_t stop = std::min(position + count, run->begin + run->count);
+        const Location source = run->repeat ? run->source : run->source + (at - run->begin);
+        if (repeat) {
+            next.push_back({source, times, to, true});
+        } else {
+            next.push_back({source, stop - at, to + (at - position), run->repeat});
         }
-        const Difference& difference = file->difference();
+        at = stop;
+    }
+}
+
+// One pass over the blocks that hold what is wanted. What they were XORed with is wanted next.
+Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
+    // Blocks of all files that are needed, numbered one after another.
+    struct Opened {
+        std::shared_ptr<DifferenceFile> file;
+        std::size_t first_block;
+    };
+    std::vector<Opened> files;
+    std::unordered_map<std::uint32_t, std::size_t> by_ordinal;
+    std::size_t blocks = 0;
+    std::vector<Part> parts;
+    parts.reserve(wanted.size());
+    std::size_t current = 0;
+    std::uint32_t current_ordinal = kNoBase;
+    for (const Wanted& want : wanted) {
+        if (ordinal_of(want.source) != current_ordinal) {
+            current_ordinal = ordinal_of(want.source);
+            const auto known = by_ordinal.find(current_ordinal);
+            if (known != by_ordinal.end()) {
+                current = known->second;
+            } else {
+                TWR_TRY(auto file, open(current_ordinal));
+                if (file->difference().chunk_bytes != chunk_bytes) {
+                    return Error{ErrorCode::damaged,
+                                 file->path() + ": has chunks of another size than what copies from it"};
+                }
+                current = files.size();
+                by_ordinal.emplace(current_ordinal, current);
+                const std::size_t own = file->difference().blocks.size();
+                files.push_back({std::move(file), blocks});
+                blocks += own;
+            }
+        }
+        const DifferenceFile& file = *files[current].file;
+        const Difference& difference = file.difference();
         const std::uint64_t steps = want.repeat ? 1 : want.count;
         for (std::uint64_t done = 0; done < steps;) {
-            const auto position = file->position(want.source + done);
+            const auto position = file.position(want.source + done);
             if (!position) {
-                return Error{ErrorCode::damaged, file->path() + ": chunk " +
+                return Error{ErrorCode::damaged, file.path() + ": chunk " +
                                                      std::to_string(chunk_of(want.source) + done) +
-                                                     " of difference " + std::to_string(file_ordinal) +
+                                                     " of difference " + std::to_string(current_ordinal) +
                                                      " is not there, and is needed"};
             }
             const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
             const std::uint64_t first = *position % difference.block_chunks;
-            std::uint64_t count = std::min(steps - done, file->block_chunks(block) - first);
+            std::uint64_t count = std::min(steps - done, file.block_chunks(block) - first);
             if (difference.partial()) {  // neighbours in the file need not have been
                 std::uint64_t both = 1;
-                while (both < count && file->position(want.source + done + both) == *position + both)
+                while (both < count && file.position(want.source + done + both) == *position + both)
                     ++both;
                 count = both;
             }
-            parts.push_back(
-                {file, block, first, want.repeat ? want.count : count, want.to + done, want.repeat});
-            if (difference.blocks[block].xored) {
-                for (std::uint64_t i = 0; i < count;) {
-                    const std::uint64_t chunk = *position + i;
-                    const auto& bases = difference.bases;
-                    auto run = std::upper_bound(bases.begin(), bases.end(), chunk,
-                                                [](std::uint64_t c, const Run& r) { return c < r.begin; });
-                    const bool has =
-                        run != bases.begin() && std::prev(run)->begin + std::prev(run)->count > chunk;
-                    if (!has) {
-                        const std::uint64_t stop =
-                            run == bases.end() ? *position + count : std::min(*position + count, run->begin);
-                        i += stop - chunk;
-                        continue;
-                    }
-                    --run;
-                    const std::uint64_t both = std::min(count - i, run->begin + run->count - chunk);
-                    const Location source = run->repeat ? run->source : run->source + (chunk - run->begin);
-                    if (want.repeat) {
-                        next.push_back({source, want.count, want.to, true});
-                    } else {
-                        next.push_back({source, both, want.to + done + i, run->repeat});
-                    }
-                    i += both;
-                }
-            }
+            parts.push_back({files[current].first_block + block, first, want.repeat ? want.count : count,
+                             want.to + done, want.repeat});
+            if (difference.blocks[block].xored)
+                add_bases(difference, *position, count, want.repeat ? want.count : 1, want.repeat,
+                          want.to + done, next);
             done += count;
         }
     }
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-        if (a.file != b.file) return a.file < b.file;
-        return a.block != b.block ? a.block < b.block : a.first < b.first;
-    });
-    std::vector<std::size_t> groups;  // first part of each block
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-        if (p == 0 || parts[p].file != parts[p - 1].file || parts[p].block != parts[p - 1].block)
-            groups.push_back(p);
+    // By block, in the order in which they were wanted: a place for each, counted first.
+    std::vector<std::size_t> groups(blocks + 1);
+    for (const Part& part : parts)
+        ++groups[part.block + 1];
+    for (std::size_t b = 0; b < blocks; ++b)
+        groups[b + 1] += groups[b];
+    std::vector<Part> sorted(parts.size());
+    {
+        std::vector<std::size_t> at(groups.begin(), groups.end() - 1);
+        for (const Part& part : parts)
+            sorted[at[part.block]++] = part;
     }
-    groups.push_back(parts.size());
+    parts = std::move(sorted);
 
     std::atomic<std::size_t> next_group{0};
     std::mutex failure_mutex;
@@ -317,18 +377,23 @@ Result<> RecordChain::fetch_once(std::vector<Wanted>& wanted, std::vector<Wanted
         auto& scratch = workers_->scratch[static_cast<std::size_t>(worker)];
         auto& bytes = workers_->blocks[static_cast<std::size_t>(worker)];
         for (std::size_t g = next_group++; g + 1 < groups.size(); g = next_group++) {
+            if (groups[g] == groups[g + 1]) continue;
             const Part& head = parts[groups[g]];
-            const std::uint64_t size = head.file->block_chunks(head.block) * chunk_bytes;
+            const auto of = std::prev(
+                std::upper_bound(files.begin(), files.end(), g,
+                                 [](std::size_t block, const Opened& f) { return block < f.first_block; }));
+            const DifferenceFile& file = *of->file;
+            const std::size_t block = g - of->first_block;
+            const std::uint64_t size = file.block_chunks(block) * chunk_bytes;
             // A whole block that goes to one place, as it is, needs no place between.
             const bool straight = !mix && groups[g + 1] - groups[g] == 1 && !head.repeat && head.first == 0 &&
                                   head.count * chunk_bytes == size;
             if (straight) {
-                TWR_CHECK(head.file->read_block(head.block, compressor, scratch,
-                                                {to + head.to * chunk_bytes, size}));
+                TWR_CHECK(file.read_block(block, compressor, scratch, {to + head.to * chunk_bytes, size}));
                 continue;
             }
             if (bytes.size() < size) bytes.resize(size);
-            TWR_CHECK(head.file->read_block(head.block, compressor, scratch, std::span(bytes).first(size)));
+            TWR_CHECK(file.read_block(block, compressor, scratch, std::span(bytes).first(size)));
             for (std::size_t p = groups[g]; p < groups[g + 1]; ++p) {
                 const Part& part = parts[p];
                 for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
@@ -381,6 +446,21 @@ Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uin
         return Error{ErrorCode::internal, "a buffer of another size than its chunks"};
     if (count == 0) return success();
     return fetch({{first, count, 0, false}}, chunk_bytes, to.data());
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+}
+
+Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to) try {
+    std::vector<Wanted> wanted;
+    wanted.reserve(runs.size());
+    const std::uint64_t room = to.size() / chunk_bytes;
+    for (const Run& run : runs) {
+        if (run.begin > room || run.count > room - run.begin)
+            return Error{ErrorCode::internal, "a buffer that is too small for its chunks"};
+        if (run.count != 0) wanted.push_back({run.source, run.count, run.begin, run.repeat});
+    }
+    return fetch(std::move(wanted), chunk_bytes, to.data());
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
 }

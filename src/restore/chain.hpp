@@ -55,6 +55,8 @@ class RecordChain {
     // Payload chunks as they were before they were kept: to.size() is `count` chunks.
     Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
                           std::span<std::byte> to);
+    // The same of many: run.count chunks from run.source on, to chunk run.begin of `to`.
+    Result<> read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes, std::span<std::byte> to);
     // Differences that this step needs bytes of, with those that they were XORed with.
     Result<std::vector<std::uint32_t>> needs(const StepMap& map);
 
@@ -66,8 +68,10 @@ class RecordChain {
     struct Part;
     struct Workers;
     Result<> fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to);
-    Result<> fetch_once(std::vector<Wanted>& wanted, std::vector<Wanted>& next, std::uint32_t chunk_bytes,
-                        std::byte* to, bool mix);
+    Result<> fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+                        std::uint32_t chunk_bytes, std::byte* to, bool mix);
+    static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
+                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next);
     Locate locate_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command
 from twinrun_spec.record import Record
 
 import twinrun
-from commands import command
 from twinrun import RecordOptions
 
 METHODS = ("runs", "tree", "list", "basic", "full")

@@ -31,7 +31,8 @@ namespace twinrun::testing {
 
 using RecordBytes = std::vector<std::byte>;
 
-inline constexpr RecordMethod kAllMethods[] = {RecordMethod::full, RecordMethod::basic, RecordMethod::list, RecordMethod::tree, RecordMethod::runs};
+inline constexpr RecordMethod kAllMethods[] = {RecordMethod::full, RecordMethod::basic, RecordMethod::list,
+                                               RecordMethod::tree, RecordMethod::runs};
 
 class RecordFolder {
    public:
@@ -59,7 +60,8 @@ class RecordFolder {
 // Files that are not synced: most tests do not cut the power, and to sync thousands of small files takes longer than all else.
 class UnsyncedFileSystem final : public FileSystem {
    public:
-    Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t expected_bytes) override {
+    Result<std::unique_ptr<OutputFile>> create(const std::string& path,
+                                               std::uint64_t expected_bytes) override {
         TWR_TRY(auto file, inner_.create(path, expected_bytes));
         return std::unique_ptr<OutputFile>(std::make_unique<File>(std::move(file)));
     }
@@ -67,13 +69,19 @@ class UnsyncedFileSystem final : public FileSystem {
         TWR_TRY(auto file, inner_.open_append(path, size));
         return std::unique_ptr<OutputFile>(std::make_unique<File>(std::move(file)));
     }
-    Result<> rename(const std::string& from, const std::string& to) override { return inner_.rename(from, to); }
+    Result<> rename(const std::string& from, const std::string& to) override {
+        return inner_.rename(from, to);
+    }
     Result<> sync_folder(const std::string&) override { return success(); }
     Result<> make_folders(const std::string& path) override { return inner_.make_folders(path); }
     Result<> remove(const std::string& path) override { return inner_.remove(path); }
     Result<> remove_folder(const std::string& path) override { return inner_.remove_folder(path); }
-    Result<> remove_empty_folder(const std::string& path) override { return inner_.remove_empty_folder(path); }
-    Result<> truncate(const std::string& path, std::uint64_t size) override { return inner_.truncate(path, size); }
+    Result<> remove_empty_folder(const std::string& path) override {
+        return inner_.remove_empty_folder(path);
+    }
+    Result<> truncate(const std::string& path, std::uint64_t size) override {
+        return inner_.truncate(path, size);
+    }
 
    private:
     class File final : public OutputFile {
@@ -149,10 +157,10 @@ inline void expect_same(const TestImage& got, const TestImage& wanted) {
     for (std::size_t s = 0; s < wanted.size(); ++s) {
         ASSERT_EQ(got[s].name, wanted[s].name);
         ASSERT_EQ(got[s].bytes.size(), wanted[s].bytes.size()) << wanted[s].name;
-        const auto [a, b] =
-            std::mismatch(got[s].bytes.begin(), got[s].bytes.end(), wanted[s].bytes.begin());
-        ASSERT_TRUE(a == got[s].bytes.end()) << "segment " << wanted[s].name << " differs from byte "
-                                             << b - wanted[s].bytes.begin() << " of " << wanted[s].bytes.size();
+        const auto [a, b] = std::mismatch(got[s].bytes.begin(), got[s].bytes.end(), wanted[s].bytes.begin());
+        ASSERT_TRUE(a == got[s].bytes.end())
+            << "segment " << wanted[s].name << " differs from byte " << b - wanted[s].bytes.begin() << " of "
+            << wanted[s].bytes.size();
     }
 }
 
@@ -165,7 +173,8 @@ class PlacedImage {
             buffers_.push_back(std::make_unique<std::byte[]>(size + segment.shift));
             std::byte* data = buffers_.back().get() + segment.shift;
             if (size != 0) std::memcpy(data, segment.bytes.data(), size);
-            segments_.push_back({segment.name, size != 0 ? data : nullptr, size, segment.bound, segment.dtype});
+            segments_.push_back(
+                {segment.name, size != 0 ? data : nullptr, size, segment.bound, segment.dtype});
         }
     }
     [[nodiscard]] std::span<const ImageSegment> segments() const { return segments_; }
@@ -281,7 +290,8 @@ class RandomHistory {
             case 1: {
                 const RecordBytes& from = now_[below(now_.size())].bytes;
                 if (from.empty()) break;
-                const std::uint64_t source = aligned ? below(from.size()) / chunk_ * chunk_ : below(from.size());
+                const std::uint64_t source =
+                    aligned ? below(from.size()) / chunk_ * chunk_ : below(from.size());
                 std::memmove(bytes.data() + at, from.data() + source,
                              std::min<std::uint64_t>(n, from.size() - source));
                 break;
@@ -339,8 +349,8 @@ class ModelRecord {
     }
 
     struct Step {
-        TestImage shape;               // names and sizes; no bytes
-        std::vector<Location> where;   // of each chunk
+        TestImage shape;              // names and sizes; no bytes
+        std::vector<Location> where;  // of each chunk
         RecordBytes payload;
         StepOutcome outcome;
         std::uint64_t entry_bytes = 0;
@@ -376,9 +386,10 @@ class ModelRecord {
                     ADD_FAILURE() << "chunk " << chunk << " is nowhere";
                     return {};
                 }
-                std::memcpy(segment.bytes.data() + at,
-                            steps_.at(ordinal_of(from)).payload.data() + chunk_of(from) * options_.chunk_bytes,
-                            std::min<std::size_t>(options_.chunk_bytes, segment.bytes.size() - at));
+                std::memcpy(
+                    segment.bytes.data() + at,
+                    steps_.at(ordinal_of(from)).payload.data() + chunk_of(from) * options_.chunk_bytes,
+                    std::min<std::size_t>(options_.chunk_bytes, segment.bytes.size() - at));
             }
         }
         return image;
@@ -411,7 +422,8 @@ class ModelRecord {
         std::vector<Location> base_at;
     };
 
-    void take(std::uint32_t ordinal, const TestImage& image, const StepOutcome& outcome, const RecordBytes& payload) {
+    void take(std::uint32_t ordinal, const TestImage& image, const StepOutcome& outcome,
+              const RecordBytes& payload) {
         const auto firsts = first_chunks(image, options_.chunk_bytes);
         Step& step = steps_[ordinal];
         step.outcome = outcome;
@@ -460,8 +472,9 @@ class ModelRecord {
         if (options_.hash_bits < 128 && !options_.verify) return;  // copies may be of other bytes
         const TestImage restored = restore(ordinal);
         for (std::size_t s = 0; s < image.size(); ++s) {
-            const std::uint64_t content =
-                outcome.method == RecordMethod::full ? 0 : content_of(restored[s].bytes, options_.chunk_bytes);
+            const std::uint64_t content = outcome.method == RecordMethod::full
+                                              ? 0
+                                              : content_of(restored[s].bytes, options_.chunk_bytes);
             EXPECT_EQ(outcome.content[s], content) << image[s].name;
         }
     }
@@ -516,8 +529,9 @@ class ModelRecord {
                                     chunk_of(wanted) * options_.chunk_bytes,
                                 bytes.size());
                 }
-                ASSERT_EQ(std::memcmp(bytes.data(), sink.base.data() + next * options_.chunk_bytes, bytes.size()),
-                          0);
+                ASSERT_EQ(
+                    std::memcmp(bytes.data(), sink.base.data() + next * options_.chunk_bytes, bytes.size()),
+                    0);
                 ++next;
             }
         }
@@ -580,8 +594,8 @@ class FolderRecord {
         directory.files = {{"a.bin", 0}, {"sub/b.bin", 5}};
         for (std::size_t s = 0; s < image.size(); ++s) {
             RecordFile& file = directory.files[s % 2];
-            directory.segments.push_back({image[s].name, static_cast<std::uint32_t>(s % 2), file.bytes,
-                                          image[s].bytes.size(), 0});
+            directory.segments.push_back(
+                {image[s].name, static_cast<std::uint32_t>(s % 2), file.bytes, image[s].bytes.size(), 0});
             file.bytes += image[s].bytes.size() + s * 3;
         }
         return directory;

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from ..recording import METHODS, PackedStep, RecordOptions, pack as pack_steps
+from ..recording import METHODS, PackedStep, RecordOptions
+from ..recording import pack as pack_steps
 from ..report.text import byte_size
 from .common import SIZE, THREADS, console
 

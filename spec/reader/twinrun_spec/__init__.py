@@ -1,4 +1,5 @@
-"""An independent reader of twinrun's formats, written from spec/digest.md and spec/metadata.md alone.
+"""An independent reader of twinrun's formats, written from spec/digest.md, spec/metadata.md and
+spec/record.md alone.
 
 Slow and plain on purpose: big integers, exact fractions, one element at a time.
 """

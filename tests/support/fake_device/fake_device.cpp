@@ -120,13 +120,13 @@ enum Function : std::uint8_t {
     kFunctions,
 };
 constexpr const char* kNames[kFunctions + 1] = {
-    "versions",    "count",         "describe",    "free_memory", "place_of",   "page_locked",
-    "allocate",    "allocate_host", "make_stream", "wait_stream", "make_event", "record",
-    "stream_wait", "wait_event",    "elapsed",     "copy",        "fill",       "gather",
-    "digest",      "sketch",        "build",       "walk",        "compare",    "find_changed",
-    "list_changed", "hash_content", "hash_chunks", "insert",      "count_by_use", "take_out",
-    "put_in",      "look_up",       "place_all",   "join",        "join_tree",  "consolidate",
-    "keep_base",   "move_base",     "scatter",     nullptr,
+    "versions",     "count",         "describe",    "free_memory", "place_of",     "page_locked",
+    "allocate",     "allocate_host", "make_stream", "wait_stream", "make_event",   "record",
+    "stream_wait",  "wait_event",    "elapsed",     "copy",        "fill",         "gather",
+    "digest",       "sketch",        "build",       "walk",        "compare",      "find_changed",
+    "list_changed", "hash_content",  "hash_chunks", "insert",      "count_by_use", "take_out",
+    "put_in",       "look_up",       "place_all",   "join",        "join_tree",    "consolidate",
+    "keep_base",    "move_base",     "scatter",     nullptr,
 };
 
 struct Fault {
@@ -906,12 +906,14 @@ void scan(Checker& checker, void* scratch, std::size_t bytes, std::uint64_t item
     if (checker.ok()) std::memset(scratch, 0xEE, bytes);
 }
 
-void check_parts(Checker& checker, const DeviceDedupPart* parts, std::uint32_t count, std::uint32_t chunk_bytes) {
+void check_parts(Checker& checker, const DeviceDedupPart* parts, std::uint32_t count,
+                 std::uint32_t chunk_bytes) {
     checker.memory(parts, count * sizeof *parts, 8, "its parts");
     for (std::uint32_t p = 0; checker.ok() && p < count; ++p) {
         checker.memory(parts[p].data, parts[p].bytes, 1, "a part's data");
-        checker.require(parts[p].chunks != 0 && (parts[p].bytes + chunk_bytes - 1) / chunk_bytes == parts[p].chunks,
-                        "a part", "has another number of chunks");
+        checker.require(
+            parts[p].chunks != 0 && (parts[p].bytes + chunk_bytes - 1) / chunk_bytes == parts[p].chunks,
+            "a part", "has another number of chunks");
     }
 }
 ChunkHash hash_of(const DeviceDedupPart& part, std::uint32_t i, std::uint32_t chunk_bytes) {
@@ -920,8 +922,8 @@ ChunkHash hash_of(const DeviceDedupPart& part, std::uint32_t i, std::uint32_t ch
     return bytes == chunk_bytes ? chunk_hash(part.data + at, chunk_bytes)
                                 : short_chunk_hash(part.data + at, bytes, chunk_bytes);
 }
-void copy_chunk(const DeviceDedupPart* parts, std::uint32_t count, std::uint32_t chunk, std::uint32_t chunk_bytes,
-                std::byte* to) {
+void copy_chunk(const DeviceDedupPart* parts, std::uint32_t count, std::uint32_t chunk,
+                std::uint32_t chunk_bytes, std::byte* to) {
     const DeviceDedupPart* part = parts;
     while (part + 1 != parts + count && part[1].first <= chunk)
         ++part;
@@ -951,7 +953,8 @@ void find_changed_now(int device, const DeviceDedupSlice& slice, bool content_al
     for (std::uint32_t p = 0; p < slice.part_count; ++p) {
         const DeviceDedupPart& part = slice.parts[p];
         checker.memory(slice.content + part.segment, 8, 8, "its content");
-        checker.require(part.first == chunks && part.group == groups, "a part", "is not where the one before it ends");
+        checker.require(part.first == chunks && part.group == groups, "a part",
+                        "is not where the one before it ends");
         if (!checker.ok()) return;
         for (std::uint32_t i = 0; i < part.chunks; ++i) {
             const ChunkHash hash = hash_of(part, i, slice.chunk_bytes);
@@ -990,21 +993,24 @@ DeviceStatus hash_content(int device, const DeviceDedupSlice& slice, StreamHandl
     return push(device, stream, [=] { find_changed_now(device, slice, true); });
 }
 
-DeviceStatus list_changed(int device, const DeviceDedupSlice& slice, std::uint32_t* changed, StreamHandle stream) {
+DeviceStatus list_changed(int device, const DeviceDedupSlice& slice, std::uint32_t* changed,
+                          StreamHandle stream) {
     FAKE_ENTER(kListChanged, device);
     return push(device, stream, [=] {
         Checker checker(device, "list_changed");
         check_parts(checker, slice.parts, slice.part_count, slice.chunk_bytes);
         checker.memory(slice.words, slice.words_of() * std::size_t{4}, 4, "its marks");
         checker.memory(slice.before, (slice.words_of() + 1) * std::size_t{4}, 4, "its counts");
-        if (checker.ok()) checker.memory(changed, slice.before[slice.words_of()] * std::size_t{4}, 4, "what changed");
+        if (checker.ok())
+            checker.memory(changed, slice.before[slice.words_of()] * std::size_t{4}, 4, "what changed");
         if (!checker.ok()) return;
         const std::uint32_t words_each = dedup_group_chunks(slice.chunk_bytes) / 32;
         std::uint32_t* to = changed;
         for (std::uint32_t p = 0; p < slice.part_count; ++p) {
             const DeviceDedupPart& part = slice.parts[p];
             for (std::uint32_t i = 0; i < part.chunks; ++i) {
-                if ((slice.words[part.group * words_each + i / 32] >> (i % 32) & 1) != 0) *to++ = part.first + i;
+                if ((slice.words[part.group * words_each + i / 32] >> (i % 32) & 1) != 0)
+                    *to++ = part.first + i;
             }
         }
     });
@@ -1027,7 +1033,8 @@ void check_table(Checker& checker, const DeviceDedupTable& table) {
     checker.memory(table.slots, table.count * sizeof(DeviceDedupSlot), 32, "its table");
     checker.memory(table.entries, 8, 8, "its count of entries");
 }
-DeviceDedupSlot* slot_of(const DeviceDedupTable& table, const ChunkHash& hash, const ChunkHash& mask, bool make) {
+DeviceDedupSlot* slot_of(const DeviceDedupTable& table, const ChunkHash& hash, const ChunkHash& mask,
+                         bool make) {
     const std::uint64_t low = std::max<std::uint64_t>(1, hash.low & mask.low);
     const std::uint64_t high = std::max<std::uint64_t>(1, hash.high & mask.high);
     for (std::uint64_t s = low & (table.count - 1), probes = 0; probes < table.count;
@@ -1073,8 +1080,8 @@ DeviceStatus count_by_use(int device, const DeviceDedupTable& table, unsigned sh
         }
     });
 }
-DeviceStatus take_out(int device, const DeviceDedupTable& table, std::uint32_t used_since, DeviceDedupSlot* taken,
-                      unsigned long long* number, StreamHandle stream) {
+DeviceStatus take_out(int device, const DeviceDedupTable& table, std::uint32_t used_since,
+                      DeviceDedupSlot* taken, unsigned long long* number, StreamHandle stream) {
     FAKE_ENTER(kTakeOut, device);
     return push(device, stream, [=] {
         Checker checker(device, "take_out");
@@ -1088,8 +1095,8 @@ DeviceStatus take_out(int device, const DeviceDedupTable& table, std::uint32_t u
         }
     });
 }
-DeviceStatus put_in(int device, const DeviceDedupTable& table, const DeviceDedupSlot* taken, std::uint64_t number,
-                    StreamHandle stream) {
+DeviceStatus put_in(int device, const DeviceDedupTable& table, const DeviceDedupSlot* taken,
+                    std::uint64_t number, StreamHandle stream) {
     FAKE_ENTER(kPutIn, device);
     return push(device, stream, [=] {
         Checker checker(device, "put_in");
@@ -1143,8 +1150,8 @@ DeviceStatus look_up(int device, const DeviceLookUp& what, StreamHandle stream) 
     FAKE_ENTER(kLookUp, device);
     return push(device, stream, [=] { look_up_now(device, what); });
 }
-DeviceStatus place_all(int device, std::uint32_t ordinal, std::uint64_t placed, std::uint32_t number, Location* sources,
-                       StreamHandle stream) {
+DeviceStatus place_all(int device, std::uint32_t ordinal, std::uint64_t placed, std::uint32_t number,
+                       Location* sources, StreamHandle stream) {
     FAKE_ENTER(kPlaceAll, device);
     return push(device, stream, [=] {
         Checker checker(device, "place_all");
@@ -1173,8 +1180,8 @@ void join_now(int device, const DeviceJoin& what) {
         const std::uint64_t chunk = what.first + what.changed[j];
         const bool fresh = (what.sources[j] & kDeviceFresh) != 0;
         const std::uint64_t step = what.sources[j] - state.source;
-        const bool joins = state.open != 0 && chunk == state.chunk + 1 && step <= 1 && (fresh || what.copies) && !what.alone &&
-                           (state.head != 0 || step == state.step);
+        const bool joins = state.open != 0 && chunk == state.chunk + 1 && step <= 1 &&
+                           (fresh || what.copies) && !what.alone && (state.head != 0 || step == state.step);
         if (!joins || j == 0) {
             what.entries[entries++] = {what.changed[j], what.changed[j], what.sources[j] & ~kDeviceFresh};
             if (joins) *what.continues = 1;
@@ -1305,9 +1312,9 @@ DeviceStatus consolidate(int device, const DeviceConsolidate& what, StreamHandle
     return push(device, stream, [=] { consolidate_now(device, what); });
 }
 
-DeviceStatus keep_base(int device, std::uint32_t chunk_bytes, const DeviceDedupPart* parts, std::uint32_t part_count,
-                       const std::uint32_t* changed, const Location* sources, std::uint32_t number, const DeviceBase& base,
-                       StreamHandle stream) {
+DeviceStatus keep_base(int device, std::uint32_t chunk_bytes, const DeviceDedupPart* parts,
+                       std::uint32_t part_count, const std::uint32_t* changed, const Location* sources,
+                       std::uint32_t number, const DeviceBase& base, StreamHandle stream) {
     FAKE_ENTER(kKeepBase, device);
     return push(device, stream, [=] {
         Checker checker(device, "keep_base");
@@ -1324,9 +1331,9 @@ DeviceStatus keep_base(int device, std::uint32_t chunk_bytes, const DeviceDedupP
         }
     });
 }
-DeviceStatus move_base(int device, std::uint32_t chunk_bytes, const DeviceBaseMove* moves, std::uint64_t number,
-                       std::uint64_t chunks, const DeviceBase& from, const DeviceBase& to, std::uint64_t* content,
-                       StreamHandle stream) {
+DeviceStatus move_base(int device, std::uint32_t chunk_bytes, const DeviceBaseMove* moves,
+                       std::uint64_t number, std::uint64_t chunks, const DeviceBase& from,
+                       const DeviceBase& to, std::uint64_t* content, StreamHandle stream) {
     FAKE_ENTER(kMoveBase, device);
     return push(device, stream, [=] {
         Checker checker(device, "move_base");
@@ -1341,8 +1348,10 @@ DeviceStatus move_base(int device, std::uint32_t chunk_bytes, const DeviceBaseMo
             checker.memory(to.hashes + move.to, move.count * sizeof(ChunkHash), 16, "where it moves it");
             checker.memory(content + move.segment, 8, 8, "its content");
             if (from.image != nullptr) {
-                checker.memory(from.image + move.from * chunk_bytes, move.count * chunk_bytes, 16, "an image");
-                checker.memory(to.image + move.to * chunk_bytes, move.count * chunk_bytes, 16, "another image");
+                checker.memory(from.image + move.from * chunk_bytes, move.count * chunk_bytes, 16,
+                               "an image");
+                checker.memory(to.image + move.to * chunk_bytes, move.count * chunk_bytes, 16,
+                               "another image");
             }
             if (!checker.ok()) return;
             for (std::uint64_t i = 0; i < move.count; ++i) {
@@ -1351,7 +1360,8 @@ DeviceStatus move_base(int device, std::uint32_t chunk_bytes, const DeviceBaseMo
                 if (from.where != nullptr) to.where[move.to + i] = from.where[move.from + i];
             }
             if (from.image != nullptr)
-                std::memcpy(to.image + move.to * chunk_bytes, from.image + move.from * chunk_bytes, move.count * chunk_bytes);
+                std::memcpy(to.image + move.to * chunk_bytes, from.image + move.from * chunk_bytes,
+                            move.count * chunk_bytes);
         }
         checker.require(before == chunks, "its moves", "have another number of chunks");
     });
@@ -1364,10 +1374,12 @@ void scatter_now(int device, const DeviceScatter& what) {
     std::uint64_t before = 0;
     for (std::uint64_t r = 0; r < what.run_count; ++r) {
         const DeviceScatterRun& run = what.runs[r];
-        checker.require(run.before == before && run.count != 0, "a run", "says another number of chunks before it");
+        checker.require(run.before == before && run.count != 0, "a run",
+                        "says another number of chunks before it");
         before += run.count;
         for (std::uint64_t i = 0; checker.ok() && i < run.count; ++i) {
-            const std::byte* from = what.payload + (run.source + (run.repeat != 0 ? 0 : i)) * what.chunk_bytes;
+            const std::byte* from =
+                what.payload + (run.source + (run.repeat != 0 ? 0 : i)) * what.chunk_bytes;
             const std::uint64_t at = (run.begin + i) * what.chunk_bytes;
             checker.require(at < what.bytes, "a run", "passes the end of the segment");
             if (!checker.ok()) return;
