@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <new>
+#include <optional>
 #include <set>
 
 #include "base/checksum.hpp"
@@ -427,7 +428,12 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
             }
         }
         for (const HistoryStep* step : wanted) {
-            if (writer->journal().steps.contains(step->step)) continue;
+            if (const auto there = writer->journal().steps.find(step->step); there != writer->journal().steps.end()) {
+                // Given back before, or another run's.
+                if (there->second.files.header_checksum == step->ranks[rank].header_checksum) continue;
+                return Error{ErrorCode::invalid_argument, target + ": has another step " + std::to_string(step->step) +
+                                                              ": name another folder"};
+            }
             RankStep done;
             done.folder = step_folder(step->step, 0);
             done.files = step->ranks[rank];
@@ -461,20 +467,70 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
 
 namespace {
 
-// Blocks of a file that are not as they were written.
-std::set<std::size_t> damaged_blocks(const DifferenceFile& file, std::string& what) {
-    std::set<std::size_t> bad;
+// A file of differences that is not as it was written.
+struct DamagedFile {
+    std::string what;
+    std::set<std::size_t> blocks;  // none: the whole of it cannot be used
+    std::vector<std::int64_t> steps;
+};
+
+std::optional<DamagedFile> look_for_damage(const Result<std::shared_ptr<DifferenceFile>>& opened) {
+    if (!opened) return DamagedFile{opened.error().message, {}, {}};
+    const DifferenceFile& file = **opened;
+    DamagedFile damage;
     Compressor compressor;
     std::vector<std::byte> scratch;
     std::vector<std::byte> block;
     for (std::size_t b = 0; b < file.difference().blocks.size(); ++b) {
         block.resize(file.block_chunks(b) * file.difference().chunk_bytes);
-        if (auto read = file.read_block(b, compressor, scratch, block); !read) {
-            if (what.empty()) what = read.error().message;
-            bad.insert(b);
-        }
+        auto read = file.read_block(b, compressor, scratch, block);
+        if (read) continue;
+        if (damage.blocks.empty()) damage.what = read.error().message;
+        damage.blocks.insert(b);
     }
-    return bad;
+    if (damage.blocks.empty()) return std::nullopt;
+    return damage;
+}
+
+// Paths of the damaged files that the chunks of these runs need, themselves or through what they were XORed with.
+std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
+                                      const std::map<std::string, DamagedFile>& damaged) {
+    std::set<std::string> found;
+    while (!runs.empty()) {
+        std::vector<Run> behind;
+        for (const Run& run : runs) {
+            const auto path = store.locate(ordinal_of(run.source));
+            if (!path) continue;
+            const auto damage = damaged.find(*path);
+            const auto file = store.chain().open(ordinal_of(run.source));
+            if (!file) {
+                if (damage != damaged.end()) found.insert(*path);
+                continue;
+            }
+            const Difference& difference = (*file)->difference();
+            for (std::uint64_t i = 0; i < (run.repeat ? 1 : run.count); ++i) {
+                const auto at = (*file)->position(run.source + i);
+                if (!at) continue;
+                const auto block = static_cast<std::size_t>(*at / difference.block_chunks);
+                if (damage != damaged.end() && damage->second.blocks.contains(block)) found.insert(*path);
+                if (!difference.blocks[block].xored) continue;
+                const auto& bases = difference.bases;
+                auto base = std::upper_bound(bases.begin(), bases.end(), *at,
+                                             [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
+                if (base == bases.begin()) continue;
+                --base;
+                if (*at - base->begin >= base->count) continue;
+                const Location source = base->repeat ? base->source : base->source + (*at - base->begin);
+                if (!behind.empty() && behind.back().source + behind.back().count == source) {
+                    ++behind.back().count;
+                } else {
+                    behind.push_back({0, 1, source, false});
+                }
+            }
+        }
+        runs = std::move(behind);
+    }
+    return found;
 }
 
 }  // namespace
@@ -482,63 +538,43 @@ std::set<std::size_t> damaged_blocks(const DifferenceFile& file, std::string& wh
 Result<std::vector<RecordProblem>> check_record(const std::string& path, std::uint32_t rank,
                                                 int threads) try {
     TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
-    const Journal journal = store->journal();
-    std::vector<RecordProblem> problems;
-    // Each difference once.
-    std::map<std::uint32_t, std::pair<std::string, std::set<std::size_t>>> damaged;
+    std::map<std::string, DamagedFile> damaged;
+    std::set<std::string> seen;
     for (const std::uint32_t ordinal : store->ordinals()) {
-        std::string what;
-        auto file = store->chain().open(ordinal);
-        std::set<std::size_t> blocks;
-        if (!file) {
-            what = file.error().message;
-        } else {
-            blocks = damaged_blocks(**file, what);
-        }
-        if (!what.empty()) damaged[ordinal] = {what, std::move(blocks)};
+        TWR_TRY(const std::string file, store->locate(ordinal));
+        if (!seen.insert(file).second) continue;  // leftovers of several
+        if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
     }
-    std::map<std::uint32_t, std::vector<std::int64_t>> taken;
-    std::set<std::int64_t> lost;
+    std::vector<RecordProblem> problems;
+    std::vector<std::byte> bytes;
+    const Journal journal = store->journal();
     for (const auto& [step, files] : journal.steps) {
         if (files.files.difference == kNoBase) continue;
-        auto map = store->map(step);
-        if (!map) {
-            lost.insert(step);
-            // Whose fault it is.
-            bool found = false;
-            for (std::uint32_t at = files.files.difference; at != kNoBase && !found;) {
-                if (damaged.contains(at) && damaged[at].second.empty()) {
-                    taken[at].push_back(step);
-                    found = true;
-                    break;
-                }
-                auto file = store->chain().open(at);
+        std::set<std::string> why;
+        std::optional<Error> failure;
+        if (auto map = store->map(step); !map) {
+            failure = std::move(map).error();
+            // The first on its way that cannot be opened.
+            for (std::uint32_t at = files.files.difference; at != kNoBase && why.empty();) {
+                const auto file = store->chain().open(at);
+                if (const auto place = store->locate(at); !file && place && damaged.contains(*place))
+                    why.insert(*place);
                 at = file ? (*file)->difference().base : kNoBase;
             }
-            if (!found) problems.push_back({{step}, map.error().message});
-            continue;
-        }
-        // Every byte, through all that it needs.
-        std::vector<std::byte> bytes;
-        for (std::size_t s = 0; s < map->directory.segments.size(); ++s) {
-            bytes.resize(map->directory.segments[s].bytes);
-            auto read = store->read_segment(*map, s, bytes);
-            if (read) continue;
-            lost.insert(step);
-            bool found = false;
-            for (auto& [ordinal, why] : damaged) {
-                if (read.error().message.find(why.first.substr(0, why.first.find(": "))) == std::string::npos)
-                    continue;
-                taken[ordinal].push_back(step);
-                found = true;
-                break;
+        } else {
+            // Every byte, through all that it needs.
+            for (std::size_t s = 0; s < map->directory.segments.size() && !failure; ++s) {
+                bytes.resize(map->directory.segments[s].bytes);
+                if (auto read = store->read_segment(*map, s, bytes); !read) failure = std::move(read).error();
             }
-            if (!found) problems.push_back({{step}, read.error().message});
-            break;
+            if (failure) why = files_that_fail(*store, map->runs, damaged);
         }
+        for (const std::string& file : why)
+            damaged.at(file).steps.push_back(step);
+        if (failure && why.empty()) problems.push_back({{step}, failure->message});
     }
-    for (auto& [ordinal, why] : damaged)
-        problems.push_back({std::move(taken[ordinal]), why.first});
+    for (auto& [file, damage] : damaged)
+        problems.push_back({std::move(damage.steps), std::move(damage.what)});
     return problems;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory to check the record"};

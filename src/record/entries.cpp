@@ -183,6 +183,7 @@ class Column {
         at_ = bytes_.size();
         return 0;
     }
+    [[nodiscard]] std::span<const std::byte> rest() const { return bytes_.subspan(at_); }
     [[nodiscard]] bool done() const { return at_ == bytes_.size(); }
     [[nodiscard]] bool failed() const { return failed_; }
 
@@ -192,7 +193,7 @@ class Column {
     bool failed_ = false;
 };
 
-enum Kind : std::uint64_t { kPayload = 0, kCopy = 1, kRepeat = 2 };
+enum Kind : std::uint64_t { kPayload = 0, kCopy = 1, kRepeat = 2, kOnePayload = 3 };
 constexpr std::size_t kColumns = 4;  // heads, counts, ordinals, sources
 
 }  // namespace
@@ -204,9 +205,9 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
     std::unordered_map<std::uint32_t, std::uint64_t> expected;  // of an ordinal: behind its last source
     for (const Run& run : runs) {
         const bool is_fresh = with_payload && run.source == next && !run.repeat;
-        const Kind kind = is_fresh ? kPayload : run.repeat ? kRepeat : kCopy;
+        const Kind kind = is_fresh ? (run.count == 1 ? kOnePayload : kPayload) : run.repeat ? kRepeat : kCopy;
         put_varint(columns[0], (run.begin - end) << 2 | kind);
-        put_varint(columns[1], run.count - 1);
+        if (kind != kOnePayload) put_varint(columns[1], run.count - 1);
         end = run.begin + run.count;
         if (is_fresh) {
             next += run.count;
@@ -218,8 +219,10 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
         put_varint(columns[3], zigzag(chunk_of(run.source) - predicted));
         predicted = chunk_of(run.source) + (run.repeat ? 1 : run.count);
     }
+    Bytes sizes;
     for (const Bytes& column : columns)
-        encoder.put(static_cast<std::uint64_t>(column.size()));
+        put_varint(sizes, column.size());
+    encoder.put_bytes(sizes);
     for (const Bytes& column : columns)
         encoder.put_bytes(column);
 }
@@ -227,13 +230,13 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
 Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks,
                                      std::uint64_t payload_chunks, bool with_payload,
                                      std::span<const std::byte> bytes) {
-    Decoder decoder(bytes);
+    Column head_of_all(bytes);
     std::uint64_t sizes[kColumns];
     for (std::uint64_t& size : sizes)
-        size = decoder.get<std::uint64_t>();
-    if (decoder.failed()) return damaged("cut short");
+        size = head_of_all.get();
+    if (head_of_all.failed()) return damaged("cut short");
     Column columns[kColumns];
-    auto rest = bytes.last(decoder.remaining());
+    auto rest = head_of_all.rest();
     for (std::size_t c = 0; c < kColumns; ++c) {
         if (sizes[c] > rest.size()) return damaged("a column is cut short");
         columns[c] = Column(rest.first(sizes[c]));
@@ -246,15 +249,15 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
     std::unordered_map<std::uint32_t, std::uint64_t> expected;
     while (!columns[0].done()) {
         const std::uint64_t head = columns[0].get();
-        const std::uint64_t more = columns[1].get();
         const std::uint64_t kind = head & 3;
+        const std::uint64_t more = kind == kOnePayload ? 0 : columns[1].get();
         const std::uint64_t gap = head >> 2;
         if (columns[0].failed() || columns[1].failed()) return damaged("a column ends early");
         if (end > chunks || gap > chunks - end || more >= chunks - end - gap)
             return damaged("a run passes the end of the image");
         Run run{end + gap, more + 1, 0, kind == kRepeat};
         end = run.begin + run.count;
-        if (kind == kPayload && with_payload) {
+        if ((kind == kPayload || kind == kOnePayload) && with_payload) {
             if (run.count > payload_chunks - next) return damaged("more payload than there is");
             run.source = location(ordinal, next);
             next += run.count;

@@ -85,8 +85,9 @@ def columns(ordinal: int, runs: list, new: bool) -> bytes:
     predicted: dict[int, int] = {}
     end = 0
     for begin, count, source, repeat, is_new in runs:
-        heads += varint((begin - end) * 4 + (0 if is_new and new else 2 if repeat else 1))
-        counts += varint(count - 1)
+        one = is_new and new and count == 1
+        heads += varint((begin - end) * 4 + (3 if one else 0 if is_new and new else 2 if repeat else 1))
+        counts += b"" if one else varint(count - 1)
         end = begin + count
         if is_new and new:
             continue
@@ -96,7 +97,7 @@ def columns(ordinal: int, runs: list, new: bool) -> bytes:
         sources += varint(2 * delta if delta >= 0 else -2 * delta - 1)
         predicted[source // 2**40] = number + (1 if repeat else count)
     parts = (heads, counts, ordinals, sources)
-    return struct.pack("<4Q", *map(len, parts)) + b"".join(parts)
+    return b"".join([*(varint(len(part)) for part in parts), *map(bytes, parts)])
 
 
 def entries(draft: Draft) -> bytes:
@@ -528,7 +529,7 @@ def draft(**changes) -> Draft:
 
 def of_columns(*parts: list[int]) -> bytes:
     packed = [b"".join(map(varint, part)) for part in parts]
-    return struct.pack("<4Q", *map(len, packed)) + b"".join(packed)
+    return b"".join([*(varint(len(part)) for part in packed), *packed])
 
 
 def of_numbers(width: int, new: int, copies: int, *numbers: int, ordinal: int = 0) -> bytes:
@@ -606,16 +607,16 @@ RULES = {
         {**TREE, "entries": of_numbers(4, 1, 0, 0), "segments": [("a", 0, 0, 96, 0)]},
         "pass the end",
     ),
-    "columns": ({"entries": b"\0" * 31}, "ends too early"),
-    "column": ({"entries": struct.pack("<4Q", 2, 0, 0, 0) + b"\0"}, "ends too early"),
+    "columns": ({"entries": b"\0" * 3}, "ends too early"),
+    "column": ({"entries": b"\2\0\0\0" + b"\0"}, "ends too early"),
     "column left": ({"entries": of_columns([0], [0, 0], [], [])}, "too long"),
     "column short": ({"entries": of_columns([0, 0], [0], [], [])}, "ends too early"),
     "column behind": ({"entries": of_columns([0], [0], [], []) + b"\0"}, "too long"),
-    "kind": ({"entries": of_columns([3], [0], [], [])}, "unknown kind"),
+    "one new base": ({"base_columns": of_columns([3], [], [], [])}, "unknown kind"),
     "gap": ({"entries": of_columns([2**64 - 4], [0], [], [])}, "pass the end"),
     "length": ({"entries": of_columns([0], [2**64 - 1], [], [])}, "pass the end"),
-    "varint": ({"entries": struct.pack("<4Q", 11, 0, 0, 0) + b"\x80" * 10 + b"\0"}, "64 bits"),
-    "varint value": ({"entries": struct.pack("<4Q", 10, 0, 0, 0) + b"\xff" * 9 + b"\2"}, "64 bits"),
+    "varint": ({"entries": b"\x0b\0\0\0" + b"\x80" * 10 + b"\0"}, "64 bits"),
+    "varint value": ({"entries": b"\x0a\0\0\0" + b"\xff" * 9 + b"\2"}, "64 bits"),
     "far back": ({"entries": of_columns([0, 1], [0, 0], [2], [0])}, "no earlier"),
     "below 0": ({"entries": of_columns([0, 1], [0, 0], [1], [1])}, "no difference has"),
     "above": ({"entries": of_columns([0, 1], [0, 0], [1], [2 * BIG])}, "no difference has"),

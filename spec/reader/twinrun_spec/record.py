@@ -410,15 +410,16 @@ def _parse_columns(
 ) -> list[Run]:
     """payload: its chunks; None: the bases of blocks, where there is nothing new."""
     cursor = Cursor(raw)
-    heads, counts, ordinals, sources = (Cursor(cursor.take(size)) for size in cursor.numbers("QQQQ"))
+    sizes = [cursor.varint() for _ in range(4)]
+    heads, counts, ordinals, sources = (Cursor(cursor.take(size)) for size in sizes)
     entries: list[Entry] = []
     predicted: dict[int, int] = {}
     end = 0
     while heads.left:
         gap, kind = divmod(heads.varint(), 4)
-        begin, count = end + gap, counts.varint() + 1
+        begin, count = end + gap, 1 if kind == 3 else counts.varint() + 1
         end = begin + count
-        if kind == 0 and payload is not None:
+        if kind in (0, 3) and payload is not None:
             entries.append((begin, count, None, False))
         elif kind in (1, 2):
             back, delta = ordinals.varint(), sources.varint()
