@@ -2,13 +2,14 @@
 // run, the lines that are compared taking turns. Prints one JSON object a line.
 //
 //   bench_dedup_device [--bytes N] [--rounds N] [--chunks 32,64,…] [--patterns one,pages,…] [--slice BYTES] [--table BYTES]
-//                      [--device N] [--copy 1]
+//                      [--device N] [--devices N] [--copy 1]
 //
 // bytes: of the image (default 4 GiB). A step is timed from the call until all of its difference is in host memory and the
 // outcome is there; GBps: bytes of the image over the median of these times; spread: from the 10th to the 90th percentile,
 // as a share of the median. The sink looks at what it is given and keeps nothing; with --copy 1 it copies it to ordinary
 // memory, as a writer would. of_read: share of what a kernel that only reads the image reaches.
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dedup/dedup_device.hpp"
@@ -184,10 +186,69 @@ constexpr RecordMethod kMethods[] = {RecordMethod::full, RecordMethod::basic, Re
 
 }  // namespace
 
+// Strong scaling: the same bytes over 1, 2, 4, … devices of the host, a thread each, 1% of 4 KiB pages changed. Time is that of
+// the slowest.
+static void scaling(int devices, std::size_t bytes, std::size_t slice, int rounds) {
+    double one = 0;
+    for (int n = 1; n <= devices; n *= 2) {
+        const std::size_t part = bytes / static_cast<std::size_t>(n) / (1 << 20) * (1 << 20);
+        std::vector<std::vector<double>> seconds(static_cast<std::size_t>(n));
+        std::barrier all(n);
+        std::vector<std::thread> threads;
+        for (int d = 0; d < n; ++d) {
+            threads.emplace_back([&, d] {
+                check(cudaSetDevice(d));
+                DeviceMemory image;
+                check(image.reserve(d, part));
+                const auto fill = [&](std::uint64_t every, std::uint64_t seed) {
+                    change<<<2048, 256>>>(image.as<std::uint64_t>(), part / 8, 512, every, seed);
+                    check(cudaDeviceSynchronize());
+                };
+                DedupOptions options;
+                options.chunk_bytes = 256;
+                options.slice_chunks = slice / options.chunk_bytes;
+                auto made = make_device_deduplicator(d, options);
+                if (!made.ok()) stop(made.error().message);
+                Sink sink;
+                const ImageSegment segment{"image", image.data(), part, {}, DType::u8};
+                StepOutcome last;
+                for (std::uint32_t step = 0; step < static_cast<std::uint32_t>(rounds) + 3; ++step) {
+                    fill(step == 0 ? 1 : 100, step + 1 + 1000U * static_cast<unsigned>(d));
+                    (*made)->reuse(std::move(last.runs));
+                    all.arrive_and_wait();
+                    const double begin = now();
+                    auto taken = (*made)->step(step, {&segment, 1}, sink);
+                    if (!taken.ok()) stop(taken.error().message);
+                    if (step > 2) seconds[static_cast<std::size_t>(d)].push_back(now() - begin);
+                    last = std::move(*taken);
+                    all.arrive_and_wait();
+                }
+            });
+        }
+        for (auto& thread : threads)
+            thread.join();
+        Samples slowest;
+        for (std::size_t r = 0; r < seconds[0].size(); ++r) {
+            double most = 0;
+            for (const auto& own : seconds)
+                most = std::max(most, own[r]);
+            slowest.seconds.push_back(most);
+        }
+        const double rate = static_cast<double>(part) * n / slowest.median();
+        if (n == 1) one = rate;
+        std::printf(
+            "{\"line\": \"scaling\", \"devices\": %d, \"bytes\": %zu, \"GBps\": %.1f, \"spread\": %.3f, "
+            "\"efficiency\": %.3f}\n",
+            n, part * static_cast<std::size_t>(n), rate / 1e9, slowest.spread(), rate / one / n);
+        std::fflush(stdout);
+    }
+}
+
 int main(int argc, char** argv) {
     std::size_t bytes = 4ULL << 30;
     int rounds = 7;
     int device = 0;
+    int devices = 1;
     std::uint64_t slice = 0;
     std::uint64_t table = 0;
     bool copies = false;
@@ -198,6 +259,7 @@ int main(int argc, char** argv) {
         if (name == "--bytes") bytes = std::strtoull(argv[i + 1], nullptr, 0) / (1 << 20) * (1 << 20);
         if (name == "--rounds") rounds = std::atoi(argv[i + 1]);
         if (name == "--device") device = std::atoi(argv[i + 1]);
+        if (name == "--devices") devices = std::atoi(argv[i + 1]);
         if (name == "--slice") slice = std::strtoull(argv[i + 1], nullptr, 0);
         if (name == "--table") table = std::strtoull(argv[i + 1], nullptr, 0);
         if (name == "--copy") copies = std::atoi(argv[i + 1]) != 0;
@@ -392,6 +454,7 @@ int main(int argc, char** argv) {
             const std::vector<ImageSegment> segments = {{"image", image.data(), bytes, {}, DType::u8}};
             std::uint32_t ordinal = 0;
             const auto step = [&](Line& line) {
+                line.deduplicator->reuse(std::move(line.last.runs));
                 const double begin = now();
                 auto taken = line.deduplicator->step(ordinal, segments, line.sink);
                 const double seconds = now() - begin;
@@ -470,5 +533,6 @@ int main(int argc, char** argv) {
             std::fflush(stdout);
         }
     }
+    if (devices > 1) scaling(devices, bytes, slice, rounds);
     return 0;
 }

@@ -125,7 +125,8 @@ class Bench {
         for (Line& line : lines_) {
             std::sort(line.seconds.begin(), line.seconds.end());
             const auto at = [&](double share) {
-                return line.seconds[static_cast<std::size_t>(share * static_cast<double>(line.seconds.size() - 1))];
+                return line
+                    .seconds[static_cast<std::size_t>(share * static_cast<double>(line.seconds.size() - 1))];
             };
             const double median = at(0.5);
             std::printf("{\"line\": \"%s\"", line.name.c_str());
@@ -149,7 +150,8 @@ class Bench {
 
 std::string text(std::size_t n) { return std::to_string(n); }
 
-DigestSettings settings_of(double atol, unsigned bits, std::uint32_t chunk, DigestKind kind = DigestKind::linear) {
+DigestSettings settings_of(double atol, unsigned bits, std::uint32_t chunk,
+                           DigestKind kind = DigestKind::linear) {
     DigestSettings s;
     s.kind = kind;
     s.tolerance = {atol, 0};
@@ -166,7 +168,8 @@ int main(int argc, char** argv) {
     int device = 0;
     std::string only;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (std::strcmp(argv[i], "--bytes") == 0) bytes = std::strtoull(argv[i + 1], nullptr, 0) / 4096 * 4096;
+        if (std::strcmp(argv[i], "--bytes") == 0)
+            bytes = std::strtoull(argv[i + 1], nullptr, 0) / 4096 * 4096;
         if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::atoi(argv[i + 1]);
         if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
         if (std::strcmp(argv[i], "--device") == 0) device = std::atoi(argv[i + 1]);
@@ -179,8 +182,8 @@ int main(int argc, char** argv) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, device));
     const DeviceFacts& facts = probe_devices().devices[static_cast<std::size_t>(device)];
-    std::printf("{\"device\": \"%s\", \"driver\": %d, \"runtime\": %d, \"bytes\": %zu, \"rounds\": %d}\n", facts.name,
-                probe_devices().driver_version, probe_devices().runtime_version, bytes, rounds);
+    std::printf("{\"device\": \"%s\", \"driver\": %d, \"runtime\": %d, \"bytes\": %zu, \"rounds\": %d}\n",
+                facts.name, probe_devices().driver_version, probe_devices().runtime_version, bytes, rounds);
 
     DeviceMemory a, b, out, scratch, host, residues;
     check(a.reserve(device, bytes));
@@ -194,23 +197,31 @@ int main(int argc, char** argv) {
 
     Bench bench(rounds, only);
     const auto ceilings = [&] {
-        bench.add({"read-only, 4 loads", static_cast<double>(bytes),
-                   [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
-                   {{"ceiling", "read"}}});
-        bench.add({"read-only, 8 loads", static_cast<double>(bytes),
-                   [&](cudaStream_t s) { read_only<8><<<wide / 2, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
-                   {{"ceiling", "read"}}});
-        bench.add({"copy, kernel (read + written)", 2.0 * static_cast<double>(bytes),
-                   [&](cudaStream_t s) { copy_kernel<<<wide, 256, 0, s>>>(a.as<uint4>(), b.as<uint4>(), bytes / 16); },
+        bench.add(
+            {"read-only, 4 loads",
+             static_cast<double>(bytes),
+             [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+             {{"ceiling", "read"}}});
+        bench.add(
+            {"read-only, 8 loads",
+             static_cast<double>(bytes),
+             [&](cudaStream_t s) { read_only<8><<<wide / 2, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+             {{"ceiling", "read"}}});
+        bench.add({"copy, kernel (read + written)",
+                   2.0 * static_cast<double>(bytes),
+                   [&](cudaStream_t s) {
+                       copy_kernel<<<wide, 256, 0, s>>>(a.as<uint4>(), b.as<uint4>(), bytes / 16);
+                   },
                    {{"ceiling", "copy"}}});
-        bench.add({"copy, cudaMemcpy (read + written)", 2.0 * static_cast<double>(bytes),
+        bench.add({"copy, cudaMemcpy (read + written)",
+                   2.0 * static_cast<double>(bytes),
                    [&](cudaStream_t s) {
                        check(cudaMemcpyAsync(b.data(), a.data(), bytes, cudaMemcpyDeviceToDevice, s));
                    },
                    {{"ceiling", "copy"}}});
     };
-    const auto digest_line = [&](DType scalar, std::uint32_t chunk, unsigned bits, double atol, DigestKind kind,
-                                 const std::string& name) {
+    const auto digest_line = [&](DType scalar, std::uint32_t chunk, unsigned bits, double atol,
+                                 DigestKind kind, const std::string& name) {
         const std::size_t chunks = bytes / chunk;
         DeviceDigestItem item;
         item.data = a.data();
@@ -222,11 +233,13 @@ int main(int argc, char** argv) {
         item.residues = bits == 0 ? nullptr : residues.data();
         const double counted = static_cast<double>(bytes) +
                                (bits == 0 ? 0.0 : static_cast<double>(bytes / item_bytes(scalar) * bits / 8));
-        bench.add({name, counted,
-                   [&, item](cudaStream_t s) {
-                       check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
-                   },
-                   {{"dtype", std::string(dtype_name(scalar))}, {"chunk", text(chunk)}, {"bits", text(bits)}}});
+        bench.add(
+            {name,
+             counted,
+             [&, item](cudaStream_t s) {
+                 check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
+             },
+             {{"dtype", std::string(dtype_name(scalar))}, {"chunk", text(chunk)}, {"bits", text(bits)}}});
     };
 
     for (const DType scalar : {DType::f32, DType::f64}) {
@@ -239,9 +252,11 @@ int main(int argc, char** argv) {
         ceilings();
         for (std::uint32_t chunk = 4096; chunk <= 1 << 20; chunk *= 4) {
             digest_line(scalar, chunk, 0, 1e-3, DigestKind::linear, "digest, fine + coarse");
-            digest_line(scalar, chunk, 4, 1e-3, DigestKind::linear, "digest, fine + coarse + residues (read + written)");
+            digest_line(scalar, chunk, 4, 1e-3, DigestKind::linear,
+                        "digest, fine + coarse + residues (read + written)");
         }
-        digest_line(scalar, 4096, 2, 1e-3, DigestKind::linear, "digest, fine + coarse + residues (read + written)");
+        digest_line(scalar, 4096, 2, 1e-3, DigestKind::linear,
+                    "digest, fine + coarse + residues (read + written)");
         for (const std::uint32_t chunk : {4096U, 65536U, 524288U})
             digest_line(scalar, chunk, 0, 1e-3, DigestKind::published, "published Murmur3F");
         // What is not made for speed.
@@ -252,21 +267,24 @@ int main(int argc, char** argv) {
         item.scalar = scalar;
         item.settings = exact;
         item.leaves = out.as<std::uint64_t>();
-        bench.add({"digest, exact (tokens)", static_cast<double>(bytes),
+        bench.add({"digest, exact (tokens)",
+                   static_cast<double>(bytes),
                    [&, item](cudaStream_t s) {
                        check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
         item.settings.tolerance = {1e-6, 1e-6};
         item.settings.rule = *cell_rule(item.settings.tolerance, 0);
-        bench.add({"digest, relative tolerance", static_cast<double>(bytes),
+        bench.add({"digest, relative tolerance",
+                   static_cast<double>(bytes),
                    [&, item](cudaStream_t s) {
                        check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
         item.settings.tolerance = {1e-300, 0};
         item.settings.rule = *cell_rule(item.settings.tolerance, 0);
-        bench.add({"digest, every value far from its cells", static_cast<double>(bytes),
+        bench.add({"digest, every value far from its cells",
+                   static_cast<double>(bytes),
                    [&, item](cudaStream_t s) {
                        check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
                    },
@@ -297,14 +315,17 @@ int main(int argc, char** argv) {
         DeviceDigestItem whole = many.front();
         whole.data = a.data();
         whole.scalars = at / item_bytes(scalar);
-        bench.add({"digest, one array", static_cast<double>(at),
+        bench.add({"digest, one array",
+                   static_cast<double>(at),
                    [&, whole](cudaStream_t s) {
                        check(digests.digest(device, &whole, 1, scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
-        bench.add({"digest, " + text(many.size()) + " tensors", static_cast<double>(at),
+        bench.add({"digest, " + text(many.size()) + " tensors",
+                   static_cast<double>(at),
                    [&](cudaStream_t s) {
-                       check(digests.digest(device, many.data(), many.size(), scratch.data(), host.data(), s));
+                       check(
+                           digests.digest(device, many.data(), many.size(), scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
         bench.run();
@@ -313,7 +334,8 @@ int main(int argc, char** argv) {
             const std::size_t leaves = bytes / 4096;
             std::vector<DeviceTreeItem> tree(1);
             tree[0] = {out.as<std::uint64_t>(), leaves, DigestKind::linear, 1};
-            bench.add({"tree, one", static_cast<double>(leaves * 8),
+            bench.add({"tree, one",
+                       static_cast<double>(leaves * 8),
                        [&, tree](cudaStream_t s) {
                            check(trees->build(device, tree.data(), 1, scratch.data(), host.data(), s));
                        },
@@ -339,16 +361,20 @@ int main(int argc, char** argv) {
             std::size_t host_bytes = 0;
             differences->scratch(device, what, &part, 1, &device_bytes, &host_bytes);
             check(scratch.reserve(device, device_bytes));
-            bench.add({"read-only, 4 loads", static_cast<double>(bytes),
-                       [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
-                       {{"ceiling", "read"}}});
+            bench.add(
+                {"read-only, 4 loads",
+                 static_cast<double>(bytes),
+                 [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
+                 {{"ceiling", "read"}}});
             for (const Tolerance tolerance : {Tolerance{1e-3, 0}, Tolerance{1e-4, 1e-3}}) {
                 what.rule.tolerance = tolerance;
-                bench.add({std::string("elements, ") + names[kind], 2.0 * static_cast<double>(bytes),
+                bench.add({std::string("elements, ") + names[kind],
+                           2.0 * static_cast<double>(bytes),
                            [&, what, part](cudaStream_t s) {
-                               check(differences->compare(device, what, &part, 1,
-                                                          reinterpret_cast<DeviceDifferenceResult*>(out.data()),
-                                                          scratch.data(), host.data(), s));
+                               check(
+                                   differences->compare(device, what, &part, 1,
+                                                        reinterpret_cast<DeviceDifferenceResult*>(out.data()),
+                                                        scratch.data(), host.data(), s));
                            },
                            {{"dtype", std::string(dtype_name(scalar))},
                             {"tolerance", tolerance.rtol == 0 ? "absolute" : "combined"}}});

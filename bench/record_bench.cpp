@@ -305,8 +305,10 @@ void take(Contender& c, const ImageSegment& segment, std::uint64_t bytes, bool f
         difference.base = outcome.base;
         difference.directory.files = {{"image", bytes}};
         difference.directory.segments = {{"image", 0, 0, bytes, outcome.content[0]}};
-        difference.runs = outcome.runs;
-        return must(writer->finish(std::move(difference))).bytes;
+        difference.runs = std::move(outcome.runs);
+        const std::uint64_t size = must(writer->finish(std::move(difference))).bytes;
+        c.dedup->reuse(std::move(difference.runs));
+        return size;
     };
     std::uint64_t kept = 0;
     double time = 0;

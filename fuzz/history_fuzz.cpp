@@ -127,8 +127,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             continue;
         }
         fuzz::require(journal->whole_bytes <= fs::file_size(journal_path(folder(), rank, 4)));
-        for (const auto& [step, entry] : journal->steps)
+        for (const auto& [step, entry] : journal->steps) {
             check_files(entry.files, entry.folder);
+            if (entry.files.difference == kNoBase) continue;
+            fuzz::require(journal->taken.contains(entry.files.difference));
+            fuzz::require(entry.files.difference < journal->next_difference);
+        }
+        for (const auto& [ordinal, file] : journal->differences) {
+            fuzz::require(ordinal < journal->next_difference);
+            const std::size_t cut = file.find('/');
+            fuzz::require(cut != std::string::npos && cut != 0);
+            check_name(file.substr(0, cut));
+            check_name(file.substr(cut + 1));
+        }
     }
     return 0;
 }

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from .indexing import index
-    from .recording import CompactFacts, PackedStep, PackFacts, RecordOptions, compact, pack, restore
+    from .recording import (
+        CompactFacts,
+        PackedStep,
+        PackFacts,
+        RecordOptions,
+        compact,
+        pack,
+        read_part,
+        restore,
+    )
     from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .verification import verify
 
@@ -59,6 +68,7 @@ __all__ = [
     "compare",
     "index",
     "pack",
+    "read_part",
     "release_device_memory",
     "restore",
     "sketch",
@@ -85,6 +95,7 @@ _PLACES = {
     "compare": "comparison",
     "index": "indexing",
     "pack": "recording",
+    "read_part": "recording",
     "release_device_memory": "_core",
     "restore": "recording",
     "sketch": "sketching",

@@ -13,7 +13,16 @@ from .formats.folder import is_history
 from .formats.naming import parse_path
 from .settings import check_settings, checked_path
 
-__all__ = ["CompactFacts", "PackFacts", "PackedStep", "RecordOptions", "compact", "pack", "restore"]
+__all__ = [
+    "CompactFacts",
+    "PackFacts",
+    "PackedStep",
+    "RecordOptions",
+    "compact",
+    "pack",
+    "read_part",
+    "restore",
+]
 
 METHODS = ("runs", "tree", "list", "basic", "full")
 
@@ -221,6 +230,33 @@ def restore(
     if not wanted:
         raise MissingFile("no step to restore", where=record)
     return list(_core.unpack_steps(record, wanted, to, flat, threads or os.cpu_count() or 1))
+
+
+def read_part(
+    record: str | os.PathLike[str],
+    step: int,
+    name: str,
+    *,
+    rank: int = 0,
+    offset: int = 0,
+    count: int | None = None,
+    threads: int = 0,
+) -> bytes:
+    """Bytes [offset, offset + count) of a field of a step (of a file, where files were packed), every one checked.
+
+    Only the blocks that hold them are read. count: None for all that follow. A field's items lie densely, in the order in which
+    they were captured, in native byte order. Raises MissingFile where the record has no such step, rank or name.
+    """
+    check_settings(threads=threads)
+    store = _core.open_record(checked_path(record), rank, threads or os.cpu_count() or 1)
+    files = store.files(step)
+    for segment, file, _, size in store.segments(step):
+        if name in (segment, files[file][0]):
+            wanted = size - offset if count is None else count
+            if offset < 0 or wanted < 0 or offset + wanted > size:
+                raise TwinrunError(f"{name!r} of step {step} has {size} bytes", where=record)
+            return store.read(step, segment, offset, wanted)
+    raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
 
 
 def compact(

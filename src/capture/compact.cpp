@@ -16,7 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kLeftoversFolder = "step-leftovers";
 constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 
 // Locations as disjoint ascending stretches.
@@ -40,15 +39,6 @@ class Stretches {
    private:
     std::vector<std::pair<Location, Location>> parts_;
 };
-
-// A name that the folder does not have yet: prefix.N.twr.
-std::string fresh_name(const fs::path& folder, const std::string& prefix) {
-    std::error_code ignored;
-    for (std::uint64_t n = 1;; ++n) {
-        std::string name = prefix + "." + std::to_string(n) + ".twr";
-        if (!fs::exists(folder / name, ignored)) return name;
-    }
-}
 
 PayloadSettings payload_of(const RecordSettings& settings, int threads) {
     PayloadSettings payload;
@@ -84,8 +74,8 @@ std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
     return bytes;
 }
 
-Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record, const std::vector<std::int64_t>& drop,
-                      int threads, CompactReport& report) {
+Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
+                      const std::vector<std::int64_t>& drop, int threads, CompactReport& report) {
     FileSystem& system = writer.system();
     const std::string& path = writer.path();
     const std::uint32_t rank = writer.rank();
@@ -137,7 +127,7 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record, const
         const RankStep& had = before.steps.at(kept.at(ordinal));
         const fs::path folder = fs::path(path) / had.folder;
         RankStep now = had;
-        now.files.data = fresh_name(folder, rank_name(rank));
+        now.files.data = new_difference_name(folder.string(), rank);
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
                                                          map.chunk_bytes, payload_of(record, threads)));
         TWR_CHECK(copy_payload(chain, *out, location(ordinal, 0), file->difference().payload_chunks,
@@ -159,7 +149,7 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record, const
     if (!live.parts().empty()) {
         const fs::path folder = fs::path(path) / kLeftoversFolder;
         TWR_CHECK(system.make_folders(folder.string()));
-        const std::string name = fresh_name(folder, rank_name(rank));
+        const std::string name = new_difference_name(folder.string(), rank);
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(), record.chunk_bytes,
                                                          payload_of(record, threads)));
         Difference difference;
@@ -216,7 +206,8 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
         std::uint32_t theirs_ranks = 0;
         const auto theirs = read_history_settings(child, theirs_ranks);
         // It may be gone meanwhile, or another one.
-        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path)) continue;
+        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path))
+            continue;
         return Error{ErrorCode::invalid_argument,
                      path + ": " + child +
                          " is recorded against it, and would lose what leaves: remove that record first"};

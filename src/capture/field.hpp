@@ -19,7 +19,7 @@ struct HistorySettings {
     unsigned residue_bits = 4;
     std::uint32_t chunk_bytes = kSmallestChunk;
     DigestKind kind = DigestKind::linear;
-    bool keep_data = true;  // false: metadata only
+    bool keep_data = true;                 // false: metadata only
     std::optional<RecordSettings> record;  // data is kept as differences
     bool operator==(const HistorySettings&) const = default;
 };

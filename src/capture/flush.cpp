@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <new>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "base/aligned.hpp"
@@ -19,6 +21,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kCopyBytes = 8 << 20;
+
+std::unique_lock<std::mutex> lock_of(std::mutex* mutex) {
+    return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
+}
 
 // One file, under a temporary name. check(offset, bytes) sees every byte in order.
 template <class Check>
@@ -113,25 +119,8 @@ Result<> check_sections(MetadataFile& metadata) {
     return success();
 }
 
-// What a step is told by must be there before it: then whatever is lost of the tier behind, it can be read.
-Result<> check_difference(const DifferenceFile& file, const HistoryWriter& to) {
+Result<> check_blocks(const DifferenceFile& file) {
     const Difference& difference = file.difference();
-    const auto& there = to.journal().differences;
-    const std::uint32_t first = to.record() ? to.record()->first_difference : 0;
-    const auto check = [&](std::uint32_t ordinal) -> Result<> {
-        if (ordinal < first || ordinal == difference.ordinal || there.contains(ordinal)) return success();
-        return Error{ErrorCode::not_found, file.path() + ": needs difference " + std::to_string(ordinal) +
-                                               ", which has not come yet: the step that has it goes first"};
-    };
-    if (difference.base != kNoBase) TWR_CHECK(check(difference.base));
-    for (const auto* runs : {&difference.runs, &difference.bases}) {
-        std::uint32_t last = difference.ordinal;
-        for (const Run& run : *runs) {
-            if (ordinal_of(run.source) == last) continue;
-            last = ordinal_of(run.source);
-            TWR_CHECK(check(last));
-        }
-    }
     Compressor compressor;
     std::vector<std::byte> scratch;
     std::vector<std::byte> block;
@@ -140,6 +129,19 @@ Result<> check_difference(const DifferenceFile& file, const HistoryWriter& to) {
         TWR_CHECK(file.read_block(b, compressor, scratch, block));
     }
     return success();
+}
+
+// Differences from `first` on that this one has chunks from.
+std::set<std::uint32_t> needed_by(const Difference& difference, std::uint32_t first) {
+    std::set<std::uint32_t> needed;
+    if (difference.base != kNoBase) needed.insert(difference.base);
+    for (const auto* runs : {&difference.runs, &difference.bases}) {
+        for (const Run& run : *runs)
+            needed.insert(ordinal_of(run.source));
+    }
+    needed.erase(difference.ordinal);
+    needed.erase(needed.begin(), needed.lower_bound(first));
+    return needed;
 }
 
 }  // namespace
@@ -180,7 +182,7 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
             if (file->difference().ordinal != entry.files.difference)
                 return Error{ErrorCode::damaged,
                              data->path() + ": is not the difference that the journal names"};
-            TWR_CHECK(check_difference(*file, to));
+            TWR_CHECK(check_blocks(*file));
         }
         TWR_TRY(DataCheck check, DataCheck::create(*metadata));
         const std::string name = (target / entry.files.data).string();
@@ -208,29 +210,106 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
     return Error{ErrorCode::out_of_memory, "not enough memory to copy a step"};
 }
 
+namespace {
+
+// A difference by itself, without the step that it was: of a step that was captured again, or that cannot be read.
+Result<> bring_difference(const std::string& path, std::uint32_t ordinal, HistoryWriter& to,
+                          std::mutex* mutex) {
+    FileSystem& system = to.system();
+    const std::string name = std::string(kLeftoversFolder) + "/" + rank_name(to.rank()) + ".difference-" +
+                             std::to_string(ordinal) + ".twr";
+    const fs::path target = fs::path(to.path()) / name;
+    TWR_CHECK(system.make_folders(target.parent_path().string()));
+    TWR_TRY(const auto bytes, InputFile::open(path));
+    const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
+    TWR_CHECK(copy_file(system, *bytes, target.string() + ".tmp", any));
+    TWR_CHECK(system.rename(target.string() + ".tmp", target.string()));
+    TWR_CHECK(system.sync_folder(target.parent_path().string()));
+    const auto guard = lock_of(mutex);
+    return to.add_difference(ordinal, name);
+}
+
+// What a difference has chunks from must be there before it: then it can be read, whatever is lost of the tier behind.
+// from: `path` is one of its differences; its journal is read into `journal` when it is needed.
+Result<> bring_needed(const std::string& from, const std::string& path, std::optional<Journal>& journal,
+                      HistoryWriter& to, std::mutex* mutex) {
+    TWR_TRY(const auto file, DifferenceFile::open(path));
+    std::set<std::uint32_t> needed =
+        needed_by(file->difference(), to.record() ? to.record()->first_difference : 0);
+    {
+        const auto guard = lock_of(mutex);
+        std::erase_if(needed,
+                      [&](std::uint32_t ordinal) { return to.journal().differences.contains(ordinal); });
+    }
+    if (!needed.empty() && !journal) {
+        TWR_TRY(LocalHistory local, LocalHistory::read(from));
+        journal = std::move(local.journal);
+    }
+    for (const std::uint32_t ordinal : needed) {
+        const auto had = journal->differences.find(ordinal);
+        if (had == journal->differences.end()) {
+            return Error{ErrorCode::not_found,
+                         path + ": needs difference " + std::to_string(ordinal) + ", which is not there"};
+        }
+        const std::string place = (fs::path(from) / had->second).string();
+        TWR_TRY(const auto other, DifferenceFile::open(place));
+        if (other->difference().ordinal != ordinal)
+            return Error{ErrorCode::damaged, place + ": is not the difference that the journal names"};
+        TWR_CHECK(check_blocks(*other));
+        TWR_CHECK(bring_needed(from, place, journal, to, mutex));  // each needs smaller ones only: this ends
+        TWR_CHECK(bring_difference(place, ordinal, to, mutex));
+    }
+    return success();
+}
+
+}  // namespace
+
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex) {
-    const auto lock = [&] {
-        return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
-    };
+    const std::uint32_t ordinal = entry.files.difference;
     bool there = false;
     {
-        const auto guard = lock();
-        const auto had = to.journal().steps.find(step);
+        const auto guard = lock_of(mutex);
+        const auto& steps = to.journal().steps;
+        const auto had = steps.find(step);
         there = to.has(step, entry);
         // Committed already, and retention took its data meanwhile: it must not come back, and its files are not to be touched.
-        if (!there && had != to.journal().steps.end() && had->second.folder == entry.folder) return success();
+        if (!there && had != steps.end() && had->second.folder == entry.folder) return success();
+        // Nor must a step that left its record, unless that difference is another step's: then commit() says so.
+        if (!there && ordinal != kNoBase && to.journal().taken.contains(ordinal) &&
+            std::none_of(steps.begin(), steps.end(),
+                         [&](const auto& other) { return other.second.files.difference == ordinal; })) {
+            return success();
+        }
     }
-    if (!there) TWR_CHECK(copy_step(from, entry, to));
-    const auto guard = lock();
+    if (!there) {
+        if (ordinal != kNoBase) {
+            std::optional<Journal> journal;
+            TWR_CHECK(bring_needed(from, (fs::path(from) / entry.folder / entry.files.data).string(), journal,
+                                   to, mutex));
+        }
+        TWR_CHECK(copy_step(from, entry, to));
+    }
+    const auto guard = lock_of(mutex);
     const HistoryWriter::Commit commit{step, entry};
     return to.commit({&commit, 1});
+}
+
+std::vector<std::int64_t> in_flush_order(const Journal& journal) {
+    std::vector<std::int64_t> steps;
+    for (const auto& [step, entry] : journal.steps)
+        steps.push_back(step);
+    std::stable_sort(steps.begin(), steps.end(), [&](std::int64_t a, std::int64_t b) {
+        return journal.steps.at(a).files.difference < journal.steps.at(b).files.difference;
+    });
+    return steps;
 }
 
 Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
                                const std::function<void(std::int64_t, const Error&)>& lost) {
     FlushFacts facts;
-    for (const auto& [step, entry] : journal.steps) {
+    for (const std::int64_t step : in_flush_order(journal)) {
+        const RankStep& entry = journal.steps.at(step);
         const auto had = to.journal().steps.find(step);
         if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder))
             continue;
@@ -239,6 +318,7 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
             lost(step, copied.error());
             continue;
         }
+        if (!to.journal().steps.contains(step)) continue;  // it left the record
         ++facts.steps;
         facts.bytes += entry.files.data_bytes + entry.files.metadata_bytes;
     }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "capture/history.hpp"
 
@@ -15,7 +16,8 @@ namespace twinrun {
 // is copied as it is.
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to);
 
-// Brings over and commits one step. mutex: held while `to` is used, not while files are copied; null: nobody else uses it.
+// Brings over and commits one step; of a record, with the differences that it needs and that are not there, by themselves. A step
+// that was there and left is not brought over again. mutex: held while `to` is used, not while files are copied; null: nobody else uses it.
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex = nullptr);
 
@@ -23,7 +25,10 @@ struct FlushFacts {
     std::uint64_t steps = 0;
     std::uint64_t bytes = 0;
 };
-// Brings over and commits what `to` lacks of a journal's steps, in order. Steps that cannot be read, or that storage does
+// Steps of a journal in the order in which they were captured; of a history without a record, by their numbers.
+std::vector<std::int64_t> in_flush_order(const Journal& journal);
+
+// Brings over and commits what `to` lacks of a journal's steps, in that order. Steps that cannot be read, or that storage does
 // not take, are told to `lost` and left where they are; others follow.
 Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
                                const std::function<void(std::int64_t, const Error&)>& lost);

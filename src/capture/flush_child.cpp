@@ -82,6 +82,7 @@ Result<> run_command(std::string_view command, const std::string& local, History
         if (entry == from.journal.steps.end()) return Error{ErrorCode::not_found, "no such step"};
         return flush_step(local, step, entry->second, to);
     }
+    if (verb == "reserve") return to.reserve_differences(static_cast<std::uint32_t>(step));
     if (!to.journal().steps.contains(step)) return success();
     if (verb == "drop") return to.drop({&step, 1});
     if (verb == "drop_data") return to.drop_data({&step, 1});

@@ -110,7 +110,8 @@ HistorySettings settings_from_json(const Json& j) {
 
 // A name from a manifest becomes part of a path: it must not lead out of the history.
 bool is_plain(const std::string& name) {
-    return name != "." && name != ".." && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+    return name != "." && name != ".." && name.find('/') == std::string::npos &&
+           name.find('\0') == std::string::npos;
 }
 std::string plain_name(const Json& j, const char* key) {
     auto name = j.at(key).get<std::string>();
@@ -199,7 +200,8 @@ bool may_have(const Journal& journal, std::int64_t number, const RankStep& step)
     const std::uint32_t ordinal = step.files.difference;
     if (ordinal == kNoBase || !journal.taken.contains(ordinal)) return true;
     const auto had = journal.steps.find(number);
-    return had != journal.steps.end() && had->second.files.difference == ordinal && had->second.folder == step.folder;
+    return had != journal.steps.end() && had->second.files.difference == ordinal &&
+           had->second.folder == step.folder;
 }
 
 void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
@@ -249,7 +251,8 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
             journal.differences.erase(known(number));
     } else if (j.contains("difference")) {
         const auto ordinal = whole_number<std::uint32_t>(j, "difference");
-        if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) || journal.taken.contains(ordinal))
+        if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) ||
+            journal.taken.contains(ordinal))
             throw bad("a difference that cannot be");
         put_difference(journal, ordinal, difference_file(j));
     } else if (j.contains("reserved")) {
@@ -451,6 +454,23 @@ std::uint32_t attempt_of(const std::string& folder) {
         attempt = attempt * 10 + static_cast<std::uint32_t>(folder[i] - '0');
     }
     return attempt;
+}
+
+std::optional<std::int64_t> step_of(const std::string& folder) {
+    std::int64_t step = 0;
+    if (std::sscanf(folder.c_str(), "step-%20" SCNd64, &step) != 1 ||
+        folder != step_folder(step, attempt_of(folder))) {
+        return std::nullopt;
+    }
+    return step;
+}
+
+std::string new_difference_name(const std::string& folder, std::uint32_t rank) {
+    std::error_code ignored;
+    std::string name = rank_name(rank) + ".twr";
+    for (std::uint64_t n = 1; fs::exists(fs::path(folder) / name, ignored); ++n)
+        name = rank_name(rank) + "." + std::to_string(n) + ".twr";
+    return name;
 }
 
 bool History::exists(const std::string& path) {
@@ -833,7 +853,8 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
                 replaced.push_back(folder);
         }
         if (!may_have(journal_, commit.step, commit.files)) {
-            return Error{ErrorCode::mismatch, path_ + ": step " + std::to_string(commit.step) + ": difference " +
+            return Error{ErrorCode::mismatch, path_ + ": step " + std::to_string(commit.step) +
+                                                  ": difference " +
                                                   std::to_string(commit.files.files.difference) +
                                                   " is there already, of another step"};
         }

@@ -28,7 +28,8 @@
 
 namespace twinrun {
 
-inline constexpr int kHistoryVersion = 2;  // 1 where there is no record
+inline constexpr const char* kLeftoversFolder = "step-leftovers";  // differences of steps that are not there
+inline constexpr int kHistoryVersion = 2;                          // 1 where there is no record
 
 struct RankFiles {
     std::uint32_t rank = 0;
@@ -116,6 +117,9 @@ std::string journal_path(const std::string& path, std::uint32_t rank, std::uint3
 // "step-0000000010", and "step-0000000010.2" where the step is captured for the third time.
 std::string step_folder(std::int64_t step, std::uint32_t attempt);
 std::uint32_t attempt_of(const std::string& folder);
+std::optional<std::int64_t> step_of(const std::string& folder);
+// Of a difference, that the folder (a path) does not have yet: "rank-00003.twr", else "rank-00003.1.twr", …
+std::string new_difference_name(const std::string& folder, std::uint32_t rank);
 std::string rank_name(std::uint32_t rank);  // "rank-00003"
 
 enum class Existing : std::uint8_t { refuse, append, replace };

@@ -138,7 +138,8 @@ class RankRecord {
             if (same != theirs.steps.end() && same->second.files.difference < settings_.first_difference)
                 TWR_CHECK(recorder_->rebase(same->second.files.difference));
         }
-        files.data = rank_name(files.rank) + ".twr";
+        // Of a step that left, others may need the difference, which is there still.
+        files.data = new_difference_name(folder.string(), files.rank);
         for (const RecordFile& file : directory.files)
             files.full_bytes += file.bytes;
         TWR_TRY(const auto recorded,
@@ -428,11 +429,13 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
             }
         }
         for (const HistoryStep* step : wanted) {
-            if (const auto there = writer->journal().steps.find(step->step); there != writer->journal().steps.end()) {
+            if (const auto there = writer->journal().steps.find(step->step);
+                there != writer->journal().steps.end()) {
                 // Given back before, or another run's.
                 if (there->second.files.header_checksum == step->ranks[rank].header_checksum) continue;
-                return Error{ErrorCode::invalid_argument, target + ": has another step " + std::to_string(step->step) +
-                                                              ": name another folder"};
+                return Error{
+                    ErrorCode::invalid_argument,
+                    target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
             RankStep done;
             done.folder = step_folder(step->step, 0);
@@ -515,8 +518,9 @@ std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
                 if (damage != damaged.end() && damage->second.blocks.contains(block)) found.insert(*path);
                 if (!difference.blocks[block].xored) continue;
                 const auto& bases = difference.bases;
-                auto base = std::upper_bound(bases.begin(), bases.end(), *at,
-                                             [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
+                auto base =
+                    std::upper_bound(bases.begin(), bases.end(), *at,
+                                     [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
                 if (base == bases.begin()) continue;
                 --base;
                 if (*at - base->begin >= base->count) continue;

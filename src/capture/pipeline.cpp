@@ -316,7 +316,8 @@ void Pipeline::record(PendingStep& step) {
     if (!step.ready) return;
     Result<> recorded = success();
     try {
-        recorded = recorder_->record(step.place, step.step, *step.layout, step.image.data(), *step.ready);
+        recorded =
+            recorder_->record(tiers_, step.place, step.step, *step.layout, step.image.data(), *step.ready);
     } catch (const std::exception&) {
         recorded = out_of_memory();
     }

@@ -129,15 +129,17 @@ Result<> RecordStore::reload() {
     return load();
 }
 
-// Once more with the journals as they are now, if they are others.
+// Once more with the journals as they are now, while these are others.
 template <class Work>
 auto RecordStore::again(Work work) -> decltype(work()) {
-    const std::uint64_t before = journal_bytes();
-    auto done = work();
-    if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged)) return done;
-    if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
-    chain_->forget();
-    return work();
+    for (;;) {
+        const std::uint64_t before = journal_bytes();
+        auto done = work();
+        if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged))
+            return done;
+        if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
+        chain_->forget();
+    }
 }
 
 Result<StepMap> RecordStore::map(std::int64_t step) {

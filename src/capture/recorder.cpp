@@ -19,7 +19,8 @@ constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
 // What cannot be read is not used; a record goes on without it.
 bool unreadable(const Error& error) {
-    return error.code == ErrorCode::damaged || error.code == ErrorCode::not_found || error.code == ErrorCode::io;
+    return error.code == ErrorCode::damaged || error.code == ErrorCode::not_found ||
+           error.code == ErrorCode::io;
 }
 
 }  // namespace
@@ -231,6 +232,7 @@ Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_byt
     if (!must && steps_since_map_ % kTryMap != 0) return success();
     TWR_TRY(auto all,
             chain_->resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+    chain_->forget();  // open files would keep their space on a tier that they leave
     if (!must && all.size() * kBytesOfRun > bytes_since_map_ / 4) return success();
     difference.runs = std::move(all);
     difference.base = kNoBase;
@@ -266,6 +268,7 @@ Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirec
         TWR_CHECK(stand_alone(difference, outcome.payload * options_.settings.chunk_bytes));
         std::uint32_t depth = 0;
         TWR_TRY(const auto written, writer->finish(std::move(difference)));
+        deduplicator_->reuse(std::move(difference.runs));
         for (const std::uint32_t base : writer->bases()) {
             TWR_TRY(const std::uint32_t below, depth_of(base));
             depth = std::max(depth, below + 1);

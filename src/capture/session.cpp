@@ -340,6 +340,12 @@ Result<> Session::Impl::begin() try {
             attempts_[step] = std::max(attempts_[step], attempt_of(entry.folder));
             taken_.insert(step);
         }
+        // Of steps that left, others may need the difference, which is there still.
+        for (const auto& [ordinal, file] : journal.differences) {
+            const std::string folder = file.substr(0, file.find('/'));
+            if (const auto step = step_of(folder))
+                attempts_[*step] = std::max(attempts_[*step], attempt_of(folder));
+        }
     }
     StreamOptions cores;
     cores.threads = settings_.threads;

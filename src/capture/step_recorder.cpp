@@ -74,13 +74,36 @@ Result<> StepRecorder::begin() {
     known.erase(std::unique(known.begin(), known.end()), known.end());
     TWR_CHECK(recorder->learn(known));
     if (parent_ == nullptr && last != kNoBase) TWR_CHECK(recorder->rebase(last));
+    if (local_ != nullptr) {
+        const Journal stored = stored_->journal();
+        const Journal local = local_->journal();
+        for (const auto& [ordinal, file] : local.differences) {
+            if (stored.differences.contains(ordinal)) continue;
+            own_[ordinal] = file;  // it will be brought on
+            local_only_.insert(ordinal);
+        }
+    }
     recorder_ = std::move(recorder);
     return success();
 }
 
-Result<> StepRecorder::record(const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
-                              const std::byte* image, RankStep& ready) {
+void StepRecorder::forget() {
+    recorder_->forget();
+    local_only_.clear();
+}
+
+Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int64_t step,
+                              const StepLayout& layout, const std::byte* image, RankStep& ready) {
     TWR_CHECK(begin());
+    TWR_CHECK(tiers.reserve_difference(recorder_->next_ordinal()));
+    if (tiers.take_broken()) forget();
+    if (!place.local && !local_only_.empty()) {
+        // A step on the last tier must not need what may be lost with the node.
+        const Journal there = tiers.history();
+        std::erase_if(local_only_,
+                      [&](std::uint32_t ordinal) { return there.differences.contains(ordinal); });
+        if (!local_only_.empty()) forget();
+    }
     RecordDirectory directory;
     directory.files.push_back({rank_name(places_.rank) + ".data", layout.file_bytes});
     std::vector<ImageSegment> segments;
@@ -105,13 +128,14 @@ Result<> StepRecorder::record(const Tiers::Place& place, std::int64_t step, cons
     ready.files.difference = recorded.ordinal;
     ready.files.full_bytes = layout.file_bytes;
     own_[recorded.ordinal] = ready.folder + "/" + ready.files.data;
+    if (place.local) local_only_.insert(recorded.ordinal);
     return success();
 }
 
 void StepRecorder::settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step,
                            const RankStep* ready) {
     if (recorder_ == nullptr || (ready != nullptr && tiers.has(place, step, *ready))) return;
-    recorder_->forget();
+    forget();
 }
 
 }  // namespace twinrun

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "capture/layout.hpp"
@@ -28,7 +29,7 @@ class StepRecorder {
 
     // Writes the difference of a step into its folder on `place`, and completes what the journal will say of it. image: the data
     // file that would have been.
-    Result<> record(const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
+    Result<> record(Tiers& tiers, const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
                     const std::byte* image, RankStep& ready);
     // What became of it: of a step that its journal does not have, nothing may be copied.
     void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
@@ -37,6 +38,7 @@ class StepRecorder {
     StepRecorder(FileSystem& system, RecorderOptions options, Places places);
     Result<> begin();
     Result<std::string> locate(std::uint32_t ordinal) const;
+    void forget();
     FileSystem& system_;
     RecorderOptions options_;
     Places places_;
@@ -44,6 +46,8 @@ class StepRecorder {
     std::shared_ptr<RecordStore> local_;   // and on the node-local one
     std::shared_ptr<RecordStore> parent_;
     std::map<std::uint32_t, std::string> own_;  // paths within a tier
+    std::set<std::uint32_t>
+        local_only_;  // that later steps may need, and that may not be on the last tier yet
     std::unique_ptr<Recorder> recorder_;
 };
 

@@ -114,6 +114,25 @@ Tiers::Place Tiers::next_place(const Place& place, std::uint64_t bytes, ErrorCod
     return {shared_.get(), false, 0};
 }
 
+Result<> Tiers::reserve_difference(std::uint32_t ordinal) {
+    constexpr std::uint32_t kAtATime = 4096;
+    if (local_folder_.empty() || ordinal < reserved_) return success();
+    const std::uint32_t end = std::min(ordinal + kAtATime, kMostOrdinals);
+    const std::lock_guard shared(shared_mutex_);
+    if (child_ != nullptr) {
+        TWR_CHECK(child_->ask("reserve " + std::to_string(end)));
+    } else {
+        TWR_CHECK(shared_->reserve_differences(end));
+    }
+    reserved_ = end;
+    return success();
+}
+
+bool Tiers::take_broken() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(broken_, false);
+}
+
 bool Tiers::has(const Place& place, std::int64_t step, const RankStep& files) const {
     if (place.writer == nullptr) return false;
     const std::lock_guard guard(place.local ? mutex_ : shared_mutex_);
@@ -367,6 +386,8 @@ void Tiers::run() {
                 if (now != local_->journal().steps.end() && now->second.folder == folder) safe_.insert(step);
             } else {
                 unflushed_.insert(step);
+                const ErrorCode why = done.error().code;
+                broken_ = broken_ || why == ErrorCode::damaged || why == ErrorCode::not_found;
             }
         } catch (const std::exception&) {  // no memory: it stays where it is
         }
@@ -379,7 +400,9 @@ void Tiers::drain() {
     if (!thread_.joinable()) return;
     changed_.wait(lock, [&] { return to_flush_.empty() && !flushing_; });
     try {
-        to_flush_.insert(to_flush_.end(), unflushed_.begin(), unflushed_.end());
+        for (const std::int64_t step : in_flush_order(local_->journal())) {
+            if (unflushed_.contains(step)) to_flush_.push_back(step);
+        }
     } catch (const std::exception&) {  // no memory: the next run tries again
     }
     changed_.notify_all();

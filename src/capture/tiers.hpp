@@ -78,6 +78,11 @@ class Tiers {
         RankStep files;
     };
     void commit(std::span<const Ready> steps);
+    // Before a step gets this ordinal: while steps may be on the local tier only, no other run gives it to another step. Nothing
+    // where there is no local tier.
+    Result<> reserve_difference(std::uint32_t ordinal);
+    // Whether, since this was asked last, a step could not be brought on because it, or what it needs, cannot be read.
+    bool take_broken();
     // Whether the place's journal has this very step.
     [[nodiscard]] bool has(const Place& place, std::int64_t step, const RankStep& files) const;
     // The step of `place` will not come.
@@ -122,6 +127,7 @@ class Tiers {
     mutable std::mutex shared_mutex_;  // of the last tier's journal
     std::unique_ptr<HistoryWriter> shared_;
     std::unique_ptr<FlushChild> child_;  // then the journal is the child's
+    std::uint32_t reserved_ = 0;         // end of the ordinals that are this run's
 
     mutable std::mutex mutex_;  // of all that follows
     std::condition_variable changed_;
@@ -133,6 +139,7 @@ class Tiers {
     std::uint64_t local_reserved_ = 0;
     std::uint64_t flushed_bytes_ = 0;
     bool local_broken_ = false;  // its storage failed: steps go past it from then on
+    bool broken_ = false;        // take_broken()
     bool flushing_ = false;
     bool stopping_ = false;
     std::vector<std::int64_t> agreed_;  // in the order of capture

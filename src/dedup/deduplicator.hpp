@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compare/difference.hpp"
@@ -109,6 +110,20 @@ class Deduplicator {
     virtual Result<> learn(Location first, std::span<const std::byte> chunks) = 0;
     virtual void forget() = 0;
     [[nodiscard]] virtual DedupFacts facts() const = 0;
+    // Runs of an outcome that are not needed any more: the next step puts its own into that memory. New memory costs more than
+    // runs do.
+    void reuse(std::vector<Run> runs) {
+        if (runs.capacity() > spare_.capacity()) spare_ = std::move(runs);
+    }
+
+   protected:
+    [[nodiscard]] std::vector<Run> spare_runs() {
+        spare_.clear();
+        return std::exchange(spare_, {});
+    }
+
+   private:
+    std::vector<Run> spare_;
 };
 
 // Errors: options that contradict each other.

@@ -383,6 +383,7 @@ class DeviceDeduplicator final : public Deduplicator {
         TWR_CHECK(cut(segments, firsts_, true));
         TWR_CHECK(fill(control_.data(), 0, kControlBytes, working_));
         Under step{ordinal, &sink, {}};
+        step.outcome.runs = spare_runs();
         step.outcome.method = options_.method;
         step.outcome.base = base_;
         step.outcome.chunks = firsts_.back();

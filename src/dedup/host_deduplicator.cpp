@@ -261,6 +261,7 @@ class HostDeduplicator final : public Deduplicator {
         TWR_CHECK(lay_out(segments));
         Under step(options_.method, ordinal, segments, sink);
         handed_ = 0;
+        step.outcome.runs = spare_runs();
         step.outcome.method = options_.method;
         step.outcome.base = base_;
         step.outcome.chunks = firsts_.back();

@@ -92,7 +92,8 @@ __global__ void sample_largest(const Sample* samples, std::uint32_t count, std::
     for (std::uint64_t i = begin + threadIdx.x % 32 * kSampleStride; i < end; i += 32 * kSampleStride) {
         // 64-bit integers have no part in it, as on the host.
         if (sample.scalar == DType::i64 || sample.scalar == DType::u64) break;
-        const double x = value_of(raw_scalar(sample.data + (i << sample.item_shift), sample.item_shift), sample.scalar);
+        const double x =
+            value_of(raw_scalar(sample.data + (i << sample.item_shift), sample.item_shift), sample.scalar);
         const std::uint64_t bits = bits_of(x) & ~(1ULL << 63);
         if (bits < 0x7FF0000000000000ULL && bits > largest) largest = bits;
     }
@@ -100,7 +101,8 @@ __global__ void sample_largest(const Sample* samples, std::uint32_t count, std::
         const std::uint64_t other = shuffle_xor(largest, lanes);
         if (other > largest) largest = other;
     }
-    if (threadIdx.x % 32 == 0 && largest != 0) atomicMax(sample.largest, static_cast<unsigned long long>(largest));
+    if (threadIdx.x % 32 == 0 && largest != 0)
+        atomicMax(sample.largest, static_cast<unsigned long long>(largest));
 }
 
 // ---- published digests: a thread a chunk, for each hash is the seed of the next ----
@@ -118,7 +120,8 @@ struct Published {
     bool vectors;  // 16-byte loads
 };
 
-__device__ void hash_floats(const float* x, unsigned n, double inverse, std::uint64_t& h1, std::uint64_t& h2) {
+__device__ void hash_floats(const float* x, unsigned n, double inverse, std::uint64_t& h1,
+                            std::uint64_t& h2) {
     std::uint32_t number[4] = {};
     std::uint64_t marks = 0;
 #pragma unroll
@@ -128,20 +131,21 @@ __device__ void hash_floats(const float* x, unsigned n, double inverse, std::uin
         number[j] = published_number(x[j], __float_as_uint(x[j]), inverse, is_own);
         marks |= static_cast<std::uint64_t>(is_own) << j;
     }
-    murmur3f(number[0] | static_cast<std::uint64_t>(number[1]) << 32, number[2] | static_cast<std::uint64_t>(number[3]) << 32,
-             h1, h2);
+    murmur3f(number[0] | static_cast<std::uint64_t>(number[1]) << 32,
+             number[2] | static_cast<std::uint64_t>(number[3]) << 32, h1, h2);
     h1 ^= marks;
 }
 
-__device__ void hash_words(const std::uint64_t* own, unsigned n, ComputeType type, double inverse, std::uint64_t& h1,
-                           std::uint64_t& h2) {
+__device__ void hash_words(const std::uint64_t* own, unsigned n, ComputeType type, double inverse,
+                           std::uint64_t& h1, std::uint64_t& h2) {
     std::uint64_t number[2] = {};
     std::uint64_t marks = 0;
 #pragma unroll
     for (unsigned j = 0; j < 2; ++j) {
         if (j >= n) break;
         bool is_own = false;
-        const double x = type == ComputeType::f64 ? __longlong_as_double(static_cast<long long>(own[j])) : 0.0;
+        const double x =
+            type == ComputeType::f64 ? __longlong_as_double(static_cast<long long>(own[j])) : 0.0;
         number[j] = published_number(x, own[j], type, inverse, is_own);
         marks |= static_cast<std::uint64_t>(is_own) << j;
     }
@@ -189,8 +193,9 @@ __global__ void published_chunks(const Published* fields, std::uint32_t count, s
 #pragma unroll
             for (unsigned j = 0; j < 4; ++j) {
                 if (j < here) {
-                    x[j] = static_cast<float>(value_of(
-                        raw_scalar(at + (std::size_t{i + j} << field.item_shift), field.item_shift), field.scalar));
+                    x[j] = static_cast<float>(
+                        value_of(raw_scalar(at + (std::size_t{i + j} << field.item_shift), field.item_shift),
+                                 field.scalar));
                 }
             }
             hash_floats(x, here, inverse, h1, h2);
@@ -234,19 +239,22 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
     const unsigned mask = (1U << bits) - 1;
     const unsigned lane = threadIdx.x % 32;
     const std::uint64_t warps = std::uint64_t{gridDim.x} * (kSimpleThreads / 32);
-    for (std::uint64_t at = blockIdx.x * std::uint64_t{kSimpleThreads / 32} + threadIdx.x / 32; at < item.count; at += warps) {
+    for (std::uint64_t at = blockIdx.x * std::uint64_t{kSimpleThreads / 32} + threadIdx.x / 32;
+         at < item.count; at += warps) {
         const std::uint64_t chunk = item.chunks == nullptr ? at : item.chunks[at];
         const std::uint64_t first = chunk * sketch.chunk_scalars;
         const std::uint64_t left = item.scalars - first;
         const std::uint64_t n = left < sketch.chunk_scalars ? left : sketch.chunk_scalars;
         std::uint64_t residues = first / sketch.block_scalars * sketch.block_bytes;
         std::uint64_t correction = 0;
-        std::uint64_t narrow[2] = {};  // counts of |c| = 0 to 7 of this chunk, 16 bits each: a block has at most 4096 scalars
+        std::uint64_t narrow[2] =
+            {};  // counts of |c| = 0 to 7 of this chunk, 16 bits each: a block has at most 4096 scalars
         unsigned long long counts[8] = {};
         bool beyond = false;
         bool wide = false;
         for (std::uint64_t done = 0; done < n; done += sketch.block_scalars) {
-            const auto in_block = static_cast<unsigned>(n - done < sketch.block_scalars ? n - done : sketch.block_scalars);
+            const auto in_block =
+                static_cast<unsigned>(n - done < sketch.block_scalars ? n - done : sketch.block_scalars);
             const unsigned words = (in_block + per_line - 1) / per_line * 8;
             const auto* a = reinterpret_cast<const std::uint64_t*>(item.residues_a + residues);
             const auto* b = reinterpret_cast<const std::uint64_t*>(item.residues_b + residues);
@@ -258,8 +266,10 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
                 unsigned position = w / 8 * per_line + w % 8;
                 for (unsigned i = 0; i < per_word && position < in_block; ++i, position += 8) {
                     const unsigned wrapped =
-                        (static_cast<unsigned>(x >> (i * bits)) - static_cast<unsigned>(y >> (i * bits))) & mask;
-                    const int c = static_cast<int>(wrapped) - (wrapped >= half ? static_cast<int>(mask) + 1 : 0);
+                        (static_cast<unsigned>(x >> (i * bits)) - static_cast<unsigned>(y >> (i * bits))) &
+                        mask;
+                    const int c =
+                        static_cast<int>(wrapped) - (wrapped >= half ? static_cast<int>(mask) + 1 : 0);
                     const auto size = static_cast<unsigned>(c < 0 ? -c : c);
                     if (size >= half) {
                         beyond = true;
@@ -280,7 +290,8 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
             narrow[0] = narrow[1] = 0;
             residues += (in_block + per_line - 1) / per_line * std::uint64_t{kResidueLine};
         }
-        const bool proven = !any_lane(beyond || wide) && subtract61(item.fine_a[chunk], item.fine_b[chunk]) == correction;
+        const bool proven =
+            !any_lane(beyond || wide) && subtract61(item.fine_a[chunk], item.fine_b[chunk]) == correction;
         if (proven) {
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
@@ -288,7 +299,8 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
                 for (int lanes = 16; lanes != 0; lanes /= 2)
                     sum += shuffle_xor(sum, lanes);
                 if (lane == 0 && sum != 0) {
-                    atomicAdd(reinterpret_cast<unsigned long long*>(item.counts) + i, static_cast<unsigned long long>(sum));
+                    atomicAdd(reinterpret_cast<unsigned long long*>(item.counts) + i,
+                              static_cast<unsigned long long>(sum));
                 }
             }
         }
@@ -389,7 +401,8 @@ Places places_of(const DeviceDigestItem* items, std::size_t n) {
 struct Fit {
     std::atomic<int> blocks{0};
 };
-DeviceStatus fit_of(int device, const KernelChoice& choice, const void* kernel, unsigned threads, int* blocks) {
+DeviceStatus fit_of(int device, const KernelChoice& choice, const void* kernel, unsigned threads,
+                    int* blocks) {
     // Few kernels and devices: a small table, found by its kernel.
     struct Entry {
         std::atomic<const void*> kernel{nullptr};
@@ -411,9 +424,13 @@ DeviceStatus fit_of(int device, const KernelChoice& choice, const void* kernel, 
     int multiprocessors = 0;
     int each = 0;
     TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    TWR_GPU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(choice.most_shared)));
-    TWR_GPU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, static_cast<int>(threads), choice.shared));
-    if (each == 0) return gpu_failure(ErrorCode::unsupported, device, "the device has too little shared memory for digests");
+    TWR_GPU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(choice.most_shared)));
+    TWR_GPU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, static_cast<int>(threads),
+                                                          choice.shared));
+    if (each == 0)
+        return gpu_failure(ErrorCode::unsupported, device,
+                           "the device has too little shared memory for digests");
     *blocks = each * multiprocessors;
     if (cached) entry->fits[device].blocks = *blocks;
     return {};
@@ -449,7 +466,8 @@ double inverse_of(const CellRule& rule) {
     return std::ldexp(1.0, exponent);
 }
 
-void scratch(const DeviceDigestItem* items, std::size_t n, std::size_t* device_bytes, std::size_t* host_bytes) {
+void scratch(const DeviceDigestItem* items, std::size_t n, std::size_t* device_bytes,
+             std::size_t* host_bytes) {
     const Places at = places_of(items, n);
     *device_bytes = at.end;
     *host_bytes = at.copied;
@@ -459,8 +477,8 @@ unsigned grid_for(std::uint64_t work, unsigned each) {
     return static_cast<unsigned>(std::min<std::uint64_t>((work + each - 1) / each, 0x7FFFFFFF));
 }
 
-DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, void* scratch_memory, void* host_scratch,
-                    StreamHandle stream_handle) {
+DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, void* scratch_memory,
+                    void* host_scratch, StreamHandle stream_handle) {
     if (n == 0) return {};
     TWR_GPU_CURRENT(device);
     const cudaStream_t stream = gpu_stream(stream_handle);
@@ -504,23 +522,26 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
             sample_slices += (bytes + kSampleSlice - 1) / kSampleSlice;
         }
         if (item.settings.kind == DigestKind::published) {
-            published[published_count++] = {static_cast<const std::byte*>(item.data),
-                                            item.scalars,
-                                            published_chunk_count,
-                                            item.leaves,
-                                            item.settings.tolerance.atol,
-                                            static_cast<std::uint32_t>(item.settings.chunk_bytes / item_bytes(item.scalar)),
-                                            item.scalar,
-                                            static_cast<std::uint8_t>(item_shift(item.scalar)),
-                                            compute_type_of(item.scalar),
-                                            reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0};
+            published[published_count++] = {
+                static_cast<const std::byte*>(item.data),
+                item.scalars,
+                published_chunk_count,
+                item.leaves,
+                item.settings.tolerance.atol,
+                static_cast<std::uint32_t>(item.settings.chunk_bytes / item_bytes(item.scalar)),
+                item.scalar,
+                static_cast<std::uint8_t>(item_shift(item.scalar)),
+                compute_type_of(item.scalar),
+                reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0};
             published_chunk_count += chunks_of(item);
             continue;
         }
         const Key key = key_of(item);
-        const bool known = std::any_of(groups, groups + group_count, [&](const Group& g) { return g.key == key; });
+        const bool known =
+            std::any_of(groups, groups + group_count, [&](const Group& g) { return g.key == key; });
         if (!known) {
-            if (group_count == kMostGroups) return gpu_failure(ErrorCode::internal, device, "too many kinds of fields");
+            if (group_count == kMostGroups)
+                return gpu_failure(ErrorCode::internal, device, "too many kinds of fields");
             groups[group_count++] = {key, 0, 0, 0};
         }
     }
@@ -529,7 +550,8 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
         group.first = field_count;
         for (std::size_t i = 0; i < n; ++i) {
             const DeviceDigestItem& item = items[i];
-            if (item.scalars == 0 || item.settings.kind == DigestKind::published || key_of(item) != group.key) continue;
+            if (item.scalars == 0 || item.settings.kind == DigestKind::published || key_of(item) != group.key)
+                continue;
             const CellRule& rule = item.settings.rule;
             const std::uint64_t blocks = blocks_of(item);
             const std::uint64_t tiles = (blocks + kRows - 1) / kRows;
@@ -548,19 +570,20 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
             field.scalar = item.scalar;
             field.item_shift = static_cast<std::uint8_t>(item_shift(item.scalar));
             field.aligned = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
-            field.piece_blocks =
-                static_cast<std::uint32_t>(std::min<std::size_t>(item.settings.chunk_bytes / kBlockBytes, kRows));
+            field.piece_blocks = static_cast<std::uint32_t>(
+                std::min<std::size_t>(item.settings.chunk_bytes / kBlockBytes, kRows));
             if (has_pieces(item)) {
                 field.leaves = pieces;
                 field.fine = pieces + tiles;
-                joins[join_count++] = {pieces,
-                                       pieces + tiles,
-                                       item.leaves,
-                                       item.fine,
-                                       chunks_of(item),
-                                       join_chunks,
-                                       blocks,
-                                       static_cast<std::uint32_t>(item.settings.chunk_bytes / kBlockBytes / kRows)};
+                joins[join_count++] = {
+                    pieces,
+                    pieces + tiles,
+                    item.leaves,
+                    item.fine,
+                    chunks_of(item),
+                    join_chunks,
+                    blocks,
+                    static_cast<std::uint32_t>(item.settings.chunk_bytes / kBlockBytes / kRows)};
                 join_chunks += chunks_of(item);
                 pieces += 2 * tiles;
             }
@@ -580,8 +603,8 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
             status.failed) {
             return status;
         }
-        const Launch launch{reinterpret_cast<const Field*>(on_device + at.fields) + group.first, group.count, group.tiles,
-                            reinterpret_cast<unsigned long long*>(on_device + at.counters) + g};
+        const Launch launch{reinterpret_cast<const Field*>(on_device + at.fields) + group.first, group.count,
+                            group.tiles, reinterpret_cast<unsigned long long*>(on_device + at.counters) + g};
         const unsigned grid = std::min(grid_for(group.tiles, kWarps), static_cast<unsigned>(blocks));
         choice.kernel<<<grid, kThreads, choice.shared, stream>>>(launch, item_shift(group.key.scalar));
         TWR_GPU_LAUNCHED("digests of blocks");
@@ -598,8 +621,9 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
     }
     if (published_count != 0) {
         constexpr unsigned kPublishedThreads = 64;
-        published_chunks<<<grid_for(published_chunk_count, kPublishedThreads), kPublishedThreads, 0, stream>>>(
-            reinterpret_cast<const Published*>(on_device + at.published), published_count, published_chunk_count);
+        published_chunks<<<grid_for(published_chunk_count, kPublishedThreads), kPublishedThreads, 0,
+                           stream>>>(reinterpret_cast<const Published*>(on_device + at.published),
+                                     published_count, published_chunk_count);
         TWR_GPU_LAUNCHED("published digests");
     }
     return {};

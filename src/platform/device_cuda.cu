@@ -31,7 +31,8 @@ DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
             break;
         default:
             status.code = ErrorCode::io;
-            advice = ": the device cannot be used by this process any more: start it again, or use --device cpu";
+            advice =
+                ": the device cannot be used by this process any more: start it again, or use --device cpu";
     }
     // Of a call only its name: arguments would say nothing.
     const char* end = std::strchr(what, '(');
@@ -68,11 +69,12 @@ DeviceStatus count(int* devices) {
     if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
     static_cast<void>(cudaGetLastError());
     if (driver == 0) {
-        std::snprintf(status.text, sizeof status.text, "there is no NVIDIA driver (%s)", cudaGetErrorName(error));
+        std::snprintf(status.text, sizeof status.text, "there is no NVIDIA driver (%s)",
+                      cudaGetErrorName(error));
     } else if (driver / 1000 < runtime / 1000) {
         std::snprintf(status.text, sizeof status.text,
-                      "the driver is for CUDA %d.%d, this library for %d.%d: update the driver", driver / 1000,
-                      driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+                      "the driver is for CUDA %d.%d, this library for %d.%d: update the driver",
+                      driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     } else {
         std::snprintf(status.text, sizeof status.text, "devices cannot be counted: %s (%s)",
                       cudaGetErrorString(error), cudaGetErrorName(error));
@@ -106,8 +108,9 @@ DeviceStatus describe(int device, DeviceFacts* facts) {
     facts->multiprocessors = properties.multiProcessorCount;
     facts->memory_bytes = properties.totalGlobalMem;
     if (properties.major < kSmallestMajor) {
-        std::snprintf(facts->reason, sizeof facts->reason, "compute capability %d.%d: %d.0 or newer is needed",
-                      properties.major, properties.minor, kSmallestMajor);
+        std::snprintf(facts->reason, sizeof facts->reason,
+                      "compute capability %d.%d: %d.0 or newer is needed", properties.major, properties.minor,
+                      kSmallestMajor);
         return {};
     }
     TWR_GPU_CURRENT(device);
@@ -157,8 +160,8 @@ DeviceStatus allocate(int device, std::size_t bytes, void** memory) {
     if (const cudaError_t error = cudaMalloc(memory, bytes); error != cudaSuccess) {
         DeviceStatus status = gpu_failure(error, device, "cudaMalloc");
         if (status.code == ErrorCode::out_of_memory) {
-            std::snprintf(status.text, sizeof status.text, "cuda:%d: not enough device memory for %zu MiB", device,
-                          (bytes >> 20) + 1);
+            std::snprintf(status.text, sizeof status.text, "cuda:%d: not enough device memory for %zu MiB",
+                          device, (bytes >> 20) + 1);
         }
         return status;
     }
@@ -201,7 +204,8 @@ DeviceStatus wait_stream(int device, StreamHandle stream) {
 DeviceStatus make_event(int device, bool timed, EventHandle* event) {
     TWR_GPU_CURRENT(device);
     cudaEvent_t made = nullptr;
-    const unsigned flags = cudaEventBlockingSync | (timed ? 0U : static_cast<unsigned>(cudaEventDisableTiming));
+    const unsigned flags =
+        cudaEventBlockingSync | (timed ? 0U : static_cast<unsigned>(cudaEventDisableTiming));
     TWR_GPU(cudaEventCreateWithFlags(&made, flags));
     *event = made;
     return {};
@@ -232,7 +236,8 @@ DeviceStatus wait_event(int device, EventHandle event) {
 
 DeviceStatus elapsed(int device, EventHandle begin, EventHandle end, float* milliseconds) {
     TWR_GPU_CURRENT(device);
-    TWR_GPU(cudaEventElapsedTime(milliseconds, static_cast<cudaEvent_t>(begin), static_cast<cudaEvent_t>(end)));
+    TWR_GPU(
+        cudaEventElapsedTime(milliseconds, static_cast<cudaEvent_t>(begin), static_cast<cudaEvent_t>(end)));
     return {};
 }
 
@@ -251,9 +256,9 @@ DeviceStatus fill(int device, void* to, int byte, std::size_t bytes, StreamHandl
 }
 
 const DeviceRuntime kRuntime = {
-    "CUDA",      versions,   count,       describe,   free_memory, place_of,    page_locked, allocate,
-    release,     allocate_host, release_host, make_stream, drop_stream, wait_stream, make_event,  drop_event,
-    record,      stream_wait, wait_event,  elapsed,    copy,        fill,
+    "CUDA",  versions,      count,        describe,    free_memory, place_of,    page_locked, allocate,
+    release, allocate_host, release_host, make_stream, drop_stream, wait_stream, make_event,  drop_event,
+    record,  stream_wait,   wait_event,   elapsed,     copy,        fill,
 };
 
 }  // namespace
@@ -272,7 +277,8 @@ extern const DeviceDedupKernels kDeviceDedupTable;
 }  // namespace twinrun
 
 // The table of this name, or null: for another version of the core there is none.
-extern "C" __attribute__((visibility("default"))) const void* twinrun_device_table(const char* name, std::uint32_t abi,
+extern "C" __attribute__((visibility("default"))) const void* twinrun_device_table(const char* name,
+                                                                                   std::uint32_t abi,
                                                                                    const char* version) {
     using namespace twinrun;
     if (abi != kDeviceAbi || std::strcmp(version, TWINRUN_VERSION) != 0) return nullptr;

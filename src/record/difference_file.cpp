@@ -397,8 +397,10 @@ Result<> DifferenceWriter::flush(bool all) {
                     for (std::size_t i = 0; i < raw.size(); ++i)
                         mixed[i] = raw[i] ^ base[i];
                     other.resize(raw.size());
-                    // To name the bases takes bytes too.
-                    const std::size_t room = block.bytes - std::min<std::size_t>(block.bytes, 17);
+                    // To name the bases takes bytes, and to read them takes time, again for each step behind: an
+                    // eighth less at least.
+                    const std::size_t room =
+                        block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
                     const std::size_t size =
                         room == 0 ? 0 : compressor.pack(mixed, std::span(other).first(room), settings_.level);
                     if (size != 0) {
@@ -472,7 +474,7 @@ Result<> DifferenceWriter::flush(bool all) {
     return success();
 }
 
-Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference difference) try {
+Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference&& difference) try {
     TWR_CHECK(difference.directory.check(chunk_bytes_));
     TWR_CHECK(flush(true));
     difference.chunk_bytes = chunk_bytes_;

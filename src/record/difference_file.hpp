@@ -40,14 +40,14 @@ class DifferenceWriter {
     // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known after finish().
     [[nodiscard]] const std::vector<std::uint32_t>& bases() const;
 
-    // difference: all but what add() knows. The file is synced under its final name (the folder is not). Gives its size, and
+    // difference: all but what add() knows, which is put into it; its runs stay. The file is synced under its final name (the folder is not). Gives its size, and
     // the checksum of its header, which seals all else.
     struct Written {
         std::uint64_t bytes = 0;
         std::uint64_t payload_bytes = 0;
         std::uint64_t header_checksum = 0;
     };
-    Result<Written> finish(Difference difference);
+    Result<Written> finish(Difference&& difference);
 
    private:
     DifferenceWriter(FileSystem& system, std::string path, std::uint32_t chunk_bytes,

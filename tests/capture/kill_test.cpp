@@ -134,7 +134,7 @@ std::vector<std::int64_t> check(const std::string& path, std::int64_t checked) {
 
 class Kill : public ::testing::TestWithParam<const char*> {};
 
-// Fifty kills for each of four settings.
+// Fifty kills for each of these settings.
 TEST_P(Kill, NothingCommittedIsLost) {
     std::string name = (fs::temp_directory_path() / "twinrun-kill-XXXXXX").string();
     const fs::path folder = ::mkdtemp(name.data());
@@ -191,14 +191,17 @@ TEST_P(Kill, NothingCommittedIsLost) {
 }
 
 std::string setting_name(const ::testing::TestParamInfo<const char*>& each) {
-    constexpr std::array of{"straight", "waiting", "local", "process"};
+    constexpr std::array of{"straight", "waiting",      "local",         "process",
+                            "record",   "record_local", "record_process"};
     return of[each.index];
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, Kill,
                          ::testing::Values("", "background = false\nkeep_steps = 4\nkeep_data_steps = 2",
                                            "local = @\nlocal_limit = 8 MiB",
-                                           "local = @\nflusher = process\nkeep_steps = 4"),
+                                           "local = @\nflusher = process\nkeep_steps = 4", "record = runs",
+                                           "record = runs\nlocal = @\nlocal_limit = 4 MiB",
+                                           "record = basic\nlocal = @\nflusher = process"),
                          setting_name);
 
 }  // namespace

@@ -239,6 +239,31 @@ def test_commands(tmp_path: Path) -> None:
         assert failed.status == 2 and failed.err
 
 
+def test_a_part_of_a_field(tmp_path: Path) -> None:
+    fields = states(4)
+    run = captured(tmp_path / "run", fields)
+    twinrun.pack(run, tmp_path / "record")
+    whole = fields[2]["x"].tobytes()
+    assert twinrun.read_part(tmp_path / "record", 20, "x") == whole
+    assert twinrun.read_part(tmp_path / "record", 20, "x", offset=1001, count=77) == whole[1001:1078]
+    assert twinrun.read_part(tmp_path / "record", 20, "x", offset=len(whole)) == b""
+    out = tmp_path / "x.bin"
+    assert (
+        command("restore", tmp_path / "record", out, "--step", "20", "--field", "x", "--bytes", "8:16").status
+        == 0
+    )
+    assert out.read_bytes() == whole[8:24]
+    for wrong in (["--bytes", "8:16"], ["--field", "x"], ["--step", "20", "--field", "x", "--bytes", "-1:2"]):
+        assert command("restore", tmp_path / "record", tmp_path / "no", *wrong).status == 2
+    assert (
+        command("restore", tmp_path / "record", out, "--step", "20", "--field", "x").status == 2
+    )  # it is there
+    with pytest.raises(twinrun.TwinrunError, match="has 160024 bytes"):
+        twinrun.read_part(tmp_path / "record", 20, "x", offset=160_000, count=25)
+    with pytest.raises(twinrun.MissingFile, match="no 'y'"):
+        twinrun.read_part(tmp_path / "record", 20, "y")
+
+
 def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", states(2))
     with pytest.raises(twinrun.TwinrunError, match="power of two"):

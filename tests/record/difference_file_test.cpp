@@ -166,7 +166,7 @@ TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
     ASSERT_TRUE((*writer)->add(payload, bases, at).ok());
     EXPECT_EQ((*writer)->chunks(), 256U);
     Difference difference = difference_of(256, kChunk, 9);
-    ASSERT_TRUE((*writer)->finish(difference).ok());
+    ASSERT_TRUE((*writer)->finish(Difference(difference)).ok());
     EXPECT_EQ((*writer)->bases(), std::vector<std::uint32_t>{2});
     const auto file = DifferenceFile::open(folder / "d");
     ASSERT_TRUE(file.ok()) << file.error().message;
@@ -202,7 +202,7 @@ TEST(DifferenceFile, LeftoversOfSeveralDifferences) {
     difference.ordinal = 8;
     constexpr std::uint64_t kFar = std::uint64_t{1} << 35;
     difference.kept = {{1, 4, 3}, {1, 9, 1}, {5, kFar, 4}, {8, 0, 2}};
-    ASSERT_TRUE((*writer)->finish(difference).ok());
+    ASSERT_TRUE((*writer)->finish(Difference(difference)).ok());
     const auto file = DifferenceFile::open(folder / "d");
     ASSERT_TRUE(file.ok()) << file.error().message;
     EXPECT_TRUE((*file)->difference().partial());
@@ -234,7 +234,7 @@ TEST(DifferenceFile, OneThatIsAbandonedIsRemoved) {
         ASSERT_TRUE(writer.ok());
         Difference difference;
         difference.directory.files = {{"../out", 1}};
-        EXPECT_FALSE((*writer)->finish(difference).ok());
+        EXPECT_FALSE((*writer)->finish(Difference(difference)).ok());
     }
     EXPECT_TRUE(folder.names().empty());
 }

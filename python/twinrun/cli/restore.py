@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
+from ..errors import TwinrunError
+from ..recording import read_part
 from ..recording import restore as restore_steps
 from .common import THREADS, console
 
@@ -22,13 +26,43 @@ from .common import THREADS, console
 @click.option(
     "--flat", is_flag=True, help="Other programs' files of one step: into TO itself, not TO/step-N."
 )
+@click.option(
+    "--field", default=None, help="Only this field (or file) of one step: its bytes go to the file TO."
+)
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of --field.")
+@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Of --field: only these bytes.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-def restore(record: str, to: str, steps: tuple[int, ...], flat: bool, threads: int) -> int:
+def restore(
+    record: str,
+    to: str,
+    steps: tuple[int, ...],
+    flat: bool,
+    field: str | None,
+    rank: int,
+    part: str | None,
+    threads: int,
+) -> int:
     """Give steps of a record back as the files that they were, every byte checked.
 
     Steps that twinrun captured come as a history in TO; files of other programs come under their names. Nothing that is there
     is written over.
     """
+    if field is not None:
+        if len(steps) != 1:
+            raise TwinrunError("--field needs one --step")
+        found = re.fullmatch(r"(\d+):(\d*)", part or "0:")
+        if found is None:
+            raise TwinrunError(f"--bytes {part!r} is not of the form OFFSET:COUNT")
+        count = int(found[2]) if found[2] else None
+        body = read_part(
+            record, steps[0], field, rank=rank, offset=int(found[1]), count=count, threads=threads
+        )
+        with open(to, "xb") as file:  # nothing that is there is written over
+            file.write(body)
+        console().print(f"{len(body)} bytes in {to}", soft_wrap=True)
+        return 0
+    if part is not None:
+        raise TwinrunError("--bytes needs --field")
     paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads)
     console().print(f"{len(paths)} files in {to}", soft_wrap=True)
     return 0

@@ -13,6 +13,8 @@ inline std::vector<std::vector<double>> victim_state() {
 }
 
 inline double victim_value(std::int64_t step, std::size_t field, std::size_t i) {
+    // Of the largest field an eighth changes with each step: so that a record has something to leave out.
+    if (field == 2) step -= (step - static_cast<std::int64_t>(i / 1000)) & 7;
     return static_cast<double>(step) * 8.0 + static_cast<double>(field) +
            1e-7 * static_cast<double>(i % 1013);
 }
