@@ -17,7 +17,8 @@ namespace twinrun {
 namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
-constexpr std::size_t kMostMixes = 4096;  // XORs behind each other: no writer makes so many
+constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
+constexpr std::size_t kMostMixes = 4096;      // XORs behind each other: no writer makes so many
 
 // Chunks that no difference looked at so far has: `begin` of the image wanted, `at` of the image of the difference that is
 // next.
@@ -434,7 +435,21 @@ Result<> RecordChain::fetch(std::vector<Wanted> wanted, std::uint32_t chunk_byte
         if (depth == kMostMixes)
             return Error{ErrorCode::damaged, "differences that were XORed with each other in a circle"};
         next.clear();
-        TWR_CHECK(fetch_once(wanted, next, chunk_bytes, to, depth != 0));
+        // In parts of few files each: a step may have bytes of more differences than a process may have open files.
+        std::sort(wanted.begin(), wanted.end(),
+                  [](const Wanted& a, const Wanted& b) { return a.source < b.source; });
+        for (auto begin = wanted.begin(); begin != wanted.end();) {
+            auto end = begin;
+            std::size_t files = 0;
+            for (std::uint32_t last = kNoBase; end != wanted.end(); ++end) {
+                if (ordinal_of(end->source) == last) continue;
+                if (files++ == kMostFilesAtOnce) break;
+                last = ordinal_of(end->source);
+            }
+            std::vector<Wanted> part(begin, end);
+            TWR_CHECK(fetch_once(part, next, chunk_bytes, to, depth != 0));
+            begin = end;
+        }
         std::swap(wanted, next);
     }
     return success();

@@ -1,5 +1,6 @@
 // Records on storage: histories and files packed and given back, damage, compaction, records against records.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -673,7 +674,7 @@ TEST(RecordStoreTest, ReadsOnlyWhatIsNeeded) {
 TEST(RecordStoreTest, LongChainsAreBounded) {
     for (const auto& [method, copies, steps] :
          {std::tuple(RecordMethod::runs, true, 300), std::tuple(RecordMethod::basic, false, 300),
-          std::tuple(RecordMethod::tree, false, 450)}) {
+          std::tuple(RecordMethod::tree, false, 300)}) {
         RecordFolder folder;
         std::mt19937_64 random(14);
         Truth truth;
@@ -727,6 +728,35 @@ TEST(RecordStoreTest, LongChainsAreBounded) {
         EXPECT_LT(bytes_in(folder / "record"), copies ? 70'000U : 8000U);
         EXPECT_TRUE(unnamed_files(folder / "record").empty());
     }
+}
+
+// A step that has bytes of more differences than a process may have open files.
+TEST(RecordStoreTest, StepsOfManyDifferences) {
+    RecordFolder folder;
+    std::mt19937_64 random(15);
+    constexpr int kSteps = 420;
+    Truth truth;
+    TestImage image{{"a", testing::random_bytes(random, kSteps * 32), 0}};
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+        const auto chunk = testing::random_bytes(random, 32);
+        std::copy(chunk.begin(), chunk.end(), image[0].bytes.begin() + step * 32);
+        truth[step].push_back(image);
+    }
+    capture(folder / "run", truth);
+    struct rlimit before;
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    struct rlimit few = before;
+    few.rlim_cur = 350;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    PackOptions how = options(RecordMethod::runs, 32);
+    const auto packed = pack_history(unsynced_file_system(), folder / "run", folder / "record", how, {});
+    std::string wrong = packed ? "" : packed.error().message;
+    {
+        auto store = RecordStore::open(folder / "record", 0);
+        if (wrong.empty() && store) wrong = wrong_with(**store, kSteps - 1, truth.at(kSteps - 1)[0]);
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(wrong, "");
 }
 
 // ---- damage ----

@@ -597,7 +597,7 @@ void write_by_hand(const RecordFolder& folder, ByHand given) {
                                            given.difference.chunk_bytes, given.settings);
     ASSERT_TRUE(writer.ok());
     ASSERT_TRUE((*writer)->add(given.payload, given.base, given.base_at).ok());
-    const auto written = (*writer)->finish(given.difference);
+    const auto written = (*writer)->finish(Difference(given.difference));
     ASSERT_TRUE(written.ok()) << written.error().message;
 }
 
