@@ -202,16 +202,7 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
         drop.insert(there.begin(), there.lower_bound(oldest));
     }
     // A record that is against this one may need any of it.
-    for (const std::string& child : first->journal().children) {
-        std::uint32_t theirs_ranks = 0;
-        const auto theirs = read_history_settings(child, theirs_ranks);
-        // It may be gone meanwhile, or another one.
-        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path))
-            continue;
-        return Error{ErrorCode::invalid_argument,
-                     path + ": " + child +
-                         " is recorded against it, and would lose what leaves: remove that record first"};
-    }
+    TWR_CHECK(check_children(path, first->journal()));
     CompactReport report;
     report.dropped_steps = drop.size();
     const std::vector<std::int64_t> leaving(drop.begin(), drop.end());

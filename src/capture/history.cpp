@@ -590,7 +590,9 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     if (rank == 0) TWR_CHECK(remove_torn_manifest(system, path));
     const bool there = History::exists(path);
     if (there && rank == 0 && existing == Existing::replace) {
-        TWR_CHECK(History::open(path));
+        TWR_TRY(const History had, History::open(path));
+        TWR_TRY(const Journal first, read_rank_journal(path, 0, had.ranks));
+        TWR_CHECK(check_children(path, first));
         TWR_CHECK(system.remove(manifest_path(path)));  // from here on the old steps do not exist
         for (const auto& name : folders_of_steps(path))
             TWR_CHECK(system.remove_folder((fs::path(path) / name).string()));
@@ -762,6 +764,27 @@ Result<HistorySettings> read_history_settings(const std::string& path, std::uint
     TWR_CHECK(read_manifest(path, history, ignored));
     ranks = history.ranks;
     return std::move(history.settings);
+}
+
+std::string absolute_path(const std::string& path) {
+    std::error_code ignored;
+    const fs::path whole = fs::absolute(path, ignored).lexically_normal();
+    const std::string text = whole.string();
+    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
+}
+
+Result<> check_children(const std::string& path, const Journal& journal) {
+    for (const std::string& child : journal.children) {
+        std::uint32_t ranks = 0;
+        const auto theirs = read_history_settings(child, ranks);
+        // It may be gone meanwhile, or another one.
+        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path))
+            continue;
+        return Error{ErrorCode::invalid_argument,
+                     path + ": " + child +
+                         " is recorded against it, and would lose what leaves: remove that record first"};
+    }
+    return success();
 }
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {

@@ -171,13 +171,6 @@ Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std:
     return again([&] { return chain_->read_segment(map, segment, to); });
 }
 
-std::string absolute_path(const std::string& path) {
-    std::error_code ignored;
-    const fs::path whole = fs::absolute(path, ignored).lexically_normal();
-    const std::string text = whole.string();
-    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
-}
-
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
                         std::uint32_t ranks, const std::string& against, bool note) {
     if (against.empty()) return success();

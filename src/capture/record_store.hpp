@@ -61,6 +61,5 @@ class RecordStore {
 // ranks; other chunks; it cannot be told.
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
                         std::uint32_t ranks, const std::string& against, bool note);
-std::string absolute_path(const std::string& path);
 
 }  // namespace twinrun

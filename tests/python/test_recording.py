@@ -148,6 +148,8 @@ def test_a_second_run_against_the_first(tmp_path: Path) -> None:
             assert all(np.array_equal(back[name], one[name]) for name in one)
     with pytest.raises(twinrun.TwinrunError, match="recorded against it"):
         twinrun.compact(tmp_path / "first", keep_last=1)
+    with pytest.raises(twinrun.TwinrunError, match="recorded against it"):
+        twinrun.Run(tmp_path / "first", atol=1e-6, existing="replace")
     twinrun.compact(tmp_path / "second", keep_last=2)
     assert twinrun.verify(tmp_path / "second")[0] == []
     back = twinrun.restore(tmp_path / "second", tmp_path / "back")

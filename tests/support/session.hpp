@@ -1,6 +1,7 @@
 // Sessions of one process; unless told otherwise, each step is committed when capture returns.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,13 @@
 #include "capture/session.hpp"
 
 namespace twinrun::testing {
+
+// For tests of very many small files: in memory, where the system has such a folder.
+inline std::filesystem::path quick_folder() {
+    std::error_code failure;
+    const std::filesystem::path memory = "/dev/shm";
+    return std::filesystem::is_directory(memory, failure) ? memory : std::filesystem::temp_directory_path();
+}
 
 inline Result<std::unique_ptr<Session>> open_run(FileSystem& system, const std::string& path,
                                                  SessionSettings settings) {
