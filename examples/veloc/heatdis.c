@@ -17,6 +17,7 @@
 static void stop(int rank, const char* what) {
     fprintf(stderr, "heatdis: rank %d: %s\n", rank, what);
     MPI_Abort(MPI_COMM_WORLD, 2);
+    exit(2); /* it may return */
 }
 
 /* First row that belongs to a rank. */

@@ -195,8 +195,8 @@ class Tests(mpi.Tests):
         data.write_bytes(content)
         twinrun("verify", self.history("bit"), status=1)
         job, _ = self.heatdis(config, status=None)
-        # All ranks abort at once: then what they print, and now and then even the status, does not come through mpiexec.
-        expect("fingerprint" not in job.out, "it went on:", job)
+        # All ranks abort at once: what they print may be lost on its way through mpiexec.
+        expect(job.status != 0 and "fingerprint" not in job.out, "it went on:", job)
         expect("rank 1: VELOC_Restart" in self.log("bit"), self.log("bit"))
 
 
