@@ -42,83 +42,87 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
             bytes += round_up(fields[i]->section_bytes(section), kAlignment);
     }
     if (bytes > limit_) return nullptr;
+    auto staged = std::make_unique<StagedArrays>();
+    try {
+        if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    } catch (const std::exception&) {
+        return nullptr;  // nobody to bring it on
+    }
     {
-        std::unique_lock lock(mutex_);
-        try {
-            if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-        } catch (const std::exception&) {
-            return nullptr;  // nobody to bring it on
-        }
-        const auto fits = [&] { return used_ + bytes <= limit_; };
+        std::unique_lock lock(pool_->mutex);
+        const auto fits = [&] { return pool_->used + bytes <= limit_; };
         if (!fits()) {
             const auto start = std::chrono::steady_clock::now();
-            changed_.wait(lock, fits);
+            pool_->changed.wait(lock, fits);
             waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         }
-        used_ += bytes;
+        pool_->used += bytes;
     }
-    std::shared_ptr<StagedArrays> staged;
+    staged->bytes = bytes;
+    bool filled = false;
     try {
-        staged = fill(fields, arrays, keep_data);
+        filled = fill(*staged, fields, arrays, keep_data);
     } catch (const std::exception&) {  // not enough memory
     }
-    const std::lock_guard guard(mutex_);
-    if (staged != nullptr) {
-        staged->bytes = bytes;
-    } else {
-        used_ -= bytes;
+    if (!filled) {
+        staged->memory.clear();  // work that was put in may still write there
+        pool_->give_back(std::move(staged));
+        return nullptr;
     }
-    return staged;
+    return {staged.release(),
+            [pool = pool_](StagedArrays* of) { pool->give_back(std::unique_ptr<StagedArrays>(of)); }};
 }
 
-std::shared_ptr<StagedArrays> DeviceStage::fill(std::span<const FieldMetadata* const> fields,
-                                                std::span<const DeviceArray* const> arrays, bool keep_data) {
-    std::shared_ptr<StagedArrays> staged;
-    if (keep_data) {
-        if (auto copied = copy(arrays)) staged = std::move(copied).value();
-    } else {
-        // A sketch belongs to one device; arrays on several are taken one device after the other.
-        auto made = std::make_shared<StagedArrays>();
-        std::vector<std::optional<DeviceSketch>> of_each(arrays.size());
-        std::map<int, std::vector<std::size_t>> on;
-        for (std::size_t i = 0; i < arrays.size(); ++i)
-            on[arrays[i]->device].push_back(i);
-        bool all = true;
-        for (const auto& [device, numbers] : on) {
-            std::vector<const FieldMetadata*> own_fields;
-            std::vector<const DeviceArray*> own_arrays;
-            for (const std::size_t i : numbers) {
-                own_fields.push_back(fields[i]);
-                own_arrays.push_back(arrays[i]);
-            }
-            auto built = DeviceSketch::build(own_fields, own_arrays);
-            all = all && built.ok();
-            for (std::size_t k = 0; built && k < numbers.size(); ++k)
-                of_each[numbers[k]] = std::move((*built)[k]);
-        }
-        if (all) {
-            for (auto& sketch : of_each)
-                made->sketches.push_back(std::move(*sketch));
-            staged = std::move(made);
-        }
+void DeviceStage::Pool::give_back(std::unique_ptr<StagedArrays> staged) {
+    staged->sketches.clear();
+    const std::lock_guard guard(mutex);
+    used -= staged->bytes;
+    try {
+        for (auto& [device, memory] : staged->memory)
+            free[device].push_back(std::move(memory));
+    } catch (const std::exception&) {  // then it is given back to the device
     }
-    return staged;
+    changed.notify_all();
 }
 
-Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceArray* const> arrays) {
+bool DeviceStage::fill(StagedArrays& staged, std::span<const FieldMetadata* const> fields,
+                       std::span<const DeviceArray* const> arrays, bool keep_data) {
+    if (keep_data) return copy(staged, arrays).ok();
+    // A sketch belongs to one device; arrays on several are taken one device after the other.
+    std::vector<std::optional<DeviceSketch>> of_each(arrays.size());
+    std::map<int, std::vector<std::size_t>> on;
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+        on[arrays[i]->device].push_back(i);
+    for (const auto& [device, numbers] : on) {
+        std::vector<const FieldMetadata*> own_fields;
+        std::vector<const DeviceArray*> own_arrays;
+        for (const std::size_t i : numbers) {
+            own_fields.push_back(fields[i]);
+            own_arrays.push_back(arrays[i]);
+        }
+        auto built = DeviceSketch::build(own_fields, own_arrays);
+        if (!built) return false;
+        for (std::size_t k = 0; k < numbers.size(); ++k)
+            of_each[numbers[k]] = std::move((*built)[k]);
+    }
+    for (auto& sketch : of_each)
+        staged.sketches.push_back(std::move(*sketch));
+    return true;
+}
+
+Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* const> arrays) {
     const DeviceRuntime* runtime = device_runtime();
     const DeviceElementKernels* elements = device_element_kernels();
     if (runtime == nullptr || elements == nullptr)
         return Error{ErrorCode::unsupported, "no library for devices"};
-    auto staged = std::make_shared<StagedArrays>();
     std::map<int, std::size_t> room;
     for (const DeviceArray* array : arrays)
         room[array->device] += room_for(*array);
     for (const auto& [device, bytes] : room) {
         DeviceMemory memory(device);
         {
-            const std::lock_guard guard(mutex_);
-            auto& free = free_[device];
+            const std::lock_guard guard(pool_->mutex);
+            auto& free = pool_->free[device];
             const auto fits = std::find_if(free.begin(), free.end(),
                                            [&, n = bytes](const DeviceMemory& m) { return m.bytes() >= n; });
             if (fits != free.end()) {
@@ -129,7 +133,7 @@ Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceAr
             }
         }
         TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kAlignment)));
-        staged->memory.emplace(device, std::move(memory));
+        staged.memory.emplace(device, std::move(memory));
     }
     std::map<int, DeviceStream> streams;
     std::map<int, std::size_t> used;
@@ -140,7 +144,7 @@ Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceAr
             stream = streams.emplace(array->device, std::move(made)).first;
         }
         TWR_CHECK(stream->second.follow(array->stream));
-        std::byte* const to = staged->memory.at(array->device).data() + used[array->device];
+        std::byte* const to = staged.memory.at(array->device).data() + used[array->device];
         used[array->device] += room_for(*array);
         const std::uint64_t items = array->items();
         if (items != 0 && array->dense()) {
@@ -155,11 +159,11 @@ Result<std::shared_ptr<StagedArrays>> DeviceStage::copy(std::span<const DeviceAr
         copy.strides.clear();
         copy.swap = false;
         copy.stream = nullptr;  // all work is done before anybody looks
-        staged->copies.push_back(std::move(copy));
+        staged.copies.push_back(std::move(copy));
     }
     for (auto& [device, stream] : streams)
         TWR_CHECK(stream.wait());
-    return staged;
+    return success();
 }
 
 void DeviceStage::hand_over(std::shared_ptr<StagedArrays> staged, std::function<void()> work) {
@@ -179,16 +183,8 @@ void DeviceStage::run() {
         tasks_.pop_front();
         lock.unlock();
         task.work();
-        task.staged->sketches.clear();
-        lock.lock();
-        used_ -= task.staged->bytes;
-        try {
-            for (auto& [device, memory] : task.staged->memory)
-                free_[device].push_back(std::move(memory));
-        } catch (const std::exception&) {  // then it is given back to the device
-        }
         task = {};
-        changed_.notify_all();
+        lock.lock();
     }
 }
 

@@ -41,6 +41,10 @@ struct StepLayout {
     bool keep_data = true;
     bool recorded = false;  // data is kept as differences
 
+    // Whether a field has data sums: what is recorded from a device does not come to the host, and a record has checksums of
+    // its own.
+    [[nodiscard]] bool sums(std::size_t field) const { return keep_data && !(recorded && on_device[field]); }
+
     // piece_bytes: at least kSliceBytes; what a piece holds at most, unless it is a single slice. Errors: plan_captured's; two
     // fields of one name; none.
     static Result<std::shared_ptr<const StepLayout>> make(const std::vector<CapturedField>& fields,

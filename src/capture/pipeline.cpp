@@ -139,8 +139,7 @@ void Pipeline::prepare(PendingStep& step) {
         step.digests.reserve(step.layout->fields.size());
         // Checksums are of bytes that are kept.
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
-            step.digests.emplace_back(step.layout->fields[i], step.layout->keep_data,
-                                      step.layout->on_device[i]);
+            step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i), step.layout->on_device[i]);
     });
 }
 
@@ -316,12 +315,13 @@ void Pipeline::record(PendingStep& step) {
     if (!step.ready) return;
     Result<> recorded = success();
     try {
-        recorded =
-            recorder_->record(tiers_, step.place, step.step, *step.layout, step.image.data(), *step.ready);
+        recorded = recorder_->record(tiers_, step.place, step.step, *step.layout,
+                                     {step.image.data(), step.on_device}, *step.ready);
     } catch (const std::exception&) {
         recorded = out_of_memory();
     }
     step.image = {};
+    step.device_memory.reset();
     if (recorded) return;
     fail(step, std::move(recorded).error());
     step.ready.reset();

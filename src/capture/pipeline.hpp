@@ -42,6 +42,9 @@ struct PendingStep {
     std::unique_ptr<StepFiles> files;
     Tiers::Place place;  // from add() on
     AlignedBytes image;  // of data that is to be recorded
+    // Of each field that is recorded from a device, where it is; the others are in the image. Filled before seal(). Empty: none.
+    std::vector<std::optional<DeviceArray>> on_device;
+    std::shared_ptr<const void> device_memory;  // that these lie in; null: the application's
 
     std::mutex error_mutex;
     std::optional<Error> error;  // the first; nothing more is written then

@@ -4,6 +4,9 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <utility>
+
+#include "base/checked.hpp"
 
 namespace twinrun {
 
@@ -15,6 +18,7 @@ constexpr std::uint32_t kMostXors = 16;
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
 constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
+constexpr std::size_t kAlignment = 256;  // of segments in device memory
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
 // What cannot be read is not used; a record goes on without it.
@@ -30,6 +34,14 @@ class Recorder::Sink final : public PayloadSink {
    public:
     Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
     Result<> take(const Chunks& chunks) override {
+        auto taken = add(chunks);
+        failed_ = failed_ || !taken;
+        return taken;
+    }
+    [[nodiscard]] bool failed() const { return failed_; }
+
+   private:
+    Result<> add(const Chunks& chunks) {
         if (chunks.base.empty()) return writer_.add(chunks.bytes, {}, {});
         at_.assign(chunks.base_at.begin(), chunks.base_at.end());
         const std::size_t chunk = recorder_.options_.settings.chunk_bytes;
@@ -49,11 +61,11 @@ class Recorder::Sink final : public PayloadSink {
         return writer_.add(chunks.bytes, base, at_);
     }
 
-   private:
     Recorder& recorder_;
     DifferenceWriter& writer_;
     std::vector<Location> at_;
     std::vector<std::byte> base_;
+    bool failed_ = false;
 };
 
 Recorder::Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
@@ -79,30 +91,76 @@ Result<std::unique_ptr<Recorder>> Recorder::create(FileSystem& system, const Rec
                      "this build of twinrun lacks zstd: build it with libzstd, or record without packing"};
     }
     std::unique_ptr<Recorder> recorder(new Recorder(system, options, std::move(locate), first_ordinal));
-    DedupOptions dedup;
-    dedup.method = options.settings.method;
-    dedup.chunk_bytes = options.settings.chunk_bytes;
-    dedup.table_bytes = options.table_bytes;
-    dedup.threads = options.threads;
-    dedup.give_base = options.settings.xored;
-    dedup.verify = options.verify && options.settings.method != RecordMethod::full;
-    dedup.keep_base = dedup.give_base || dedup.verify || options.settings.bounded;
-    dedup.skip_when_all_new = !dedup.keep_base && options.settings.method != RecordMethod::full;
-    dedup.hash_bits = options.hash_bits;
-    if (dedup.verify) {
-        dedup.read = [chain = recorder->chain_.get(), size = dedup.chunk_bytes](Location at,
-                                                                                std::span<std::byte> to) {
-            return chain->read_payload(at, 1, size, to);
-        };
-    }
-    if (options.device == kHostMemory) {
-        TWR_TRY(recorder->deduplicator_, make_host_deduplicator(dedup));
-    } else {
-        TWR_TRY(recorder->deduplicator_, make_device_deduplicator(options.device, dedup));
-    }
+    TWR_CHECK(recorder->make_deduplicator());
     return recorder;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to record"};
+}
+
+Result<> Recorder::make_deduplicator() {
+    DedupOptions dedup;
+    dedup.method = options_.settings.method;
+    dedup.chunk_bytes = options_.settings.chunk_bytes;
+    dedup.table_bytes = options_.table_bytes;
+    dedup.threads = options_.threads;
+    dedup.give_base = options_.settings.xored;
+    dedup.verify = options_.verify && options_.settings.method != RecordMethod::full;
+    dedup.keep_base = dedup.give_base || dedup.verify || options_.settings.bounded;
+    dedup.skip_when_all_new = !dedup.keep_base && options_.settings.method != RecordMethod::full;
+    dedup.hash_bits = options_.hash_bits;
+    if (dedup.verify) {
+        dedup.read = [chain = chain_.get(), size = dedup.chunk_bytes](Location at,
+                                                                      std::span<std::byte> to) {
+            return chain->read_payload(at, 1, size, to);
+        };
+    }
+    if (options_.device == kHostMemory) {
+        TWR_TRY(deduplicator_, make_host_deduplicator(dedup));
+    } else {
+        TWR_TRY(deduplicator_, make_device_deduplicator(options_.device, dedup));
+    }
+    return success();
+}
+
+bool Recorder::move_to_host() try {
+    if (options_.device == kHostMemory) return false;
+    const int device = std::exchange(options_.device, kHostMemory);
+    if (!make_deduplicator()) {
+        options_.device = device;
+        return false;
+    }
+    brought_.clear();
+    forget();
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+// Segments that are elsewhere, to where the deduplicator works.
+Result<> Recorder::bring(std::vector<ImageSegment>& image) {
+    std::uint64_t total = 0;
+    for (const ImageSegment& segment : image) {
+        if (segment.device != options_.device) total += round_up(segment.bytes, kAlignment);
+    }
+    if (total == 0) return success();
+    const DeviceRuntime* runtime = device_runtime();
+    if (runtime == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    TWR_CHECK(brought_.reserve(options_.device, total));
+    std::vector<int> devices;
+    std::uint64_t at = 0;
+    for (ImageSegment& segment : image) {
+        if (segment.device == options_.device) continue;
+        const int device = options_.device == kHostMemory ? segment.device : options_.device;
+        std::byte* const to = brought_.data() + at;
+        TWR_CHECK(to_result(runtime->copy(device, to, segment.data, segment.bytes, nullptr)));
+        devices.push_back(device);
+        segment.data = to;
+        segment.device = options_.device;
+        at += round_up(segment.bytes, kAlignment);
+    }
+    for (const int device : devices)
+        TWR_CHECK(to_result(runtime->wait_stream(device, nullptr)));
+    return success();
 }
 
 Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
@@ -179,23 +237,7 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
     };
     if (auto done = read(); !done) return unreadable(done.error()) ? success() : std::move(done);
     if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
-    DeviceMemory on_device;
-    if (options_.device != kHostMemory) {
-        const DeviceRuntime* runtime = device_runtime();
-        if (runtime == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
-        std::uint64_t total = 0;
-        for (const ImageSegment& segment : image)
-            total += (segment.bytes + 255) / 256 * 256;
-        TWR_CHECK(on_device.reserve(options_.device, total));
-        std::uint64_t at = 0;
-        for (ImageSegment& segment : image) {
-            std::byte* to = on_device.data() + at;
-            TWR_CHECK(to_result(runtime->copy(options_.device, to, segment.data, segment.bytes, nullptr)));
-            segment.data = to;
-            at += (segment.bytes + 255) / 256 * 256;
-        }
-        TWR_CHECK(to_result(runtime->wait_stream(options_.device, nullptr)));
-    }
+    TWR_CHECK(bring(image));
     std::vector<Location> where;
     if (options_.settings.xored) {
         where.reserve(map.firsts.back());
@@ -253,9 +295,15 @@ Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirec
         payload.codec = options_.settings.codec;
         payload.level = options_.settings.level;
         payload.threads = options_.threads;
+        std::vector<ImageSegment> segments(image.begin(), image.end());
+        device_failed_ = true;
+        TWR_CHECK(bring(segments));
+        device_failed_ = false;
         TWR_TRY(auto writer, DifferenceWriter::create(system_, path, options_.settings.chunk_bytes, payload));
         Sink sink(*this, *writer);
-        TWR_TRY(StepOutcome outcome, deduplicator_->step(ordinal, image, sink));
+        auto found = deduplicator_->step(ordinal, segments, sink);
+        device_failed_ = !found && !sink.failed() && options_.device != kHostMemory;
+        TWR_TRY(StepOutcome outcome, std::move(found));
         Difference difference;
         difference.method = outcome.method;
         difference.chunk_bytes = options_.settings.chunk_bytes;

@@ -53,9 +53,15 @@ class Recorder {
         std::uint64_t collisions = 0;
     };
     // Writes the step's difference to `path`: there, and synced, when it returns (its folder is not). directory: its segments
-    // are those of `image`, in order; their content is not yet known. After an error, the next step stands alone.
+    // are those of `image`, in order; their content is not yet known. Segments are brought to options.device for it. After an
+    // error, the next step stands alone.
     Result<Recorded> record(const std::string& path, RecordDirectory directory,
                             std::span<const ImageSegment> image);
+    // From now on what is new is found in host memory, and the next step stands alone. False: so it was already, or there is not
+    // even host memory for it.
+    bool move_to_host();
+    // Whether the last step could not be recorded for reasons of the device: host memory may do.
+    [[nodiscard]] bool device_failed() const { return device_failed_; }
     // Steps recorded so far may be lost: the next one stands alone.
     void forget();
     [[nodiscard]] std::uint32_t next_ordinal() const { return next_; }
@@ -66,6 +72,8 @@ class Recorder {
     class Sink;
     Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
              std::uint32_t first);
+    Result<> make_deduplicator();
+    Result<> bring(std::vector<ImageSegment>& image);
     Result<std::uint32_t> depth_of(std::uint32_t ordinal);
     Result<> stand_alone(Difference& difference, std::uint64_t payload_bytes);
 
@@ -77,6 +85,8 @@ class Recorder {
     std::map<std::uint32_t, std::uint32_t> depth_;  // XORs behind each other, at most
     std::unique_ptr<RecordChain> chain_;
     std::unique_ptr<Deduplicator> deduplicator_;
+    DeviceMemory brought_;
+    bool device_failed_ = false;
     std::uint32_t steps_since_map_ = 0;
     std::uint64_t bytes_since_map_ = 0;
 };

@@ -46,8 +46,9 @@ Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t item
 using ReadField =
     std::function<Result<>(const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to)>;
 
-// Number of the stored field that fits this array. Errors: there is none; its data was not kept.
-Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& field) {
+// Number of the stored field that fits this array. recorded: its data is in a record, which has checksums of its own. Errors:
+// there is none; its data was not kept.
+Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& field, bool recorded) {
     const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
     const auto number = metadata.find(field.name);
     if (!number) return Error{ErrorCode::not_found, where("not in this step")};
@@ -58,7 +59,8 @@ Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& fiel
     }
     if (field.device && !field.device->dense())
         return Error{ErrorCode::unsupported, where("an array on a device must be dense to be restored")};
-    if (stored.items() != 0 && (stored.extents.size() != 1 || stored.place(Section::data_sums).length == 0)) {
+    const bool summed = recorded || stored.place(Section::data_sums).length != 0;
+    if (stored.items() != 0 && (stored.extents.size() != 1 || !summed)) {
         return Error{ErrorCode::not_found, where("its data was not kept")};
     }
     return *number;
@@ -66,7 +68,7 @@ Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& fiel
 
 Result<> restore_field(MetadataFile& metadata, const std::string& path, const ReadField& read,
                        const CapturedField& field) {
-    TWR_TRY(const std::size_t number, stored_for(metadata, field));
+    TWR_TRY(const std::size_t number, stored_for(metadata, field, false));
     const FieldMetadata& stored = metadata.directory().fields[number];
     if (stored.items() == 0) return success();
     const FieldSlices slices(stored);
@@ -106,14 +108,23 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
         };
         for (const CapturedField& field : fields) {
             const RecordSegment* segment = map.find(field.name);
-            if (!field.device || segment == nullptr) {
+            TWR_TRY(const std::size_t number, stored_for(*metadata, field, true));
+            const FieldMetadata& stored = metadata->directory().fields[number];
+            const bool summed = stored.place(Section::data_sums).length != 0;
+            if (segment == nullptr || (!field.device && summed)) {
                 TWR_CHECK(restore_field(*metadata, name, read, field));
                 continue;
             }
-            TWR_TRY(const std::size_t number, stored_for(*metadata, field));
-            if (metadata->directory().fields[number].data_bytes() != segment->bytes)
+            if (stored.data_bytes() != segment->bytes)
                 return Error{ErrorCode::damaged,
                              name + ": damaged: field '" + field.name + "' has another size"};
+            if (!field.device) {
+                std::vector<std::byte> bytes(segment->bytes);
+                TWR_CHECK(store->chain().read_segment(
+                    map, static_cast<std::size_t>(segment - map.directory.segments.data()), bytes));
+                TWR_CHECK(put(field, 0, stored.items(), bytes.data()));
+                continue;
+            }
             // What is there once goes to the device once.
             TWR_CHECK(read_segment_to_device(
                 store->chain(), map, static_cast<std::size_t>(segment - map.directory.segments.data()),

@@ -155,7 +155,9 @@ class Session::Impl {
     };
     static OnDevices on_devices(const PendingStep& step, const std::vector<CapturedField>& fields);
     Result<> take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                          const StagedArrays* staged, double& waited);
+                          const std::shared_ptr<StagedArrays>& staged, double& waited);
+    void leave_on_devices(PendingStep& step, const OnDevices& fields,
+                          const std::shared_ptr<StagedArrays>& staged) const;
     Result<> take_host(const std::shared_ptr<PendingStep>& step, bool digest_now, double& waited);
     Result<> take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
                         std::vector<std::byte>& scratch, double& waited);
@@ -696,10 +698,24 @@ Session::Impl::OnDevices Session::Impl::on_devices(const PendingStep& step,
     return found;
 }
 
+// What is to be recorded stays where it is, if nobody changes it before that is done: copies, or, where the caller waits, the
+// arrays themselves.
+void Session::Impl::leave_on_devices(PendingStep& step, const OnDevices& fields,
+                                     const std::shared_ptr<StagedArrays>& staged) const {
+    const bool copied = staged != nullptr && !staged->copies.empty();
+    if (!step.layout->recorded || (!copied && ring_ != nullptr)) return;
+    const std::vector<DeviceArray>& arrays = copied ? staged->copies : fields.arrays;
+    step.on_device.resize(step.layout->fields.size());
+    for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
+        if (arrays[i].dense()) step.on_device[fields.numbers[i]] = arrays[i];
+    }
+    step.device_memory = staged;
+}
+
 // Fields on devices: digested there; their residues, and their elements if they are kept, come to staging memory. staged: what
 // was taken of them earlier, in place of the arrays themselves.
 Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                                     const StagedArrays* staged, double& waited) {
+                                     const std::shared_ptr<StagedArrays>& staged, double& waited) {
     const auto& [numbers, metadata, own_arrays] = fields;
     if (numbers.empty()) return success();
     const bool copied = staged != nullptr && !staged->copies.empty();
@@ -749,6 +765,7 @@ Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, c
         step->digests[numbers[i]].set(std::move(built[i]));
     }
     if (!step->layout->keep_data) return success();
+    leave_on_devices(*step, fields, staged);
 
     // Pieces fill in the order in which elements come.
     std::vector<const Piece*> pieces;
@@ -777,7 +794,7 @@ Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, c
         load.piece = pieces[current];
         load.image = image;
         load.block = std::exchange(block.block, nullptr);
-        load.make_sums = true;
+        load.make_sums = !step->layout->recorded;
         pipeline_->hand_in(std::move(load));
         image = nullptr;
         ++current;
@@ -785,7 +802,7 @@ Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, c
     Result<> done = success();
     for (std::size_t i = 0; done && i < numbers.size(); ++i) {
         const FieldMetadata& field = *metadata[i];
-        if (field.extents.empty()) continue;
+        if (field.extents.empty() || (!step->on_device.empty() && step->on_device[numbers[i]])) continue;
         const std::uint64_t begin = field.extents[0].offset;
         const std::size_t item = item_bytes(field.dtype);
         done = copy_out(
@@ -793,6 +810,8 @@ Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, c
                 for (std::uint64_t at = begin + first * item; !bytes.empty();) {
                     if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
                         close_piece();
+                    while (at >= pieces[current]->offset + pieces[current]->bytes)
+                        ++current;  // all of what stays where it is
                     if (image == nullptr) TWR_CHECK(open_piece());
                     const Piece& piece = *pieces[current];
                     const std::size_t n =
@@ -821,8 +840,12 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     step->step = number;
     step->folder = step_folder(number, attempt);
     step->layout = layout_;
-    // What is recorded is gathered on the heap.
-    step->heap_bytes = layout_->digest_bytes + (layout_->recorded ? layout_->file_bytes : 0);
+    // What is recorded is gathered on the heap, unless it stays on a device.
+    step->heap_bytes = layout_->digest_bytes;
+    for (std::size_t i = 0; layout_->recorded && i < layout_->fields.size(); ++i) {
+        if (stage_ == nullptr || !layout_->on_device[i])
+            step->heap_bytes += layout_->fields[i].data_bytes();
+    }
     CaptureReport report;
     report.step = number;
     report.data_bytes = layout_->array_bytes;
@@ -876,7 +899,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
                 double waited = 0;  // by nobody
                 Result<> brought = out_of_memory();
                 try {
-                    brought = take_devices(step, devices, staged.get(), waited);
+                    brought = take_devices(step, devices, staged, waited);
                 } catch (const std::exception&) {  // stays what it says
                 }
                 pipeline_->seal(step,

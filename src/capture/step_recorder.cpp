@@ -8,6 +8,7 @@ namespace twinrun {
 
 namespace fs = std::filesystem;
 
+
 StepRecorder::StepRecorder(FileSystem& system, RecorderOptions options, Places places)
     : system_(system), options_(std::move(options)), places_(std::move(places)) {}
 StepRecorder::~StepRecorder() = default;
@@ -36,9 +37,10 @@ Result<std::string> StepRecorder::locate(std::uint32_t ordinal) const {
     return Error{ErrorCode::not_found, places_.history + ": no difference " + std::to_string(ordinal)};
 }
 
-Result<> StepRecorder::begin() {
+Result<> StepRecorder::begin(int device) {
     if (recorder_ != nullptr) return success();
     const RecordSettings& settings = options_.settings;
+    options_.device = options_.verify || settings.bounded ? kHostMemory : device;
     if (!settings.against.empty()) {
         fs::path parent = settings.against;
         if (parent.is_relative()) parent = fs::path(places_.history) / parent;
@@ -62,9 +64,17 @@ Result<> StepRecorder::begin() {
             last_step = step;
         }
     }
-    TWR_TRY(auto recorder,
-            Recorder::create(
-                system_, options_, [this](std::uint32_t ordinal) { return locate(ordinal); }, next));
+    const auto create = [&] {
+        return Recorder::create(
+            system_, options_, [this](std::uint32_t ordinal) { return locate(ordinal); }, next);
+    };
+    auto created = create();
+    if (!created && options_.device != kHostMemory) {
+        options_.device = kHostMemory;
+        created = create();
+    }
+    if (!created) return std::move(created).error();
+    auto recorder = std::move(created).value();
     std::vector<std::uint32_t> known = stored_->ordinals();
     if (local_ != nullptr) {
         for (const std::uint32_t ordinal : local_->ordinals())
@@ -72,8 +82,14 @@ Result<> StepRecorder::begin() {
     }
     std::sort(known.begin(), known.end());
     known.erase(std::unique(known.begin(), known.end()), known.end());
-    TWR_CHECK(recorder->learn(known));
-    if (parent_ == nullptr && last != kNoBase) TWR_CHECK(recorder->rebase(last));
+    const auto prepare = [&]() -> Result<> {
+        TWR_CHECK(recorder->learn(known));
+        return parent_ == nullptr && last != kNoBase ? recorder->rebase(last) : success();
+    };
+    if (auto prepared = prepare(); !prepared) {
+        if (!recorder->move_to_host()) return prepared;
+        TWR_CHECK(prepare());
+    }
     if (local_ != nullptr) {
         const Journal stored = stored_->journal();
         const Journal local = local_->journal();
@@ -93,8 +109,31 @@ void StepRecorder::forget() {
 }
 
 Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int64_t step,
-                              const StepLayout& layout, const std::byte* image, RankStep& ready) {
-    TWR_CHECK(begin());
+                              const StepLayout& layout, const Image& image, RankStep& ready) {
+    RecordDirectory directory;
+    directory.files.push_back({rank_name(places_.rank) + ".data", layout.file_bytes});
+    std::vector<ImageSegment> segments;
+    std::map<int, std::uint64_t> bytes_on;
+    for (std::size_t i = 0; i < layout.fields.size(); ++i) {
+        const FieldMetadata& field = layout.fields[i];
+        if (field.items() == 0) continue;
+        const std::uint64_t offset = field.extents[0].offset;
+        directory.segments.push_back({field.name, 0, offset, field.data_bytes(), 0});
+        ImageSegment segment{field.name, nullptr, field.data_bytes(), std::nullopt, field.dtype};
+        if (i < image.on_device.size() && image.on_device[i]) {
+            segment.data = static_cast<const std::byte*>(image.on_device[i]->data);
+            segment.device = image.on_device[i]->device;
+        } else {
+            segment.data = image.bytes + offset;
+        }
+        bytes_on[segment.device] += segment.bytes;
+        segments.push_back(std::move(segment));
+    }
+    int most = kHostMemory;
+    for (const auto& [device, bytes] : bytes_on) {
+        if (bytes > bytes_on[most]) most = device;
+    }
+    TWR_CHECK(begin(most));
     TWR_CHECK(tiers.reserve_difference(recorder_->next_ordinal()));
     if (tiers.take_broken()) forget();
     if (!place.local && !local_only_.empty()) {
@@ -104,15 +143,6 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
                       [&](std::uint32_t ordinal) { return there.differences.contains(ordinal); });
         if (!local_only_.empty()) forget();
     }
-    RecordDirectory directory;
-    directory.files.push_back({rank_name(places_.rank) + ".data", layout.file_bytes});
-    std::vector<ImageSegment> segments;
-    for (const FieldMetadata& field : layout.fields) {
-        if (field.items() == 0) continue;
-        const std::uint64_t offset = field.extents[0].offset;
-        directory.segments.push_back({field.name, 0, offset, field.data_bytes(), 0});
-        segments.push_back({field.name, image + offset, field.data_bytes(), std::nullopt, field.dtype});
-    }
     if (parent_ != nullptr) {
         const Journal theirs = parent_->journal();
         const auto same = theirs.steps.find(step);
@@ -121,8 +151,14 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
     }
     const fs::path folder = fs::path(place.writer->path()) / ready.folder;
     ready.files.data = rank_name(places_.rank) + ".twr";
-    TWR_TRY(const auto recorded,
-            recorder_->record((folder / ready.files.data).string(), std::move(directory), segments));
+    const std::string path = (folder / ready.files.data).string();
+    auto done = recorder_->record(path, directory, segments);
+    if (!done && recorder_->device_failed() && recorder_->move_to_host()) {
+        TWR_CHECK(tiers.reserve_difference(recorder_->next_ordinal()));
+        done = recorder_->record(path, std::move(directory), segments);
+    }
+    if (!done) return std::move(done).error();
+    const Recorder::Recorded recorded = *done;
     TWR_CHECK(system_.sync_folder(folder.string()));
     ready.files.data_bytes = recorded.bytes;
     ready.files.difference = recorded.ordinal;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 
 #include "capture/layout.hpp"
@@ -27,16 +29,22 @@ class StepRecorder {
                                                         Places places);
     ~StepRecorder();
 
-    // Writes the difference of a step into its folder on `place`, and completes what the journal will say of it. image: the data
-    // file that would have been.
+    // The data file that would have been; but for fields that are still on a device, dense, all work on them done.
+    struct Image {
+        const std::byte* bytes = nullptr;
+        std::span<const std::optional<DeviceArray>> on_device;  // of each field, or empty
+    };
+    // Writes the difference of a step into its folder on `place`, and completes what the journal will say of it. What is new in
+    // a step is found where most of its bytes are, and the rest is brought there; on the host, for good, once that fails for want
+    // of device memory.
     Result<> record(Tiers& tiers, const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
-                    const std::byte* image, RankStep& ready);
+                    const Image& image, RankStep& ready);
     // What became of it: of a step that its journal does not have, nothing may be copied.
     void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
 
    private:
     StepRecorder(FileSystem& system, RecorderOptions options, Places places);
-    Result<> begin();
+    Result<> begin(int device);
     Result<std::string> locate(std::uint32_t ordinal) const;
     void forget();
     FileSystem& system_;
