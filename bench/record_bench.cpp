@@ -3,7 +3,7 @@
 // checkpoint in turns, in one run. Differences stay in memory: storage is not measured.
 //
 //   bench_record [--data NAME=FOLDER]... [--chunks 32,64,...] [--counts 5,10,20] [--methods runs,tree,...] [--threads N]
-//                [--device N] [--no-codecs] [--table BYTES] [--limit BYTES] [--json FILE]
+//                [--device N] [--no-codecs] [--pack-block BYTES] [--table BYTES] [--limit BYTES] [--json FILE]
 //
 // FOLDER: step-*/FILE, each step's files being one checkpoint (what oranges --out and minihacc --out write). Without --data:
 // 1% of 4 KiB pages, of 64 B lines, a copied region, counters.
@@ -35,6 +35,7 @@
 #include "platform/team.hpp"
 #include "record/compression.hpp"
 #include "record/difference_file.hpp"
+#include "record/pack_device.hpp"
 #include "restore/chain.hpp"
 
 namespace {
@@ -74,6 +75,7 @@ struct Arguments {
     std::vector<std::string> methods = {"runs", "tree", "list", "basic", "full"};
     int threads = static_cast<int>(std::thread::hardware_concurrency());
     int device = kHostMemory;
+    std::uint32_t pack_block = kDevicePackedBlockBytes;  // of blocks that are packed on the device
     bool codecs = true;
     std::uint64_t table = 0;
     std::uint64_t limit = 0;  // bytes of a checkpoint that are taken; 0: all
@@ -244,6 +246,10 @@ class Arrival final : public PayloadSink {
         bytes += chunks.bytes.size();
         return success();
     }
+    Result<> take_packed(std::span<const PackedBlock> blocks) override {
+        must(keep->add_packed(blocks));
+        return success();
+    }
     DifferenceWriter* keep = nullptr;
     std::uint64_t bytes = 0;
 };
@@ -266,6 +272,7 @@ struct Contender {
     Line line;
     std::unique_ptr<Deduplicator> dedup;
     PayloadCodec codec = PayloadCodec::stored;
+    std::uint32_t block_bytes = 0;
     std::uint32_t ordinal = 0;
 };
 
@@ -279,6 +286,7 @@ Contender contender(const Arguments& arguments, const std::string& name, std::ui
     options.table_bytes = arguments.table;
     if (plus != std::string::npos) {
         made.codec = PayloadCodec::zstd;
+        if (name.find("device") != std::string::npos) options.pack_block_bytes = made.block_bytes = arguments.pack_block;
         options.keep_base = options.give_base = name.find("xor") != std::string::npos;
     }
     made.line.method = name;
@@ -292,6 +300,7 @@ void take(Contender& c, const ImageSegment& segment, std::uint64_t bytes, bool f
     MemoryFiles files;
     PayloadSettings payload;
     payload.codec = c.codec;
+    payload.block_bytes = c.block_bytes;
     payload.threads = threads;
     // Packing is a part of what is timed where there is a codec; else only the time until the difference is there.
     auto writer = must(DifferenceWriter::create(files, "d", c.line.chunk, payload));
@@ -367,6 +376,11 @@ void run_workload(const Arguments& arguments, const Workload& workload, std::siz
         if (arguments.codecs && chunk >= 64 && chunk <= 256) {
             contenders.push_back(contender(arguments, "runs+zstd", chunk));
             contenders.push_back(contender(arguments, "runs+zstd+xor", chunk));
+            const char* packing = nullptr;  // nvCOMP, where it is found
+            if (arguments.device != kHostMemory && device_pack_kernels() != nullptr &&
+                !device_pack_kernels()->library(&packing).failed) {
+                contenders.push_back(contender(arguments, "runs+zstd on the device", chunk));
+            }
         }
     }
     Line zstd{workload.name, 0, 0, "zstd-1", 0, 0, {}};
@@ -584,6 +598,8 @@ int main(int count, char** values) {
             arguments.device = std::stoi(next());
         } else if (name == "--no-codecs") {
             arguments.codecs = false;
+        } else if (name == "--pack-block") {
+            arguments.pack_block = static_cast<std::uint32_t>(std::stoul(next()));
         } else if (name == "--table") {
             arguments.table = std::stoull(next());
         } else if (name == "--limit") {

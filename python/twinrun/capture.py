@@ -18,7 +18,7 @@ from .arrays import ArrayView, DeviceArrayView, taken, writable
 from .errors import Incomparable, StepLost, TwinrunError
 from .formats.model import storage_dtype
 from .provenance import python_facts
-from .recording import RecordOptions
+from .recording import RecordOptions, offer_packing_library
 from .settings import check_settings, checked_path, step_number, utf8
 
 __all__ = ["CaptureFacts", "Divergence", "Run", "captured_entries", "own_tolerances"]
@@ -187,7 +187,8 @@ class Run:
     all cores.
 
     background: capture() returns as soon as the arrays may change, and the step is committed behind its back. memory:
-    that steps under way may hold, in bytes or as "1 GiB"; capture() waits where there is none left. flush_threads:
+    that steps under way may hold, in bytes or as "1 GiB"; capture() waits where there is none left. device_memory:
+    the same of each GPU: arrays there are copied within it and brought on later; of a record, only what is new. flush_threads:
     that write them. local: a folder on storage of this node, where steps rest until they are in `path`; local_limit:
     bytes that they may take there. flusher: who brings them on: a "thread", a "process" that outlives this one, or
     "none" (`twinrun flush` later). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
@@ -221,6 +222,7 @@ class Run:
         threads: int = 0,
         background: bool = False,
         memory: int | str | None = None,
+        device_memory: int | str | None = None,
         local: str | os.PathLike[str] | None = None,
         local_limit: int | str | None = None,
         flusher: str | None = None,
@@ -254,6 +256,7 @@ class Run:
             "threads": threads,
             "background": "true" if background else "false",
             "memory": memory,
+            "device_memory": device_memory,
             "local": None if local is None else checked_path(local),
             "local_limit": local_limit,
             "flusher": flusher,
@@ -271,6 +274,8 @@ class Run:
                 raise TwinrunError(f"setting {name!r}: its value must be text, not {value!r}", where=path)
             chosen[str(name)] = value
         self._keep_data = chosen["mode"].strip() == "full"
+        if record is not None:
+            offer_packing_library()
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:

@@ -44,7 +44,8 @@ struct CapturedField {
     // the order is column-major): items are kept in ascending order of IDs, so that their order in memory does not matter.
     std::string ids;
     // Set: the elements are these, of the same type and as many; data and strides are not used. Digests are made on the
-    // device. Only if the history keeps data do elements come to the host; else there are no checksums of them either.
+    // device. Only if the history keeps data do elements come to the host, of a record only those that are new; where they do not
+    // there are no checksums of them (a record has its own).
     std::optional<DeviceArray> device;
 };
 

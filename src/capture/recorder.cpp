@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "record/pack_device.hpp"
 
 namespace twinrun {
 
@@ -35,6 +36,11 @@ class Recorder::Sink final : public PayloadSink {
     Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
     Result<> take(const Chunks& chunks) override {
         auto taken = add(chunks);
+        failed_ = failed_ || !taken;
+        return taken;
+    }
+    Result<> take_packed(std::span<const PackedBlock> blocks) override {
+        auto taken = writer_.add_packed(blocks);
         failed_ = failed_ || !taken;
         return taken;
     }
@@ -98,6 +104,7 @@ Result<std::unique_ptr<Recorder>> Recorder::create(FileSystem& system, const Rec
 }
 
 Result<> Recorder::make_deduplicator() {
+    block_bytes_ = 0;
     DedupOptions dedup;
     dedup.method = options_.settings.method;
     dedup.chunk_bytes = options_.settings.chunk_bytes;
@@ -117,6 +124,16 @@ Result<> Recorder::make_deduplicator() {
     if (options_.device == kHostMemory) {
         TWR_TRY(deduplicator_, make_host_deduplicator(dedup));
     } else {
+        // Packed there too, if it can be.
+        if (options_.settings.codec == PayloadCodec::zstd && !dedup.give_base) {
+            dedup.pack_block_bytes = std::max(kDevicePackedBlockBytes, dedup.chunk_bytes);
+            if (auto packing = make_device_deduplicator(options_.device, dedup)) {
+                deduplicator_ = std::move(packing).value();
+                block_bytes_ = dedup.pack_block_bytes;
+                return success();
+            }
+            dedup.pack_block_bytes = 0;
+        }
         TWR_TRY(deduplicator_, make_device_deduplicator(options_.device, dedup));
     }
     return success();
@@ -294,6 +311,7 @@ Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirec
         PayloadSettings payload;
         payload.codec = options_.settings.codec;
         payload.level = options_.settings.level;
+        payload.block_bytes = block_bytes_;
         payload.threads = options_.threads;
         std::vector<ImageSegment> segments(image.begin(), image.end());
         device_failed_ = true;

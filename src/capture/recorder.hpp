@@ -87,6 +87,7 @@ class Recorder {
     std::unique_ptr<Deduplicator> deduplicator_;
     DeviceMemory brought_;
     bool device_failed_ = false;
+    std::uint32_t block_bytes_ = 0;  // PayloadSettings
     std::uint32_t steps_since_map_ = 0;
     std::uint64_t bytes_since_map_ = 0;
 };

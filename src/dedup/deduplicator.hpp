@@ -23,6 +23,7 @@
 #include "element/dtype.hpp"
 #include "platform/device.hpp"
 #include "record/difference.hpp"
+#include "record/difference_file.hpp"
 
 namespace twinrun {
 
@@ -46,6 +47,9 @@ struct DedupOptions {
     unsigned hash_bits = 128;
     // Whether XOR with the base is of use to the sink (keep_base): it is given the base's chunks and their Locations.
     bool give_base = false;
+    // Payload is packed where it lies, and leaves as blocks of so many bytes, through take_packed(). On devices only, and without
+    // give_base.
+    std::uint32_t pack_block_bytes = 0;
     // Bytes of a payload chunk of an earlier difference, for `verify`.
     std::function<Result<>(Location, std::span<std::byte> chunk)> read;
 };
@@ -74,6 +78,10 @@ class PayloadSink {
     };
     virtual ~PayloadSink() = default;
     virtual Result<> take(const Chunks& chunks) = 0;
+    // Whole blocks, but for the last one of a step: DedupOptions::pack_block_bytes.
+    virtual Result<> take_packed(std::span<const PackedBlock>) {
+        return Error{ErrorCode::internal, "packed payload that nobody takes"};
+    }
 };
 
 struct StepOutcome {
@@ -127,9 +135,9 @@ class Deduplicator {
     std::vector<Run> spare_;
 };
 
-// Errors: options that contradict each other.
+// Errors: options that contradict each other, or are had on devices only.
 Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions& options);
-// Errors: no such device; what keeps a base (keep_base) and is not had on devices (bound, verify).
+// Errors: no such device; what is not had there (unsupported): verify; pack_block_bytes without a library for it.
 Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const DedupOptions& options);
 
 }  // namespace twinrun

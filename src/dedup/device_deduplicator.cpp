@@ -19,6 +19,7 @@
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
 #include "dedup/hash_table.hpp"
+#include "record/device_packer.hpp"
 
 namespace twinrun {
 
@@ -97,6 +98,9 @@ class DeviceDeduplicator final : public Deduplicator {
         for (Piece& piece : pieces_)
             TWR_CHECK(piece.done.make(device_));
         TWR_CHECK(control_.reserve(device_, kControlBytes));
+        if (options_.pack_block_bytes != 0) {
+            TWR_TRY(packer_, DevicePacker::create(device_, options_.pack_block_bytes));
+        }
         return control_host_.reserve(kHostMemory, kControlBytes);
     }
 
@@ -159,6 +163,7 @@ class DeviceDeduplicator final : public Deduplicator {
         }
         for (const Piece& piece : pieces_)
             facts.memory_bytes += piece.staged.bytes() + piece.host.bytes();
+        if (packer_ != nullptr) facts.memory_bytes += packer_->memory_bytes();
         return facts;
     }
 
@@ -209,9 +214,11 @@ class DeviceDeduplicator final : public Deduplicator {
         for (DeviceStream* stream : {&hashing_, &working_, &copying_})
             static_cast<void>(runtime_.wait_stream(device_, stream->get()));
         under_way_.clear();
+        if (packer_ != nullptr) packer_->clear();
     }
     void give_up() {
         forget();
+        if (packer_ != nullptr) packer_->release();
         for (DeviceMemory* memory : {&parts_, &parts_host_, &work_, &tree_, &marks_[0], &marks_[1]})
             memory->clear();
         for (Piece& piece : pieces_) {
@@ -394,8 +401,7 @@ class DeviceDeduplicator final : public Deduplicator {
             TWR_CHECK(take_slice(step, i));
         std::vector<std::uint64_t> content(segments_.size());
         TWR_CHECK(copy(content.data(), content_.data(), content.size() * sizeof(std::uint64_t), hashing_));
-        while (!under_way_.empty())
-            TWR_CHECK(hand_out(step));
+        TWR_CHECK(finish_payload(step));
         TWR_CHECK(wait(hashing_));
         TWR_CHECK(wait(working_));
         for (std::size_t s = 0; s < segments_.size(); ++s)
@@ -424,8 +430,7 @@ class DeviceDeduplicator final : public Deduplicator {
         if (firsts.back() != 0) step.outcome.runs.push_back({0, firsts.back(), location(ordinal, 0), false});
         for (const Slice& slice : slices_)
             TWR_CHECK(send(step, slice, nullptr, 0, false, nullptr, slice.chunks));
-        while (!under_way_.empty())
-            TWR_CHECK(hand_out(step));
+        TWR_CHECK(finish_payload(step));
         TWR_CHECK(wait(working_));
         return std::move(step.outcome);
     }
@@ -760,6 +765,10 @@ class DeviceDeduplicator final : public Deduplicator {
     // Entries and new chunks of a slice on their way to the host. fresh: null: all of its chunks.
     Result<> send(Under& step, const Slice& of, const DeviceRunEntry* entries, std::uint64_t entry_count,
                   bool continues, const std::uint32_t* fresh, std::uint64_t chunks) {
+        if (packer_ != nullptr) {
+            TWR_CHECK(pack(step, of, fresh, chunks));
+            chunks = 0;
+        }
         const bool base = keeps_image() && entries != nullptr;
         const std::size_t each = base ? 2 * chunk_ + sizeof(Location) : chunk_;
         // All chunks of a few segments are copied from where they lie.
@@ -823,6 +832,40 @@ class DeviceDeduplicator final : public Deduplicator {
             p += piece.chunks;
         }
         return success();
+    }
+
+    // New chunks of a slice to where payload is packed.
+    Result<> pack(Under& step, const Slice& of, const std::uint32_t* fresh, std::uint64_t chunks) {
+        for (std::uint64_t p = 0; p < chunks;) {
+            TWR_TRY(std::byte* const to, packer_->reserve((chunks - p) * chunk_));
+            DeviceConsolidate what;
+            what.chunk_bytes = options_.chunk_bytes;
+            what.parts = parts_.as<DeviceDedupPart>() + of.part;
+            what.part_count = static_cast<std::uint32_t>(of.part_count);
+            what.chunk_count = std::min(chunks - p, packer_->room() / chunk_);
+            what.to = to;
+            if (fresh != nullptr) {
+                what.chunks = fresh + p;
+            } else {
+                what.first_chunk = static_cast<std::uint32_t>(p);
+            }
+            TWR_CHECK(to_result(kernels_.consolidate(device_, what, working_.get())));
+            packer_->added(what.chunk_count * chunk_);
+            p += what.chunk_count;
+            if (packer_->room() < chunk_) TWR_CHECK(hand_out_packed(step, false));
+        }
+        return success();
+    }
+    Result<> hand_out_packed(Under& step, bool all) {
+        return packer_->pack(all, options_.chunk_bytes, working_, [&](std::span<const PackedBlock> blocks) {
+            return step.sink->take_packed(blocks);
+        });
+    }
+    // All that is still on its way.
+    Result<> finish_payload(Under& step) {
+        while (!under_way_.empty())
+            TWR_CHECK(hand_out(step));
+        return packer_ != nullptr ? hand_out_packed(step, true) : success();
     }
 
     // Chunks [p, p + piece.chunks) of a slice.
@@ -928,6 +971,7 @@ class DeviceDeduplicator final : public Deduplicator {
     std::byte* scratch_ = nullptr;
     std::size_t scratch_bytes_ = 0;
     DeviceMemory tree_;
+    std::unique_ptr<DevicePacker> packer_;
     std::array<Piece, kPieces> pieces_;
     std::size_t next_piece_ = 0;
     std::deque<std::size_t> under_way_;  // pieces, oldest first
@@ -958,6 +1002,12 @@ Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const
     if (options.give_base && !options.keep_base) return wrong("give_base needs keep_base");
     if (options.skip_when_all_new && options.keep_base)
         return wrong("no step can be skipped where a base is kept");
+    if (options.pack_block_bytes != 0 && options.give_base)
+        return wrong("payload that may be XORed is not packed on a device");
+    if (options.pack_block_bytes != 0 && (!std::has_single_bit(options.pack_block_bytes) ||
+                                          options.pack_block_bytes < options.chunk_bytes)) {
+        return wrong("a block of payload is a power of two, and a chunk at least");
+    }
     if (options.verify || options.read)
         return not_here(
             "chunks on devices are not compared byte by byte: without `verify`, or from host memory");

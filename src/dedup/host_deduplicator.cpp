@@ -701,6 +701,7 @@ Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions&
     if ((options.verify || options.give_base) && !options.keep_base)
         return wrong("verify and give_base need keep_base");
     if (options.verify && !options.read) return wrong("verify needs to read earlier payload");
+    if (options.pack_block_bytes != 0) return wrong("payload in host memory is packed by who takes it");
     if (options.skip_when_all_new && options.keep_base)
         return wrong("no step can be skipped where a base is kept");
     try {

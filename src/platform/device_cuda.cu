@@ -268,11 +268,13 @@ struct DeviceDigestKernels;
 struct DeviceTreeKernels;
 struct DeviceDifferenceKernels;
 struct DeviceDedupKernels;
+struct DevicePackKernels;
 extern const DeviceElementKernels kDeviceElementTable;
 extern const DeviceDigestKernels kDeviceDigestTable;
 extern const DeviceTreeKernels kDeviceTreeTable;
 extern const DeviceDifferenceKernels kDeviceDifferenceTable;
 extern const DeviceDedupKernels kDeviceDedupTable;
+extern const DevicePackKernels kDevicePackTable;
 
 }  // namespace twinrun
 
@@ -288,5 +290,6 @@ extern "C" __attribute__((visibility("default"))) const void* twinrun_device_tab
     if (std::strcmp(name, "tree") == 0) return &kDeviceTreeTable;
     if (std::strcmp(name, "difference") == 0) return &kDeviceDifferenceTable;
     if (std::strcmp(name, "dedup") == 0) return &kDeviceDedupTable;
+    if (std::strcmp(name, "pack") == 0) return &kDevicePackTable;
     return nullptr;
 }

@@ -18,7 +18,6 @@ namespace {
 
 constexpr char kMagic[8] = {'T', 'W', 'R', 'D', 'I', 'F', 'F', '\n'};
 constexpr std::uint32_t kStoredBlock = 64U << 10;
-constexpr std::uint32_t kPackedBlock = 128U << 10;
 constexpr std::uint32_t kLargestBlock = 16U << 20;
 constexpr std::uint64_t kMostUnpacked = 4096;  // times the packed size: more is no honest tail
 constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
@@ -307,7 +306,7 @@ DifferenceWriter::DifferenceWriter(FileSystem& system, std::string path, std::ui
                                    const PayloadSettings& settings)
     : system_(system), path_(std::move(path)), chunk_bytes_(chunk_bytes), settings_(settings) {
     if (settings_.block_bytes == 0)
-        settings_.block_bytes = settings_.codec == PayloadCodec::stored ? kStoredBlock : kPackedBlock;
+        settings_.block_bytes = settings_.codec == PayloadCodec::stored ? kStoredBlock : kPackedBlockBytes;
     block_chunks_ = std::max(1U, std::min(settings_.block_bytes, kLargestBlock) / chunk_bytes_);
     work_ = std::make_unique<Work>(settings_.threads);
 }
@@ -355,6 +354,35 @@ Result<> DifferenceWriter::add(std::span<const std::byte> chunks, std::span<cons
     }
     chunks_ += count;
     return pending_.size() >= kWriteBytes ? flush(false) : success();
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
+    auto& out = work_->out;
+    out.clear();
+    const auto write = [&]() -> Result<> {
+        if (out.empty()) return success();
+        TWR_CHECK(file_->write_at(written_, out));
+        written_ += out.size();
+        out.clear();
+        return success();
+    };
+    for (const PackedBlock& block : blocks) {
+        if (!pending_.empty() || block.chunks == 0 || block.chunks > block_chunks_ ||
+            chunks_ % block_chunks_ != 0) {
+            return Error{ErrorCode::internal, "packed payload that does not fit what came before it"};
+        }
+        if (chunks_ + block.chunks > kMostPayloadChunks)
+            return Error{ErrorCode::invalid_argument, "more than 2^39 chunks: larger chunks are needed"};
+        blocks_.push_back({written_ + out.size(), static_cast<std::uint32_t>(block.bytes.size()),
+                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, false,
+                           xxh3(block.bytes)});
+        out.insert(out.end(), block.bytes.begin(), block.bytes.end());
+        chunks_ += block.chunks;
+        if (out.size() >= kWriteBytes) TWR_CHECK(write());
+    }
+    return write();
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

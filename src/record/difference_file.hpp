@@ -14,6 +14,7 @@ namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
 inline constexpr std::uint32_t kDifferenceVersion = 1;
+inline constexpr std::uint32_t kPackedBlockBytes = 128U << 10;  // of payload, unpacked, where nothing else is said
 
 // How payload is kept.
 struct PayloadSettings {
@@ -21,6 +22,13 @@ struct PayloadSettings {
     int level = 1;
     std::uint32_t block_bytes = 0;  // of payload, unpacked; 0: what suits the codec
     int threads = 1;
+};
+
+// Chunks that were packed elsewhere. Valid until the call returns.
+struct PackedBlock {
+    std::span<const std::byte> bytes;  // a Zstandard frame; the chunks themselves, where that is no larger
+    std::uint32_t chunks = 0;
+    bool stored = false;
 };
 
 // Writes a difference, front to back. Not thread-safe. Abandoned before finish(): the file is removed.
@@ -36,6 +44,10 @@ class DifferenceWriter {
     // Locations are base_at (kNoLocation: none, and the base's bytes are zeros). Each block is kept the way that is smallest.
     Result<> add(std::span<const std::byte> chunks, std::span<const std::byte> base,
                  std::span<const Location> base_at);
+    // The same of blocks that are packed already: of block_bytes() each, but for the last one, behind which nothing is added. Not
+    // after an add() that left a part of a block.
+    Result<> add_packed(std::span<const PackedBlock> blocks);
+    [[nodiscard]] std::uint32_t block_bytes() const { return block_chunks_ * chunk_bytes_; }
     [[nodiscard]] std::uint64_t chunks() const;  // added so far
     // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known after finish().
     [[nodiscard]] const std::vector<std::uint32_t>& bases() const;

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kSmall = 500;      // items of the field that is always on the host
-constexpr std::size_t kLarge = 200'000;  // of one on a device
+constexpr std::size_t kLarge = 100'000;  // of one on a device
 
 // Most blocks of 512 items stay as they were for some steps.
 double value_at(std::int64_t step, std::size_t field, std::size_t i) {
@@ -95,13 +95,10 @@ class DeviceRecord : public ::testing::Test {
         s.threads = 2;
         s.record = RecordMethod::runs;
         s.record_settings.codec = PayloadCodec::stored;
-        s.record_settings.xored = false;
         s.background = way != "waits";
-        s.device_bytes = way == "staged" || way == "xored" ? 64 << 20 : way == "crowded" ? 1000 : 0;
-        if (way == "xored") {
-            s.record_settings.codec = default_record().codec;
-            s.record_settings.xored = s.record_settings.codec != PayloadCodec::stored;
-        }
+        s.device_bytes = way == "staged" || way == "xored" || way == "packed" ? 64 << 20 : way == "crowded" ? 1000 : 0;
+        if (way == "xored" || way == "packed") s.record_settings.codec = default_record().codec;
+        s.record_settings.xored = way == "xored" && s.record_settings.codec != PayloadCodec::stored;
         return s;
     }
     std::string run(const std::string& name) const { return (folder_ / name).string(); }
@@ -159,7 +156,7 @@ class DeviceRecord : public ::testing::Test {
 TEST_F(DeviceRecord, EqualsOneFromTheHost) {
     TWR_TEST_DEVICE(device);
     const testing::FakeDeviceControl* const fake = testing::fake_device();
-    for (const std::string way : {"host", "waits", "staged", "crowded", "background", "xored"}) {
+    for (const std::string way : {"host", "waits", "staged", "crowded", "background", "xored", "packed"}) {
         State state;
         const std::uint64_t before = fake == nullptr ? 0 : fake->calls("find_changed");
         // Twice: a run goes on with what another one began.
@@ -178,10 +175,10 @@ TEST_F(DeviceRecord, EqualsOneFromTheHost) {
         }
         ASSERT_NO_FATAL_FAILURE(check(run(way), 12));
         if (fake != nullptr) {
-            const bool there = way == "waits" || way == "staged" || way == "xored";
+            const bool there = way == "waits" || way == "staged" || way == "xored" || way == "packed";
             EXPECT_EQ(fake->calls("find_changed") != before, there) << way;
         }
-        if (way == "host" || way == "xored") continue;
+        if (way == "host" || way == "xored" || way == "packed") continue;
         EXPECT_TRUE(differences(run(way)) == differences(run("host"))) << way;
     }
 }
@@ -211,7 +208,7 @@ TEST_F(DeviceRecordFaults, TakeNoOtherStep) {
     std::vector<State> states(kSteps);
     for (std::int64_t step = 0; step < kSteps; ++step)
         states[static_cast<std::size_t>(step)].become(step);
-    for (const std::string way : {"waits", "staged"}) {
+    for (const std::string way : {"waits", "staged", "packed"}) {
         std::size_t lost_in_all = 0;
         std::size_t runs = 0;
         testing::fail_each_call(*fake, testing::LessMemory::may_fail, [&]() -> Result<> {

@@ -12,6 +12,7 @@
 #include "dedup/chunk_hash.hpp"
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
+#include "record/compression.hpp"
 #include "support/device.hpp"
 #include "support/device_faults.hpp"
 
@@ -51,6 +52,26 @@ struct Sink final : PayloadSink {
         bytes.insert(bytes.end(), chunks.bytes.begin(), chunks.bytes.end());
         base.insert(base.end(), chunks.base.begin(), chunks.base.end());
         base_at.insert(base_at.end(), chunks.base_at.begin(), chunks.base_at.end());
+        return success();
+    }
+    // Unpacked again.
+    std::uint32_t chunk_bytes = 0;
+    std::uint64_t packed_blocks = 0;
+    Result<> take_packed(std::span<const PackedBlock> blocks) override {
+        Compressor compressor;
+        for (const PackedBlock& block : blocks) {
+            ++packed_blocks;
+            const std::size_t at = bytes.size();
+            bytes.resize(at + block.chunks * std::size_t{chunk_bytes});
+            const auto own = std::span(bytes).subspan(at);
+            if (!block.stored) {
+                TWR_CHECK(compressor.unpack(block.bytes, own));
+            } else if (block.bytes.size() == own.size()) {
+                std::copy(block.bytes.begin(), block.bytes.end(), own.begin());
+            } else {
+                return Error{ErrorCode::internal, "a stored block of another size than its chunks"};
+            }
+        }
         return success();
     }
 };
@@ -143,7 +164,9 @@ std::vector<ImageSegment> on_host(const Image& image) {
 class Twins {
    public:
     Twins(int device, const DedupOptions& options) : device_(device), options_(options) {
-        auto host = make_host_deduplicator(options);
+        DedupOptions of_host = options;
+        of_host.pack_block_bytes = 0;
+        auto host = make_host_deduplicator(of_host);
         auto made = make_device_deduplicator(device, options);
         EXPECT_TRUE(host.ok() && made.ok()) << (made.ok() ? "" : made.error().message);
         if (host.ok()) host_ = std::move(*host);
@@ -157,6 +180,7 @@ class Twins {
     StepOutcome step(std::uint32_t ordinal, const Image& image, std::size_t skew = 0) {
         Sink a;
         Sink b;
+        b.chunk_bytes = options_.chunk_bytes;
         auto expected = host_->step(ordinal, on_host(image), a);
         const Uploaded uploaded(device_, image, skew);
         auto found = deduplicator_->step(ordinal, uploaded.segments(), b);
@@ -179,6 +203,7 @@ class Twins {
             if (!(x == y)) break;
         }
         EXPECT_TRUE(a.bytes == b.bytes);
+        EXPECT_EQ(b.packed_blocks != 0, options_.pack_block_bytes != 0 && found->payload != 0);
         EXPECT_TRUE(a.base == b.base);
         EXPECT_EQ(a.base_at, b.base_at);
         EXPECT_EQ(deduplicator_->facts().entries, host_->facts().entries);
@@ -290,6 +315,33 @@ TEST(DeviceDedup, HashesEqualThoseOfTheHost) {
             EXPECT_EQ(hashes.values<ChunkHash>(), expected);
         }
     }
+}
+
+// Payload that is packed where it lies is the same payload, whatever its size and wherever slices end.
+TEST(DeviceDedup, PackedPayloadIsThePayload) {
+    TWR_TEST_DEVICE(device);
+    if (!codec_available(PayloadCodec::zstd)) GTEST_SKIP() << "this build lacks zstd";
+    DedupOptions options;
+    options.pack_block_bytes = 64U << 10;
+    if (auto made = make_device_deduplicator(device, options);
+        !made && made.error().code == ErrorCode::unsupported) {
+        GTEST_SKIP() << made.error().message;
+    }
+    int seed = 100;
+    for (const RecordMethod method :
+         {RecordMethod::runs, RecordMethod::full, RecordMethod::basic, RecordMethod::tree}) {
+        for (const std::uint32_t chunk : {32U, 256U, 65536U}) {
+            options.method = method;
+            options.chunk_bytes = chunk;
+            options.skip_when_all_new = seed % 2 == 0 && method != RecordMethod::full;
+            options.slice_chunks = chunk == 65536 ? 4 : 1024;
+            random_history(device, options, static_cast<std::uint64_t>(++seed), 6, true);
+        }
+    }
+    // With what is not had together.
+    options.keep_base = options.give_base = true;
+    options.skip_when_all_new = false;
+    EXPECT_EQ(make_device_deduplicator(device, options).error().code, ErrorCode::invalid_argument);
 }
 
 // All sizes of the last chunk's kind, all alignments, several segments at once.

@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from commands import command
 from twinrun_spec.record import Record
 
 import twinrun
-from twinrun import RecordOptions
+from twinrun import RecordOptions, recording
 
 METHODS = ("runs", "tree", "list", "basic", "full")
 
@@ -302,3 +303,21 @@ def test_packing_stops_where_it_is_told(tmp_path: Path) -> None:
     assert all(s.bytes < facts.steps[0].full_bytes / 10 for s in facts.steps)
     twinrun.restore(tmp_path / "record", tmp_path / "back")
     same_tree(run, tmp_path / "back")
+
+
+def test_the_packing_library_of_a_package_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "nvidia" / "libnvcomp" / "lib64"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [n for n in sys.modules if n == "nvidia" or n.startswith("nvidia.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("TWINRUN_NVCOMP", "")
+    recording.offer_packing_library()
+    assert os.environ["TWINRUN_NVCOMP"] == ""  # a package without the library
+    for version in (5, 6):
+        (folder / f"libnvcomp.so.{version}").touch()
+        recording.offer_packing_library()
+    assert os.environ["TWINRUN_NVCOMP"] == str(folder / "libnvcomp.so.5")  # the first that was found stays
+    monkeypatch.setenv("TWINRUN_NVCOMP", "")
+    recording.offer_packing_library()
+    assert os.environ["TWINRUN_NVCOMP"] == str(folder / "libnvcomp.so.6")

@@ -37,6 +37,8 @@
 #include "dedup/dedup_device.hpp"
 #include "digest/digest_device.hpp"
 #include "element/element_device.hpp"
+#include "record/compression.hpp"
+#include "record/pack_device.hpp"
 #include "tree/build.hpp"
 #include "tree/tree_device.hpp"
 #include "tree/walk.hpp"
@@ -117,6 +119,9 @@ enum Function : std::uint8_t {
     kKeepBase,
     kMoveBase,
     kScatter,
+    kPackLibrary,
+    kPackScratch,
+    kPack,
     kFunctions,
 };
 constexpr const char* kNames[kFunctions + 1] = {
@@ -126,7 +131,8 @@ constexpr const char* kNames[kFunctions + 1] = {
     "digest",       "sketch",        "build",       "walk",        "compare",      "find_changed",
     "list_changed", "hash_content",  "hash_chunks", "insert",      "count_by_use", "take_out",
     "put_in",       "look_up",       "place_all",   "join",        "join_tree",    "consolidate",
-    "keep_base",    "move_base",     "scatter",     nullptr,
+    "keep_base",    "move_base",     "scatter",     "pack_library", "pack_scratch", "pack",
+    nullptr,
 };
 
 struct Fault {
@@ -1416,6 +1422,56 @@ const DeviceDedupKernels kDedup = {.scan_scratch = scan_scratch,
 
 }  // namespace dedup
 
+// ---- packing: by the library that the host has ----
+
+DeviceStatus pack_library(const char** name) {
+    constexpr int device = 0;
+    FAKE_ENTER(kPackLibrary, device);
+    if (!codec_available(PayloadCodec::zstd))
+        return failure(ErrorCode::unsupported, device, "this build lacks zstd");
+    *name = "zstd";
+    return {};
+}
+DeviceStatus pack_scratch(int device, std::uint32_t block_bytes, std::uint64_t count, std::size_t* bytes,
+                          StreamHandle) {
+    FAKE_ENTER(kPackScratch, device);
+    *bytes = count * block_bytes / 8 + kScratch;
+    return {};
+}
+void pack_now(int device, const DevicePack& what) {
+    Checker checker(device, "pack");
+    const std::uint64_t count = what.blocks();
+    checker.memory(what.from, what.bytes, 256, "what is packed");
+    checker.require(what.scratch_bytes >= count * what.block_bytes / 8 + kScratch, "scratch memory",
+                    "is too small");
+    checker.memory(what.scratch, what.scratch_bytes, 256, "scratch memory");
+    checker.memory(what.to, (what.bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment,
+                   kPackedAlignment, "where blocks go");
+    checker.memory(what.sizes, DevicePack::sizes_bytes(count), 8, "their sizes");
+    if (!checker.ok()) return;
+    std::memset(what.scratch, 0xEE, what.scratch_bytes);
+    Compressor compressor;
+    std::uint64_t end = 0;
+    for (std::uint64_t b = 0; b < count; ++b) {
+        const std::uint64_t begin = b * what.block_bytes;
+        const std::uint64_t own = std::min<std::uint64_t>(what.block_bytes, what.bytes - begin);
+        std::byte* const to = what.to + end;
+        std::size_t size = compressor.pack({what.from + begin, own}, {to, own - 1}, 1);
+        what.sizes[b] = static_cast<std::uint32_t>(size == 0 ? own : size) | (size == 0 ? kDeviceStoredBlock : 0);
+        if (size == 0) {
+            std::memcpy(to, what.from + begin, own);
+            size = own;
+        }
+        end += (size + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+    }
+    std::memcpy(reinterpret_cast<std::byte*>(what.sizes) + DevicePack::end_at(count), &end, sizeof end);
+}
+DeviceStatus pack(int device, const DevicePack& what, StreamHandle stream) {
+    FAKE_ENTER(kPack, device);
+    return push(device, stream, [=] { pack_now(device, what); });
+}
+const DevicePackKernels kPacking = {.library = pack_library, .scratch = pack_scratch, .pack = pack};
+
 // ---- what tests ask ----
 
 bool set_fault(const char* text) {
@@ -1458,6 +1514,7 @@ extern "C" __attribute__((visibility("default"))) const void* twinrun_device_tab
     if (std::strcmp(name, "tree") == 0) return &kTree;
     if (std::strcmp(name, "difference") == 0) return &kDifference;
     if (std::strcmp(name, "dedup") == 0) return &dedup::kDedup;
+    if (std::strcmp(name, "pack") == 0) return &kPacking;
     if (std::strcmp(name, "fake") == 0) return &kControl;
     return nullptr;
 }
