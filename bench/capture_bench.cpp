@@ -2,6 +2,7 @@
 // arrays once, copying them, writing a file of the same size. Lines that compare are taken in turns in one run.
 //
 //   bench_capture [--folder FOLDER] [--bytes N] [--rounds N] [--threads N] [--setting NAME=VALUE]... [--json FILE]
+//                 [--only host|devices|records|small|many]
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -56,6 +57,7 @@ struct Arguments {
     int threads = 0;
     std::int64_t captures = 10'000;  // of the run over which memory is watched
     std::string json;
+    std::string only;
     std::vector<std::pair<std::string, std::string>> settings;  // of all runs
 };
 
@@ -156,10 +158,14 @@ class Bench {
         std::printf("%d threads, %.2f GB in 4 arrays of f32, %d rounds; folder %s\n", team.size(),
                     static_cast<double>(arguments_.bytes) * 1e-9, arguments_.rounds,
                     arguments_.folder.c_str());
-        large(team);
-        devices();
-        small();
-        many();
+        const auto wanted = [&](const char* what) {
+            return arguments_.only.empty() || arguments_.only == what;
+        };
+        if (wanted("host")) large(team);
+        if (wanted("devices")) devices();
+        if (wanted("records")) device_records();
+        if (wanted("small")) small();
+        if (wanted("many")) many();
         fs::remove_all(arguments_.folder);
         if (!arguments_.json.empty()) write_json();
         return 0;
@@ -250,6 +256,77 @@ class Bench {
         print_lines();
     }
 
+    // Four arrays, one behind the other.
+    std::vector<CapturedField> quarters(int device, const std::byte* arrays) const {
+        std::vector<CapturedField> fields;
+        for (std::uint64_t f = 0; f < 4; ++f) {
+            CapturedField field;
+            field.name = "x" + std::to_string(f);
+            field.dtype = DType::f32;
+            field.shape = {arguments_.bytes / 16};
+            DeviceArray array;
+            array.device = device;
+            array.data = arrays + f * (arguments_.bytes / 4);
+            array.dtype = DType::f32;
+            array.shape = field.shape;
+            field.device = array;
+            fields.push_back(field);
+        }
+        return fields;
+    }
+
+    // Steps of arrays on a device that change by 1%, in one place: all of it kept, and what is new found on the host or there.
+    void device_records() {
+        const auto usable = probe_devices().usable();
+        if (usable.empty()) return;
+        const DeviceRuntime* runtime = device_runtime();
+        const int device = usable.front();
+        DeviceMemory arrays(device);
+        must(arrays.reserve(device, arguments_.bytes));
+        std::vector<float> values(arguments_.bytes / 4);
+        fill(values.data(), values.size());
+        must(to_result(runtime->copy(device, arrays.data(), values.data(), arguments_.bytes, nullptr)));
+        const std::vector<CapturedField> fields = quarters(device, arrays.data());
+        const std::string twice = std::to_string(arguments_.bytes * 2 + (1 << 20));
+        const std::string room = std::to_string(arguments_.bytes * 10 + (64 << 20));
+        struct Way {
+            std::string name;
+            std::map<std::string, std::string> with;
+            std::unique_ptr<Session> session = nullptr;
+        };
+        std::vector<Way> ways;
+        ways.push_back({"full data", {{"memory", room}, {"device_memory", twice}, {"keep_steps", "1"}}});
+        const std::map<std::string, std::string> record{
+            {"record", "runs"}, {"record_compress", "none"}, {"residue_bits", "0"}, {"memory", room}};
+        ways.push_back({"record, what is new found on the host", record});
+        ways.push_back({"record, what is new found there", record});
+        ways.back().with["device_memory"] = twice;
+        int number = 0;
+        for (Way& way : ways)
+            way.session = open("device-record" + std::to_string(number++), way.with);
+        const std::size_t first = lines_.size();
+        const std::size_t part = arguments_.bytes / 100 / 4096 * 4096;
+        for (int round = -2; round < arguments_.rounds; ++round) {
+            const std::size_t at = static_cast<std::size_t>(round + 2) * 7919 % 99 * part;
+            fill(values.data(), part / 4);
+            for (std::size_t i = 0; i < part / 4; ++i)
+                values[i] += static_cast<float>(round + 3);  // new
+            must(to_result(runtime->copy(device, arrays.data() + at, values.data(), part, nullptr)));
+            must(to_result(runtime->wait_stream(device, nullptr)));
+            for (Way& way : ways) {
+                const auto start = Clock::now();
+                const auto report = must(way.session->capture_fields(round + 2, fields));
+                for (const LostStep& lost : must(way.session->wait()))
+                    fail(lost.error.message);
+                const double all = std::chrono::duration<double>(Clock::now() - start).count();
+                if (round < 0) continue;
+                line("on a device, 1% new: " + way.name + ": the call", "").times.push_back(report.seconds);
+                line("on a device, 1% new: " + way.name + ": until it is committed", "").times.push_back(all);
+            }
+        }
+        print_lines(first);
+    }
+
     // Arrays on a device, beside a step that copies them ten times there.
     void devices() {
         const auto usable = probe_devices().usable();
@@ -268,20 +345,7 @@ class Bench {
             fill(values.data(), values.size());
             must(to_result(runtime->copy(device, arrays.data(), values.data(), arguments_.bytes, nullptr)));
         }
-        std::vector<CapturedField> fields;
-        for (std::uint64_t f = 0; f < 4; ++f) {
-            CapturedField field;
-            field.name = "x" + std::to_string(f);
-            field.dtype = DType::f32;
-            field.shape = {arguments_.bytes / 16};
-            DeviceArray array;
-            array.device = device;
-            array.data = arrays.data() + f * (arguments_.bytes / 4);
-            array.dtype = DType::f32;
-            array.shape = field.shape;
-            field.device = array;
-            fields.push_back(field);
-        }
+        const std::vector<CapturedField> fields = quarters(device, arrays.data());
         const std::string room = std::to_string(std::max<std::uint64_t>(arguments_.bytes * 5 / 4, 16 << 20));
         const std::string twice = std::to_string(arguments_.bytes * 2 + (1 << 20));
         const std::string step = "on a device: a step, ten copies of the arrays";
@@ -453,7 +517,9 @@ int main(int argc, char** argv) {
         const std::string option = argv[i];
         if (i + 1 >= argc) fail(option + " needs a value");
         const std::string value = argv[++i];
-        if (option == "--folder") {
+        if (option == "--only") {
+            arguments.only = value;
+        } else if (option == "--folder") {
             arguments.folder = value;
         } else if (option == "--bytes") {
             arguments.bytes = std::strtoull(value.c_str(), nullptr, 10) / 4096 * 4096;

@@ -139,7 +139,8 @@ void Pipeline::prepare(PendingStep& step) {
         step.digests.reserve(step.layout->fields.size());
         // Checksums are of bytes that are kept.
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
-            step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i), step.layout->on_device[i]);
+            step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i),
+                                      step.layout->on_device[i]);
     });
 }
 

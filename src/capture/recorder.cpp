@@ -19,7 +19,7 @@ constexpr std::uint32_t kMostXors = 16;
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
 constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
-constexpr std::size_t kAlignment = 256;  // of segments in device memory
+constexpr std::size_t kAlignment = 256;   // of segments in device memory
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
 // What cannot be read is not used; a record goes on without it.
@@ -116,8 +116,7 @@ Result<> Recorder::make_deduplicator() {
     dedup.skip_when_all_new = !dedup.keep_base && options_.settings.method != RecordMethod::full;
     dedup.hash_bits = options_.hash_bits;
     if (dedup.verify) {
-        dedup.read = [chain = chain_.get(), size = dedup.chunk_bytes](Location at,
-                                                                      std::span<std::byte> to) {
+        dedup.read = [chain = chain_.get(), size = dedup.chunk_bytes](Location at, std::span<std::byte> to) {
             return chain->read_payload(at, 1, size, to);
         };
     }

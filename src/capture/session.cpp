@@ -843,8 +843,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     // What is recorded is gathered on the heap, unless it stays on a device.
     step->heap_bytes = layout_->digest_bytes;
     for (std::size_t i = 0; layout_->recorded && i < layout_->fields.size(); ++i) {
-        if (stage_ == nullptr || !layout_->on_device[i])
-            step->heap_bytes += layout_->fields[i].data_bytes();
+        if (stage_ == nullptr || !layout_->on_device[i]) step->heap_bytes += layout_->fields[i].data_bytes();
     }
     CaptureReport report;
     report.step = number;

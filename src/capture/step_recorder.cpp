@@ -8,7 +8,6 @@ namespace twinrun {
 
 namespace fs = std::filesystem;
 
-
 StepRecorder::StepRecorder(FileSystem& system, RecorderOptions options, Places places)
     : system_(system), options_(std::move(options)), places_(std::move(places)) {}
 StepRecorder::~StepRecorder() = default;

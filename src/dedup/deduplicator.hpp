@@ -63,7 +63,8 @@ struct ImageSegment {
     // multiple of the item's.
     std::optional<DifferenceRule> bound;
     DType dtype = DType::u8;
-    int device = kHostMemory;  // where `data` is: for Recorder, which brings it to where deduplication takes place
+    int device =
+        kHostMemory;  // where `data` is: for Recorder, which brings it to where deduplication takes place
 };
 
 // Where the payload goes, chunk by chunk, in order. Called by step(), never concurrently.

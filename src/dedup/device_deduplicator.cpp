@@ -1004,8 +1004,8 @@ Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const
         return wrong("no step can be skipped where a base is kept");
     if (options.pack_block_bytes != 0 && options.give_base)
         return wrong("payload that may be XORed is not packed on a device");
-    if (options.pack_block_bytes != 0 && (!std::has_single_bit(options.pack_block_bytes) ||
-                                          options.pack_block_bytes < options.chunk_bytes)) {
+    if (options.pack_block_bytes != 0 &&
+        (!std::has_single_bit(options.pack_block_bytes) || options.pack_block_bytes < options.chunk_bytes)) {
         return wrong("a block of payload is a power of two, and a chunk at least");
     }
     if (options.verify || options.read)

@@ -17,8 +17,7 @@ constexpr std::uint64_t kSmallestBatch = std::uint64_t{16} << 20;
 Result<std::unique_ptr<DevicePacker>> DevicePacker::create(int device, std::uint32_t block_bytes,
                                                            std::uint64_t batch_bytes) {
     const DevicePackKernels* kernels = device_pack_kernels();
-    if (kernels == nullptr)
-        return Error{ErrorCode::unsupported, "the library for devices has no packing"};
+    if (kernels == nullptr) return Error{ErrorCode::unsupported, "the library for devices has no packing"};
     const char* name = nullptr;
     TWR_CHECK(to_result(kernels->library(&name)));
     return std::unique_ptr<DevicePacker>(new DevicePacker(device, block_bytes, batch_bytes, *kernels));
@@ -44,7 +43,8 @@ Result<std::byte*> DevicePacker::reserve(std::uint64_t wanted) {
             return memory_.data();
         }
         release();
-        if (taken.error().code != ErrorCode::out_of_memory || bytes <= kSmallestBatch) return std::move(taken).error();
+        if (taken.error().code != ErrorCode::out_of_memory || bytes <= kSmallestBatch)
+            return std::move(taken).error();
     }
 }
 
@@ -68,7 +68,8 @@ Result<> DevicePacker::pack(bool all, std::uint32_t chunk_bytes, DeviceStream& s
     // What is left of a block begins the next batch.
     const std::uint64_t rest = pending_ - bytes;
     if (rest != 0)
-        TWR_CHECK(to_result(runtime.copy(device_, memory_.data(), memory_.data() + bytes, rest, stream.get())));
+        TWR_CHECK(
+            to_result(runtime.copy(device_, memory_.data(), memory_.data() + bytes, rest, stream.get())));
     TWR_CHECK(stream.wait());
     pending_ = rest;
 

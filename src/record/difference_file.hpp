@@ -14,7 +14,8 @@ namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
 inline constexpr std::uint32_t kDifferenceVersion = 1;
-inline constexpr std::uint32_t kPackedBlockBytes = 128U << 10;  // of payload, unpacked, where nothing else is said
+inline constexpr std::uint32_t kPackedBlockBytes = 128U
+                                                   << 10;  // of payload, unpacked, where nothing else is said
 
 // How payload is kept.
 struct PayloadSettings {

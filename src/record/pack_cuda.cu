@@ -67,7 +67,9 @@ Library open_library() {
             if (opened == nullptr) opened = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
         }
         if (opened == nullptr) {
-            found.reason = "no nvCOMP 5 or 6 is found: install nvidia-libnvcomp-cu12 or -cu13, or name libnvcomp.so in TWINRUN_NVCOMP";
+            found.reason =
+                "no nvCOMP 5 or 6 is found: install nvidia-libnvcomp-cu12 or -cu13, or name libnvcomp.so in "
+                "TWINRUN_NVCOMP";
             return found;
         }
     }
@@ -83,7 +85,8 @@ Library open_library() {
         find(opened, "nvcompBatchedZstdCompressGetMaxOutputChunkSize", found.most_bytes) &&
         find(opened, "nvcompBatchedZstdCompressAsync", found.compress);
     if (!whole) {
-        found.reason = "the nvCOMP that is found (version " + std::to_string(of.version) + ") is neither 5 nor 6";
+        found.reason =
+            "the nvCOMP that is found (version " + std::to_string(of.version) + ") is neither 5 nor 6";
         return found;
     }
     found.name = "nvCOMP " + std::to_string(major) + "." + std::to_string(of.version / 100 % 10);
@@ -143,7 +146,8 @@ int lay_out(std::uint32_t block_bytes, std::uint64_t blocks, std::byte* memory, 
     at.slot_stride = aligned_to(most, kAlign);
     const int code =
         library.scratch_bytes_6 != nullptr
-            ? library.scratch_bytes_6(blocks, block_bytes, {}, &at.temporary_bytes, blocks * block_bytes, stream)
+            ? library.scratch_bytes_6(blocks, block_bytes, {}, &at.temporary_bytes, blocks * block_bytes,
+                                      stream)
             : library.scratch_bytes_5(blocks, block_bytes, {}, &at.temporary_bytes, blocks * block_bytes);
     if (code != 0) return code;
     std::size_t end = 0;
@@ -258,7 +262,8 @@ DeviceStatus pack(int device, const DevicePack& what, StreamHandle stream) {
         return of_nvcomp(device, "compression", code);
     place_blocks<<<1, kThreads, 0, in>>>(
         at, blocks, what.sizes,
-        reinterpret_cast<std::uint64_t*>(reinterpret_cast<std::byte*>(what.sizes) + DevicePack::end_at(blocks)));
+        reinterpret_cast<std::uint64_t*>(reinterpret_cast<std::byte*>(what.sizes) +
+                                         DevicePack::end_at(blocks)));
     TWR_GPU_LAUNCHED("places of packed blocks");
     gather_blocks<<<static_cast<unsigned>(blocks), kThreads, 0, in>>>(at, what.sizes, what.to);
     TWR_GPU_LAUNCHED("gathering of packed blocks");

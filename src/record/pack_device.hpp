@@ -13,7 +13,7 @@ inline constexpr std::uint32_t kDeviceStoredBlock = 0x80000000U;  // of a size: 
 // Of payload, unpacked: smaller than the host's (kPackedBlockBytes), so that a step has blocks for all multiprocessors. On an H200
 // half of it packs little faster, and four times as much takes twice as long; the sizes differ by 3%.
 inline constexpr std::uint32_t kDevicePackedBlockBytes = 32U << 10;
-inline constexpr std::size_t kPackedAlignment = 16;               // of blocks in DevicePack::to
+inline constexpr std::size_t kPackedAlignment = 16;  // of blocks in DevicePack::to
 
 struct DevicePack {
     const std::byte* from = nullptr;  // 256-byte aligned

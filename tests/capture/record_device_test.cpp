@@ -38,9 +38,8 @@ class DeviceRecord : public ::testing::Test {
    protected:
     void SetUp() override {
         const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = testing::quick_folder() /
-                  ("twinrun_" + std::string(info->test_suite_name()) + "_" + std::string(info->name()) + "_" +
-                   std::to_string(getpid()));
+        folder_ = testing::quick_folder() / ("twinrun_" + std::string(info->test_suite_name()) + "_" +
+                                             std::string(info->name()) + "_" + std::to_string(getpid()));
         fs::remove_all(folder_);
         fs::create_directories(folder_);
     }
@@ -96,7 +95,9 @@ class DeviceRecord : public ::testing::Test {
         s.record = RecordMethod::runs;
         s.record_settings.codec = PayloadCodec::stored;
         s.background = way != "waits";
-        s.device_bytes = way == "staged" || way == "xored" || way == "packed" ? 64 << 20 : way == "crowded" ? 1000 : 0;
+        s.device_bytes = way == "staged" || way == "xored" || way == "packed" ? 64 << 20
+                         : way == "crowded"                                   ? 1000
+                                                                              : 0;
         if (way == "xored" || way == "packed") s.record_settings.codec = default_record().codec;
         s.record_settings.xored = way == "xored" && s.record_settings.codec != PayloadCodec::stored;
         return s;
@@ -120,7 +121,8 @@ class DeviceRecord : public ::testing::Test {
             for (std::size_t f = 0; f < state.values.size(); ++f) {
                 const std::size_t stride = f == 2 ? 2 : 1;
                 for (std::size_t i = 0; i < state.values[f].size(); i += stride)
-                    ASSERT_EQ(state.values[f][i], value_at(step.step, f, i)) << path << ", " << f << ", " << i;
+                    ASSERT_EQ(state.values[f][i], value_at(step.step, f, i))
+                        << path << ", " << f << ", " << i;
             }
             if (!to_devices) continue;
             fields = state.list(true);

@@ -74,9 +74,10 @@ TEST(DevicePacker, GivesTheBytesBack) {
             const auto to = packer.reserve(bytes.size() - done);
             ASSERT_TRUE(to) << to.error().message;
             ASSERT_GE(packer.room(), kChunk);
-            const std::uint64_t some = std::min({bytes.size() - done, std::size_t{packer.room()},
-                                                 (1 + random() % 2000) * kChunk});
-            ASSERT_FALSE(device_runtime()->copy(device, *to, there.data() + done, some, stream->get()).failed);
+            const std::uint64_t some =
+                std::min({bytes.size() - done, std::size_t{packer.room()}, (1 + random() % 2000) * kChunk});
+            ASSERT_FALSE(
+                device_runtime()->copy(device, *to, there.data() + done, some, stream->get()).failed);
             packer.added(some);
             done += some;
             if (packer.room() < kChunk) {

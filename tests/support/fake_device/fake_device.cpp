@@ -125,12 +125,12 @@ enum Function : std::uint8_t {
     kFunctions,
 };
 constexpr const char* kNames[kFunctions + 1] = {
-    "versions",     "count",         "describe",    "free_memory", "place_of",     "page_locked",
-    "allocate",     "allocate_host", "make_stream", "wait_stream", "make_event",   "record",
-    "stream_wait",  "wait_event",    "elapsed",     "copy",        "fill",         "gather",
-    "digest",       "sketch",        "build",       "walk",        "compare",      "find_changed",
-    "list_changed", "hash_content",  "hash_chunks", "insert",      "count_by_use", "take_out",
-    "put_in",       "look_up",       "place_all",   "join",        "join_tree",    "consolidate",
+    "versions",     "count",         "describe",    "free_memory",  "place_of",     "page_locked",
+    "allocate",     "allocate_host", "make_stream", "wait_stream",  "make_event",   "record",
+    "stream_wait",  "wait_event",    "elapsed",     "copy",         "fill",         "gather",
+    "digest",       "sketch",        "build",       "walk",         "compare",      "find_changed",
+    "list_changed", "hash_content",  "hash_chunks", "insert",       "count_by_use", "take_out",
+    "put_in",       "look_up",       "place_all",   "join",         "join_tree",    "consolidate",
     "keep_base",    "move_base",     "scatter",     "pack_library", "pack_scratch", "pack",
     nullptr,
 };
@@ -1457,7 +1457,8 @@ void pack_now(int device, const DevicePack& what) {
         const std::uint64_t own = std::min<std::uint64_t>(what.block_bytes, what.bytes - begin);
         std::byte* const to = what.to + end;
         std::size_t size = compressor.pack({what.from + begin, own}, {to, own - 1}, 1);
-        what.sizes[b] = static_cast<std::uint32_t>(size == 0 ? own : size) | (size == 0 ? kDeviceStoredBlock : 0);
+        what.sizes[b] =
+            static_cast<std::uint32_t>(size == 0 ? own : size) | (size == 0 ? kDeviceStoredBlock : 0);
         if (size == 0) {
             std::memcpy(to, what.from + begin, own);
             size = own;
