@@ -286,7 +286,8 @@ Contender contender(const Arguments& arguments, const std::string& name, std::ui
     options.table_bytes = arguments.table;
     if (plus != std::string::npos) {
         made.codec = PayloadCodec::zstd;
-        if (name.find("device") != std::string::npos) options.pack_block_bytes = made.block_bytes = arguments.pack_block;
+        if (name.find("device") != std::string::npos)
+            options.pack_block_bytes = made.block_bytes = arguments.pack_block;
         options.keep_base = options.give_base = name.find("xor") != std::string::npos;
     }
     made.line.method = name;
