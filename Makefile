@@ -27,8 +27,10 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 # Where the demo and the tests find the simulation.
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
+# Where the studies' tests find the kernel that they run; there where CMake found an MPI.
+export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
 
-.PHONY: help setup demo test test-cpp test-python test-backends test-asan test-tsan coverage bench fuzz lint format \
+.PHONY: help setup demo test test-cpp test-python test-mpi test-backends test-asan test-tsan coverage bench fuzz lint format \
         layers build clean
 
 help: ## List the recipes
@@ -54,6 +56,7 @@ test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, layers, Python
 test-cpp: build
 	@ctest --preset $(PRESET)
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
+	@tools/mpi_matrix.sh build/$(PRESET) other
 
 layers: setup ## Check that every folder includes only folders above it
 	@$(PYTHON_VENV) tools/check_layers.py
@@ -70,6 +73,9 @@ test-tsan: setup ## Run the C++ tests with the thread sanitizer
 	@cmake --preset tsan >/dev/null
 	@tools/without_aslr.sh cmake --build --preset tsan
 	@tools/without_aslr.sh ctest --preset tsan
+
+test-mpi: build ## Run the tests of aggregation with every MPI that can be had (wheels, Debian's) and in a Slurm, 15 minutes
+	@tools/mpi_matrix.sh build/$(PRESET)
 
 test-backends: build ## Run the C++ tests once with each instruction set that this processor has
 	@tools/test_backends.sh build/$(PRESET)

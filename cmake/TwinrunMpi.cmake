@@ -1,5 +1,5 @@
-# twinrun::mpi (include/twinrun/mpi.h) and twinrun::veloc (VELOC's interface), where there is an MPI. Included by the root
-# after src/: nothing else in the tree knows of MPI.
+# twinrun::mpi (include/twinrun/mpi.h), twinrun::veloc (VELOC's interface) and twinrun::aggregate (include/twinrun/aggregate.h),
+# where there is an MPI. Included by the root after src/: nothing else in the tree knows of MPI.
 set(TWINRUN_MPI AUTO CACHE STRING "The libraries for MPI and for VELOC's interface: AUTO (if there is an MPI), ON (there must be), OFF")
 set_property(CACHE TWINRUN_MPI PROPERTY STRINGS AUTO ON OFF)
 
@@ -30,4 +30,5 @@ if(TWINRUN_HAVE_MPI)
     message(STATUS "MPI: ${MPI_C_COMPILER} (standard ${MPI_C_VERSION})")
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/mpi" src/mpi)
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/veloc" src/veloc)
+    add_subdirectory("${PROJECT_SOURCE_DIR}/src/aggregate/mpi" src/aggregate/mpi)
 endif()

@@ -674,6 +674,9 @@ nb::dict history_dict(const std::string& path) {
                 r.difference == kNoBase ? nb::object(nb::none()) : nb::object(nb::int_(r.difference));
             rank["full_bytes"] = r.difference == kNoBase ? r.data_bytes : r.full_bytes;
             rank["divergence"] = r.divergence;
+            // Of the data file: this rank's part of one that others share begins there.
+            rank["offset"] = r.offset;
+            rank["file_bytes"] = r.shared ? r.file_bytes : r.data_bytes;
             ranks.append(rank);
         }
         step["ranks"] = ranks;
@@ -979,6 +982,7 @@ NB_MODULE(_core, m) {
         },
         "local"_a, "history"_a);
     define_records(m);
+    define_aggregation(m);
     m.def("local_history", [](const std::string& path) {
         const LocalHistory local = take(LocalHistory::read(path));
         return nb::make_tuple(local.rank, local.ranks, local.history);

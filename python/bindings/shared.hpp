@@ -63,6 +63,9 @@ struct PyMetadata {
 nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
+// aggregate.cpp
+void define_aggregation(nanobind::module_& m);
+
 // sketch.cpp
 void define_sketches(nanobind::module_& m);
 

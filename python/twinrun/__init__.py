@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
+    from .aggregation import AggregationPlan, plan_aggregation
     from .capture import CaptureFacts, Divergence, Run
     from .comparison import Comparison, FieldComparison, compare
     from .errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .verification import verify
 
 __all__ = [
+    "AggregationPlan",
     "CaptureFacts",
     "CompactFacts",
     "Comparison",
@@ -68,6 +70,7 @@ __all__ = [
     "compare",
     "index",
     "pack",
+    "plan_aggregation",
     "read_part",
     "release_device_memory",
     "restore",
@@ -78,6 +81,7 @@ __all__ = [
 
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
 _PLACES = {
+    "AggregationPlan": "aggregation",
     "CaptureFacts": "capture",
     "CompactFacts": "recording",
     "Comparison": "comparison",
@@ -95,6 +99,7 @@ _PLACES = {
     "compare": "comparison",
     "index": "indexing",
     "pack": "recording",
+    "plan_aggregation": "aggregation",
     "read_part": "recording",
     "release_device_memory": "_core",
     "restore": "recording",

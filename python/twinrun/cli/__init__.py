@@ -12,7 +12,7 @@ import click
 
 from .. import __version__
 from ..errors import TwinrunError, one_line
-from . import compact, compare, demo, flush, index, log, pack, restore, show, verify
+from . import aggregate, compact, compare, demo, flush, index, log, pack, restore, show, verify
 
 __all__ = ["main"]
 
@@ -42,6 +42,7 @@ for command in (
     restore.restore,
     compact.compact,
     flush.flush,
+    aggregate.aggregate,
     demo.demo,
 ):
     cli.add_command(command)

@@ -1,0 +1,23 @@
+# twinrun_core and twinrun as another build of the same sources left them in the folder TWINRUN_CORE_FROM: they know nothing of
+# MPI, and a build for one more MPI needs a tenth of the time. Included by src/; targets are as there.
+add_library(twinrun_core STATIC IMPORTED GLOBAL)
+set_target_properties(twinrun_core PROPERTIES IMPORTED_LOCATION "${TWINRUN_CORE_FROM}/src/libtwinrun_core.a")
+add_library(twinrun::core ALIAS twinrun_core)
+target_include_directories(twinrun_core INTERFACE "${PROJECT_SOURCE_DIR}/src")
+target_compile_definitions(twinrun_core INTERFACE TWINRUN_VERSION="${PROJECT_VERSION}")
+target_link_libraries(twinrun_core INTERFACE Threads::Threads xxHash::xxhash)
+if(TWINRUN_X86)
+    target_compile_definitions(twinrun_core INTERFACE TWINRUN_X86=1)
+endif()
+if(TARGET Liburing::liburing)
+    target_compile_definitions(twinrun_core INTERFACE TWINRUN_HAVE_URING=1)
+    target_link_libraries(twinrun_core INTERFACE Liburing::liburing)
+endif()
+if(TARGET Zstd::zstd)
+    target_link_libraries(twinrun_core INTERFACE Zstd::zstd)
+endif()
+
+add_library(twinrun SHARED IMPORTED GLOBAL)
+set_target_properties(twinrun PROPERTIES IMPORTED_LOCATION "${TWINRUN_CORE_FROM}/bin/libtwinrun.so")
+add_library(twinrun::twinrun ALIAS twinrun)
+target_include_directories(twinrun INTERFACE "${PROJECT_SOURCE_DIR}/include")

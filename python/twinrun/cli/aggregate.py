@@ -1,0 +1,115 @@
+"""twinrun aggregate plan --topology T"""
+
+from __future__ import annotations
+
+import click
+
+from ..aggregation import LAYOUTS, PARTICLE, PLACEMENTS, plan_aggregation
+from ..errors import TwinrunError
+from ..report.aggregation import plan_document, print_plan, save_html, save_picture
+from ..report.document import write_json
+from .common import SIZE, console
+from .study import study
+
+
+class _Placements(click.ParamType):
+    name = "list"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(dict.fromkeys(str(value).split(",")))
+        for name in names:
+            if name not in PLACEMENTS:
+                self.fail(f"{name!r} is no placement: {', '.join(PLACEMENTS)}", param, ctx)
+        return names
+
+
+@click.group()
+def aggregate() -> None:
+    """Aggregation of many ranks' data: who gathers and writes for whom."""
+
+
+aggregate.add_command(study)
+
+
+@aggregate.command()
+@click.option("--topology", required=True, metavar="MACHINE",
+              help="torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, flat:NODES or file:PATH.")  # fmt: skip
+@click.option("--ranks-per-node", type=click.IntRange(1, 1 << 20), default=1, show_default=True)
+@click.option("--ranks", type=click.IntRange(1), default=None, help="Default: all that the nodes hold.")
+@click.option("--aggregators", type=click.IntRange(1, 1 << 20), default=None,
+              help="A file. Default: one in 16 nodes.")  # fmt: skip
+@click.option("--nodes-per-file", type=click.IntRange(0, 1 << 20), default=0, show_default=True,
+              help="A file for so many nodes each; 0: one file.")  # fmt: skip
+@click.option("--particles", type=click.IntRange(1), default=None,
+              help="Of HACC a rank, on average: nine variables, 38 bytes.")  # fmt: skip
+@click.option("--bytes-per-rank", type=SIZE, default=None, help="On average. Default: 1M.")
+@click.option("--items", default=None, metavar="BYTES,…", help="Bytes of an item of each variable.")
+@click.option("--volumes", default="uniform", show_default=True, metavar="MODEL",
+              help="uniform, skewed, linear, lognormal:SIGMA, heavy:FACTOR,EVERY, or a .json or .csv file.")  # fmt: skip
+@click.option("--layout", type=click.Choice(LAYOUTS), default="records", show_default=True,
+              help="How the file orders ranks and variables.")  # fmt: skip
+@click.option(
+    "--block", type=SIZE, default="4096", show_default=True, help="Partitions begin at its multiples."
+)
+@click.option("--placement", "placements", type=_Placements(), default=",".join(PLACEMENTS), show_default=True,
+              metavar="LIST", help="The first is listed and drawn.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=1, show_default=True,
+              help="Of volumes and random placements.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(0), default=20, show_default=True,
+              help="Partitions that are listed; 0: all.")  # fmt: skip
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
+)
+@click.option(
+    "--svg", "svg_file", type=click.Path(), default=None, metavar="FILE", help="Picture of the machine."
+)
+@click.option("--png", "png_file", type=click.Path(), default=None, metavar="FILE",
+              help="The same, by matplotlib (.png, .pdf).")  # fmt: skip
+@click.option("--html", "html_file", type=click.Path(), default=None, metavar="FILE",
+              help="Pictures of all placements.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No tables.")
+def plan(
+    topology: str, ranks_per_node: int, ranks: int | None, aggregators: int | None, nodes_per_file: int, particles: int | None,
+    bytes_per_rank: int | None, items: str | None, volumes: str, layout: str, block: int, placements: tuple[str, ...],
+    seed: int, rows: int, json_file: str | None, svg_file: str | None, png_file: str | None, html_file: str | None, quiet: bool,
+) -> int:  # fmt: skip
+    """Say who would aggregate for whom on a machine, and what each placement would take.
+
+    Nothing is measured: costs are those of a model (docs/aggregate.md), in seconds.
+    """
+    if particles is not None and (bytes_per_rank is not None or items is not None):
+        raise TwinrunError("either --particles, or --bytes-per-rank and --items")
+    try:
+        item_bytes = [int(b) for b in items.split(",")] if items else None
+    except ValueError:
+        raise TwinrunError(f"--items {items!r}: write bytes, as 8,8,4") from None
+    if particles is not None:
+        item_bytes, bytes_per_rank = list(PARTICLE), particles * sum(PARTICLE)
+    found = plan_aggregation(
+        topology,
+        ranks_per_node=ranks_per_node,
+        ranks=ranks,
+        aggregators=aggregators,
+        nodes_per_file=nodes_per_file,
+        bytes_per_rank=1 << 20 if bytes_per_rank is None else bytes_per_rank,
+        item_bytes=item_bytes,
+        volumes=volumes,
+        layout=layout,
+        block=max(1, block),
+        placements=placements,
+        seed=seed,
+    )
+    if json_file is not None:
+        write_json(json_file, plan_document(found))
+    for file in (svg_file, png_file):
+        if file is not None:
+            save_picture(found, file)
+    if html_file is not None:
+        save_html(found, html_file)
+    if not quiet:
+        print_plan(console(stderr=json_file == "-"), found, rows)
+    return 0

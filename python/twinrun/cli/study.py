@@ -1,0 +1,288 @@
+"""twinrun aggregate study size|interference|split"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from .. import __version__
+from ..errors import TwinrunError
+from ..studies import engine, interference, size, split
+from ..studies.journal import Journal
+from ..studies.launch import Stack, default_program
+from ..studies.report import check_pictures
+from .common import console, progress_bar
+
+__all__ = ["study"]
+
+
+class _Numbers(click.ParamType):
+    """5000,25000."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type, least: float) -> None:
+        self._kind, self._least = kind, least
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
+        if not isinstance(value, str):
+            return tuple(value)
+        try:
+            numbers = tuple(dict.fromkeys(self._kind(x) for x in value.split(",")))
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(self._least <= x < 1e12 for x in numbers):
+            self.fail(f"{value!r} is not numbers from {self._least:g} on, as in 1,2,4", param, ctx)
+        return numbers
+
+
+_SHARE = click.FloatRange(0, 1, min_open=True)
+
+
+@click.group()
+def study() -> None:
+    """Is the speed of I/O reproducible? Studies that repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
+
+    Each prints a table, and guidance with its evidence; what the data cannot decide, it says. All runs are kept in --journal:
+    a study that was stopped goes on from there when the same command is given again. Options of haccio come after --.
+    """
+
+
+def _shared(command: Callable) -> Callable:
+    """Options of all studies."""
+    name = command.__name__.removeprefix("study_")
+    options = [
+        click.option("--ranks", type=click.IntRange(1), default=16, show_default=True, help="Of a job."),
+        click.option("--program", multiple=True, type=click.Path(), help="haccio; default: TWINRUN_HACCIO, or from the PATH."),
+        click.option("--mpiexec", multiple=True, help="What starts it, with options; default: what it was built with."),
+        click.option("--least", type=click.IntRange(2), default=10, show_default=True, help="Repetitions, at least."),
+        click.option("--most", type=click.IntRange(2), default=40, show_default=True, help="Repetitions, at most."),
+        click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True),
+        click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order of runs."),
+        click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
+                     help="Where runs are kept."),
+        click.option("--json", "json_path", type=click.Path(), help="Writes all figures there."),
+        click.option("--picture", type=click.Path(), help="Draws them: PNG, PDF or SVG, by matplotlib."),
+        click.option("--run-limit", type=click.FloatRange(1), default=600.0, show_default=True,
+                     help="Seconds of one run, at most."),
+        click.option("-q", "--quiet", is_flag=True, help="Print the guidance only."),
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_folder = click.option(
+    "--folder", type=click.Path(exists=True, file_okay=False), default=".", show_default=True,
+    help="Where jobs write: on the storage that is studied.",
+)  # fmt: skip
+_layout = click.option(
+    "--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True
+)
+_sync = click.option("--sync", is_flag=True, help="The time of fsync counts.")
+
+
+def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
+    if not programs:
+        programs = [default_program()] * max(len(mpiexecs), 1)
+    if mpiexecs and len(mpiexecs) != len(programs):
+        raise TwinrunError(
+            "--program and --mpiexec go together", fix="give one of each for each MPI library, in one order"
+        )
+    return [Stack.of(p, m) for p, m in zip(programs, mpiexecs or [None] * len(programs), strict=True)]
+
+
+def _facts() -> dict:
+    return {
+        "twinrun": __version__,
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _conduct(subject: object, module: object, options: dict) -> int:
+    """Runs a study and tells what it found."""
+    if options["picture"]:
+        check_pictures()
+    if options["most"] < options["least"]:
+        raise TwinrunError("--most is less than --least")
+    plan = engine.Plan(options["least"], options["most"], options["seed"])
+    identity = {**subject.identity(), "seed": plan.seed}
+    with (
+        Journal(options["journal"], subject.name, identity, _facts()) as journal,
+        progress_bar(options["quiet"]) as report,
+    ):
+        blocks, ended = engine.conduct(
+            journal, subject.conditions(), subject.run, subject.enough, plan, report
+        )
+        facts = journal.header["facts"]
+    result = {
+        **subject.result(blocks, ended),
+        "seed": plan.seed,
+        "confidence": options["confidence"],
+        "facts": facts,
+    }
+    if options["json_path"]:
+        Path(options["json_path"]).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    if options["picture"]:
+        module.draw(result, options["picture"])
+    out = console()
+    if not options["quiet"]:
+        for line in module.lines(result):
+            out.print(line, soft_wrap=True)
+        why = (
+            f"intervals are within {100 * subject.precision:.3g}%"
+            if ended
+            else f"--most reached; not all intervals are within {100 * subject.precision:.3g}%"
+        )
+        out.print(
+            f"{len(blocks)} repetitions, {100 * options['confidence']:.3g}% intervals in brackets; {why}",
+            soft_wrap=True,
+        )
+    for finding in result["guidance"]:
+        out.print(finding["sentence"], soft_wrap=True)
+    return 0
+
+
+@study.command("size")
+@_shared
+@click.option(
+    "--particles",
+    type=_Numbers(int, 1),
+    default=",".join(map(str, size.PARTICLES)),
+    show_default=True,
+    help="A rank.",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("aggregate", "posix-packed", "mpiio-collective"),
+    show_default=True,
+    help="As haccio --method; may be repeated.",
+)
+@click.option("--operation", type=click.Choice(["write", "read"]), default="write", show_default=True)
+@click.option(
+    "--precision",
+    type=_SHARE,
+    default=0.05,
+    show_default=True,
+    help="Of means (relative) and coefficients of variation.",
+)
+@click.option(
+    "--target", type=_SHARE, default=0.1, show_default=True, help="A coefficient of variation that will do."
+)
+@_layout
+@_folder
+@_sync
+def study_size(particles: tuple, methods: tuple, operation: str, precision: float, target: float, layout: str,
+               folder: str, sync: bool, **options: object) -> int:  # fmt: skip
+    """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
+    subject = size.Size(
+        stacks=_stacks(options["program"], options["mpiexec"]),
+        ranks=options["ranks"],
+        folder=Path(folder),
+        particles=particles,
+        methods=methods,
+        layout=layout,
+        operation=operation,
+        synced=sync,
+        precision=precision,
+        target=target,
+        confidence=options["confidence"],
+        seconds=options["run_limit"],
+        arguments=options["arguments"],
+    )
+    return _conduct(subject, size, options)
+
+
+@study.command("interference")
+@_shared
+@click.option(
+    "--particles", type=click.IntRange(1), default=52_632, show_default=True, help="A rank of the job (2 MB)."
+)
+@click.option(
+    "--intensities",
+    type=_Numbers(float, 1e-4),
+    default=",".join(map(str, interference.INTENSITIES)),
+    show_default=True,
+    help="Of the second job: MB a rank.",
+)
+@click.option("--other-ranks", type=click.IntRange(0), default=0, help="Of the second job; default: as many.")
+@click.option("--method", default="aggregate", show_default=True, help="As haccio --method.")
+@click.option("--other-method", default="", help="Of the second job; default: the same.")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Writes of a run.")
+@click.option("--precision", type=_SHARE, default=0.05, show_default=True, help="Of losses.")
+@click.option(
+    "--tolerated", type=_SHARE, default=0.05, show_default=True, help="A loss that does not matter."
+)
+@_layout
+@_folder
+@_sync
+def study_interference(particles: int, intensities: tuple, other_ranks: int, method: str, other_method: str, repeat: int,
+                       precision: float, tolerated: float, layout: str, folder: str, sync: bool,
+                       **options: object) -> int:  # fmt: skip
+    """One job alone, and the same job beside a second one of varying intensity: mean, deviation, loss."""
+    stacks = _stacks(options["program"], options["mpiexec"])
+    if len(stacks) != 1:
+        raise TwinrunError("this study is of one MPI library", fix="give --program and --mpiexec once")
+    subject = interference.Interference(
+        stack=stacks[0],
+        ranks=options["ranks"],
+        folder=Path(folder),
+        particles=particles,
+        intensities=intensities,
+        other_ranks=other_ranks,
+        method=method,
+        other_method=other_method,
+        layout=layout,
+        synced=sync,
+        repeat=repeat,
+        precision=precision,
+        tolerated=tolerated,
+        confidence=options["confidence"],
+        seconds=options["run_limit"],
+        arguments=options["arguments"],
+    )
+    return _conduct(subject, interference, options)
+
+
+@study.command("split")
+@_shared
+@click.option(
+    "--communicators",
+    type=_Numbers(int, 1),
+    default=",".join(map(str, split.COMMUNICATORS)),
+    show_default=True,
+)
+@click.option(
+    "--sizes",
+    type=_Numbers(int, 1),
+    default=",".join(map(str, split.SIZES)),
+    show_default=True,
+    help="Ranks of each communicator.",
+)
+@click.option("--precision", type=_SHARE, default=0.2, show_default=True, help="Of mean times (relative).")
+def study_split(communicators: tuple, sizes: tuple, precision: float, **options: object) -> int:
+    """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and MPI library."""
+    if min(sizes) > options["ranks"]:
+        raise TwinrunError("all --sizes are above the number of --ranks")
+    subject = split.Split(
+        stacks=_stacks(options["program"], options["mpiexec"]),
+        ranks=options["ranks"],
+        communicators=communicators,
+        sizes=sizes,
+        precision=precision,
+        confidence=options["confidence"],
+        seconds=options["run_limit"],
+        arguments=options["arguments"],
+    )
+    return _conduct(subject, split, options)

@@ -1,0 +1,722 @@
+// The C interface of the aggregation: arguments in, results out, and the order of what happens between.
+#include <twinrun/aggregate.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aggregate/hosts.hpp"
+#include "aggregate/layout.hpp"
+#include "aggregate/mpi/pipeline.hpp"
+#include "aggregate/mpi/plan.hpp"
+#include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/target.hpp"
+#include "aggregate/mpi/team.hpp"
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+
+using namespace twinrun;
+using namespace twinrun::aggregation;
+
+static_assert(TWR_ERROR_OTHER_RANK == static_cast<int>(ErrorCode::other_rank));
+static_assert(TWR_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal));
+static_assert(TWR_ERROR_INVALID_ARGUMENT == static_cast<int>(ErrorCode::invalid_argument));
+
+namespace {
+
+// Figures of an agreement at the end of a transfer.
+enum Sum : std::size_t { kShared, kRemote, kDirect, kWindows };
+enum Largest : std::size_t { kGather, kDirectSeconds, kStorage, kWait, kSync, kTotal };
+
+struct Transfer {
+    std::string path;
+    Figures figures;
+    double rename_seconds = 0;
+};
+
+}  // namespace
+
+struct twr_aggregate {
+    Settings settings;
+    std::unique_ptr<Team> team;
+    FileGroup group;
+    std::shared_ptr<const Topology> topology;
+    std::unique_ptr<Plan> plan;
+    std::optional<Transfer> written;
+    std::optional<Transfer> read;
+    std::string report;
+};
+
+namespace {
+
+thread_local char message[4096] = "";
+
+int failed(const char* function, const Error& error) noexcept {
+    std::snprintf(message, sizeof message, "%s: %s", function, error.message.c_str());
+    return static_cast<int>(error.code);
+}
+
+template <class Body>
+std::invoke_result_t<Body> caught(Body&& body) noexcept {
+    try {
+        return std::forward<Body>(body)();
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "out of memory"};
+    } catch (const std::exception& e) {
+        try {
+            return Error{ErrorCode::internal, std::string("an exception, a defect in twinrun: ") + e.what()};
+        } catch (...) {
+            return Error{ErrorCode::out_of_memory, "out of memory"};
+        }
+    }
+}
+
+template <class Body>
+int answer(const char* function, Body&& body) noexcept {
+    const Result<> result = caught(std::forward<Body>(body));
+    return result ? static_cast<int>(TWR_OK) : failed(function, result.error());
+}
+
+Error refuse(const std::string& what) { return Error{ErrorCode::invalid_argument, what}; }
+
+// After MPI_Finalize no function may be called, not even to free what is ours.
+bool mpi_runs() {
+    int initialised = 0;
+    int finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    return initialised != 0 && finalised == 0;
+}
+
+// ---- settings ----
+
+Result<Settings> settings_of(const twr_aggregate_options* options) {
+    Settings settings;
+    if (options == nullptr) return settings;
+    if (options->size != sizeof(twr_aggregate_options)) {
+        return refuse(
+            "options: size is not sizeof(twr_aggregate_options): set it up with TWR_AGGREGATE_OPTIONS_INIT");
+    }
+    const auto given = [](const char* text) { return text != nullptr; };
+    if (given(options->files)) {
+        const std::string files = options->files;
+        if (files == "node") {
+            settings.files = Files::node;
+        } else if (files == "rank") {
+            settings.files = Files::rank;
+        } else if (files != "one") {
+            return refuse("options: files is '" + files + "', and may be one, node or rank");
+        }
+    }
+    if (options->nodes_per_file < 0) return refuse("options: nodes_per_file is negative");
+    if (options->aggregators < 0) return refuse("options: aggregators is negative");
+    settings.nodes_per_file = std::max(options->nodes_per_file, 1);
+    settings.aggregators = options->aggregators;
+    if (given(options->placement)) {
+        TWR_TRY(settings.placement, placement_of(options->placement));
+    }
+    if (given(options->topology)) settings.topology = options->topology;
+    if (given(options->backend)) {
+        TWR_TRY(settings.backend, backend_of(options->backend));
+    }
+    TWR_CHECK(backend_usable(settings.backend));
+    if (options->buffers != 0) settings.buffers = options->buffers;
+    if (settings.buffers < 2 || settings.buffers > kMostBuffers) {
+        return refuse("options: buffers is " + std::to_string(settings.buffers) + ", and may be 2 to " +
+                      std::to_string(kMostBuffers) + ": one fills while another is written");
+    }
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
+    if (options->buffer_bytes > kMost || options->block_bytes > kMost) {
+        return refuse("options: buffer_bytes and block_bytes may not exceed 2^48");
+    }
+    settings.buffer_bytes = options->buffer_bytes;
+    settings.block_bytes = options->block_bytes;
+    settings.sync = options->sync != 0;
+    settings.update = options->update != 0;
+    if (options->time_limit != options->time_limit) return refuse("options: time_limit is not a number");
+    if (options->time_limit != 0) settings.time_limit = options->time_limit;
+    settings.seed = options->seed;
+    return settings;
+}
+
+std::uint64_t hash_of(const std::string& text) { return xxh3(std::string_view(text)); }
+
+std::uint64_t hash_of(const Settings& s) {
+    const nlohmann::json all = {static_cast<int>(s.files),
+                                s.nodes_per_file,
+                                s.aggregators,
+                                static_cast<int>(s.placement),
+                                s.topology,
+                                static_cast<int>(s.backend),
+                                s.buffers,
+                                s.buffer_bytes,
+                                s.block_bytes,
+                                s.sync,
+                                s.update,
+                                s.time_limit,
+                                s.seed};
+    return hash_of(all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+// ---- topology ----
+
+struct HostWire {
+    char name[256];
+    char address[512];
+    char pattern[256];
+};
+
+// [collective] Of all nodes, in their order.
+Result<std::vector<Host>> all_hosts(Team& team) {
+    std::vector<HostWire> wires(team.nodes());
+    const auto bytes = static_cast<int>(sizeof(HostWire));
+    if (team.leader()) {
+        const Host host = this_host();
+        HostWire own = {};
+        std::snprintf(own.name, sizeof own.name, "%s", host.name.c_str());
+        std::snprintf(own.address, sizeof own.address, "%s", host.address.c_str());
+        std::snprintf(own.pattern, sizeof own.pattern, "%s", host.pattern.c_str());
+        if (team.leaders() == MPI_COMM_NULL) {
+            wires[0] = own;
+        } else {
+            MPI_Request request = MPI_REQUEST_NULL;
+            TWR_MPI("MPI_Iallgather", MPI_Iallgather(&own, bytes, MPI_BYTE, wires.data(), bytes, MPI_BYTE,
+                                                     team.leaders(), &request));
+            TWR_CHECK(team.finish(request, "the other nodes"));
+        }
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    MPI_Type_contiguous(bytes, MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    const int code =
+        MPI_Ibcast(wires.data(), static_cast<int>(wires.size()), type, 0, team.node_comm(), &request);
+    MPI_Type_free(&type);
+    TWR_MPI("MPI_Ibcast", code);
+    TWR_CHECK(team.finish(request, "the leader of this node"));
+    std::vector<Host> hosts;
+    for (const HostWire& wire : wires)
+        hosts.push_back({wire.name, wire.address, wire.pattern});
+    return hosts;
+}
+
+// [collective] What scontrol says, if it is asked, rank 0 hears and tells.
+Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::string& description) {
+    TWR_TRY(const std::vector<Host> hosts, all_hosts(team));
+    std::optional<Result<std::string>> heard;
+    Result<std::shared_ptr<const Topology>> found = std::shared_ptr<const Topology>();
+    if (team.rank() == 0) {
+        found = topology_of_hosts(description, hosts, [&] {
+            heard = run_scontrol();
+            return *heard;
+        });
+    }
+    const auto tell = [&](void* bytes, std::size_t count) -> Result<> {
+        MPI_Request request = MPI_REQUEST_NULL;
+        TWR_MPI("MPI_Ibcast", MPI_Ibcast(bytes, static_cast<int>(count), MPI_BYTE, 0, team.comm(), &request));
+        return team.finish(request, "rank 0");
+    };
+    std::uint64_t about[2] = {0, 0};  // 0: not asked, 1: an answer, else 2 + an error's code; the length
+    std::string text;
+    if (heard) {
+        text = heard->ok() ? heard->value() : heard->error().message;
+        if (text.size() > (std::size_t{1} << 30)) text.clear();
+        about[0] = heard->ok() ? 1 : 2 + static_cast<std::uint64_t>(heard->error().code);
+        about[1] = text.size();
+    }
+    TWR_CHECK(tell(about, sizeof about));
+    text.resize(about[1]);
+    if (about[1] != 0) TWR_CHECK(tell(text.data(), text.size()));
+    if (team.rank() == 0) return found;
+    return topology_of_hosts(description, hosts, [&]() -> Result<std::string> {
+        if (about[0] == 1) return text;
+        if (about[0] == 0) return Error{ErrorCode::internal, "rank 0 did not ask scontrol"};
+        return Error{static_cast<ErrorCode>(about[0] - 2), text};
+    });
+}
+
+// ---- create ----
+
+Result<> make_group(twr_aggregate& a) {
+    Team& team = *a.team;
+    FileGroup& group = a.group;
+    const auto file_of = [&](int rank) {
+        switch (a.settings.files) {
+            case Files::one: return 0;
+            case Files::node:
+                return static_cast<int>(team.node_of()[static_cast<std::size_t>(rank)]) /
+                       a.settings.nodes_per_file;
+            case Files::rank: return rank;
+        }
+        return 0;
+    };
+    group.file = file_of(team.rank());
+    std::vector<bool> nodes(team.nodes(), false);
+    group.nodes = 0;
+    for (int rank = 0; rank < team.ranks(); ++rank) {
+        group.files = std::max(group.files, file_of(rank) + 1);
+        if (file_of(rank) != group.file) continue;
+        if (rank == team.rank()) group.rank = static_cast<int>(group.team_rank.size());
+        const std::uint32_t node = team.node_of()[static_cast<std::size_t>(rank)];
+        group.team_rank.push_back(rank);
+        group.node_of.push_back(node);
+        if (!nodes[node]) ++group.nodes;
+        nodes[node] = true;
+    }
+    group.ranks = static_cast<int>(group.team_rank.size());
+    if (group.files == 1) {
+        group.comm = team.comm();
+        return success();
+    }
+    const Watchdog::Guard guard(team.watchdog());
+    TWR_MPI("MPI_Comm_split", MPI_Comm_split(team.comm(), group.file, team.rank(), &group.comm));
+    MPI_Comm_set_errhandler(group.comm, MPI_ERRORS_RETURN);
+    return success();
+}
+
+void release(twr_aggregate* aggregate) {
+    std::unique_ptr<twr_aggregate> a(aggregate);
+    if (!a || !a->team) return;
+    if (!mpi_runs() || a->team->broken()) {  // what is MPI's stays: freeing it would need the others
+        static_cast<void>(a->plan.release());
+        if (!mpi_runs()) static_cast<void>(a->team.release());
+        return;
+    }
+    a->plan.reset();
+    if (a->group.comm != MPI_COMM_NULL && a->group.comm != a->team->comm()) {
+        const Watchdog::Guard guard(a->team->watchdog());
+        MPI_Comm_free(&a->group.comm);
+    }
+}
+
+Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_options* options) {
+    if (aggregate == nullptr) return refuse("aggregate is NULL");
+    *aggregate = nullptr;
+    if (!mpi_runs()) return refuse("MPI is not initialised, or finalised already");
+    if (comm == MPI_COMM_NULL) return refuse("the communicator is MPI_COMM_NULL");
+    int between_groups = 0;
+    MPI_Comm_test_inter(comm, &between_groups);
+    if (between_groups != 0)
+        return refuse("the communicator joins two groups: merge it with MPI_Intercomm_merge");
+    // From here on every rank takes part, whatever its arguments.
+    Result<Settings> settings = settings_of(options);
+    struct Release {
+        void operator()(twr_aggregate* a) const { release(a); }
+    };
+    std::unique_ptr<twr_aggregate, Release> a(new twr_aggregate);
+    TWR_TRY(a->team, Team::create(comm, settings ? settings->time_limit : Settings().time_limit));
+    Team::Vote vote;
+    vote.same_of = "options";
+    if (settings) {
+        a->settings = *settings;
+        vote.same = hash_of(a->settings);
+    } else {
+        vote.mine = settings.error();
+    }
+    TWR_CHECK(a->team->agree(vote));
+    TWR_CHECK(make_group(*a));
+    auto topology = find_topology(*a->team, a->settings.topology);
+    if (a->team->broken()) return topology.error();
+    Team::Vote second;
+    if (!topology) second.mine = topology.error();
+    TWR_CHECK(a->team->agree(second));
+    a->topology = *topology;
+    a->plan = std::make_unique<Plan>(*a->team, a->settings, a->group, *a->topology);
+    *aggregate = a.release();
+    return success();
+}
+
+// ---- declare ----
+
+Result<std::vector<RankSet>> sets_of(const twr_aggregate_variable* variables, int count) {
+    if (count < 0) return refuse("count is negative");
+    if (variables == nullptr && count != 0) return refuse("variables is NULL");
+    std::vector<DeclaredVariable> declared;
+    for (int i = 0; i < count; ++i) {
+        const twr_aggregate_variable& v = variables[i];
+        declared.push_back({v.item_bytes, v.items, v.file_offset, v.file_stride, v.memory_stride});
+    }
+    return rank_sets(declared);
+}
+
+Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    return a->plan->declare(caught([&] { return sets_of(variables, count); }),
+                            static_cast<std::uint64_t>(std::max(count, 0)));
+}
+
+// Where the variables of records go that have `before` items of other ranks in front of them, of `total` in all. nullopt: beyond
+// what can be counted.
+std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std::uint64_t>& item_bytes,
+                                                           std::uint64_t items, std::uint64_t before,
+                                                           std::uint64_t total, int layout,
+                                                           std::uint64_t offset) {
+    std::uint64_t record = 0;
+    for (const std::uint64_t bytes : item_bytes) {
+        const auto sum = checked_add(record, bytes);
+        if (!sum) return std::nullopt;
+        record = *sum;
+    }
+    const auto all = checked_multiply(record, total);
+    if (!all || !checked_add(*all, offset)) return std::nullopt;
+    std::vector<twr_aggregate_variable> variables;
+    std::uint64_t passed = 0;  // bytes of an item in the variables before
+    for (const std::uint64_t bytes : item_bytes) {
+        twr_aggregate_variable v = {bytes, items, 0, 0, 0};
+        switch (layout) {
+            case TWR_RECORDS:
+                v.file_offset = offset + record * before + passed;
+                v.file_stride = record;
+                break;
+            case TWR_BLOCKS: v.file_offset = offset + record * before + passed * items; break;
+            default: v.file_offset = offset + passed * total + bytes * before; break;
+        }
+        variables.push_back(v);
+        passed += bytes;
+    }
+    return variables;
+}
+
+Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int count, std::uint64_t items,
+                         int layout, std::uint64_t offset) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    Team::Vote vote;
+    vote.same_of = "item_bytes, count, layout or file_offset";
+    std::vector<std::uint64_t> bytes;
+    if (count < 0 || (item_bytes == nullptr && count != 0)) {
+        vote.mine = refuse("item_bytes is NULL, or count is negative");
+    } else if (layout != TWR_RECORDS && layout != TWR_BLOCKS && layout != TWR_VARIABLES) {
+        vote.mine = refuse("layout is " + std::to_string(layout) +
+                           ", and may be TWR_RECORDS, TWR_BLOCKS or TWR_VARIABLES");
+    } else {
+        bytes.assign(item_bytes, item_bytes + count);
+        if (std::find(bytes.begin(), bytes.end(), 0U) != bytes.end())
+            vote.mine = refuse("an item has no bytes");
+        nlohmann::json all = bytes;
+        all.push_back(layout);
+        all.push_back(offset);
+        vote.same = hash_of(all.dump());
+    }
+    TWR_CHECK(a->team->agree(vote));
+    std::vector<std::uint64_t> of_all(static_cast<std::size_t>(a->group.ranks));
+    MPI_Request request = MPI_REQUEST_NULL;
+    TWR_MPI("MPI_Iallgather",
+            MPI_Iallgather(&items, 1, MPI_UINT64_T, of_all.data(), 1, MPI_UINT64_T, a->group.comm, &request));
+    TWR_CHECK(a->team->finish(request, "the other ranks' number of items"));
+    std::uint64_t before = 0;
+    std::uint64_t total = 0;
+    bool countable = true;
+    for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
+        if (rank == static_cast<std::size_t>(a->group.rank)) before = total;
+        const auto sum = checked_add(total, of_all[rank]);
+        countable = countable && sum.has_value();
+        total = sum.value_or(0);
+    }
+    Result<std::vector<RankSet>> sets = refuse("the file would end behind 2^63");
+    if (countable) {
+        if (const auto variables = records(bytes, items, before, total, layout, offset)) {
+            sets = caught([&] { return sets_of(variables->data(), count); });
+        }
+    }
+    return a->plan->declare(std::move(sets), static_cast<std::uint64_t>(count));
+}
+
+// ---- write and read ----
+
+std::string path_of(const twr_aggregate& a, const char* path) {
+    if (a.group.files == 1) return path;
+    char number[16];
+    std::snprintf(number, sizeof number, ".%05d", a.group.file);
+    return std::string(path) + number;
+}
+
+Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data) {
+    if (!a.plan->declared())
+        return refuse("nothing is declared (twr_aggregate_declare), or the last declaration failed");
+    if (path == nullptr || *path == '\0') return refuse("path is NULL or empty");
+    if (data == nullptr && a.plan->variables() != 0) return refuse("data is NULL");
+    for (const RankSet& set : a.plan->sets()) {
+        for (const Field& field : set.fields) {
+            if (data[field.variable] == nullptr) {
+                return refuse("data of variable " + std::to_string(field.variable) +
+                              " is NULL, and it has items");
+            }
+        }
+    }
+    return success();
+}
+
+void put_traits(Outcome& outcome, const StorageTraits& traits) {
+    outcome.payload[0] = traits.block;
+    outcome.payload[1] = traits.direct.least_bytes;
+    outcome.payload[2] = traits.direct.alignment;
+}
+
+StorageTraits traits_in(const Outcome& outcome) {
+    return {outcome.payload[0], {outcome.payload[1], outcome.payload[2]}};
+}
+
+Figures figures_of(const Work& work, double seconds) {
+    Figures figures;
+    figures.sums[kShared] = work.shared_bytes;
+    figures.sums[kRemote] = work.remote_bytes;
+    figures.sums[kDirect] = work.direct_bytes;
+    figures.sums[kWindows] = work.windows;
+    figures.largest[kGather] = work.gather_seconds;
+    figures.largest[kDirectSeconds] = work.direct_seconds;
+    figures.largest[kStorage] = work.storage_seconds;
+    figures.largest[kWait] = work.wait_seconds;
+    figures.largest[kTotal] = seconds;
+    return figures;
+}
+
+// The pipeline of a transfer, after all ranks have agreed to begin; where the storage is of another kind than the plan is for, with
+// another plan. `mine`: what is wrong on this rank.
+Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
+                                        Result<> mine, const std::string& looked_at) {
+    std::unique_ptr<Pipeline> pipeline;
+    const auto make = [&]() -> Result<> {
+        return caught([&]() -> Result<> {
+            pipeline = std::make_unique<Pipeline>(*a.team, a.settings, a.group, *a.plan, mode, data);
+            return pipeline->prepare();
+        });
+    };
+    Team::Vote vote;
+    vote.same_of = "path";
+    if (path != nullptr) vote.same = hash_of(path);
+    vote.mine = std::move(mine);
+    if (vote.mine) vote.mine = make();
+    vote.on_root = [&](Outcome& outcome) -> Result<> {
+        TWR_TRY(const StorageTraits traits, storage_traits(looked_at, a.settings.block_bytes));
+        put_traits(outcome, traits);
+        return success();
+    };
+    TWR_TRY(const Outcome outcome, a.team->agree(vote));
+    if (traits_in(outcome) == a.plan->traits()) return pipeline;
+    pipeline.reset();
+    TWR_CHECK(a.plan->adapt(traits_in(outcome)));
+    Team::Vote again;
+    again.mine = make();
+    TWR_CHECK(a.team->agree(again));
+    return pipeline;
+}
+
+Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    const auto start = Clock::now();
+    const Settings& settings = a->settings;
+    const bool root = a->group.rank == 0;
+    Result<> mine = caught([&] { return check_arguments(*a, given, data); });
+    const std::string path = given == nullptr ? "" : path_of(*a, given);
+    const std::string target = settings.update ? path : partial_name(path);
+    // From here until the end, whatever goes wrong: what was begun is removed.
+    struct Partial {
+        const std::string* path = nullptr;
+        ~Partial() {
+            if (path != nullptr) remove_partial(*path);
+        }
+    } partial;
+    if (mine && root) {
+        mine = settings.update ? touch_file(path) : create_partial(path);
+        if (mine && !settings.update) partial.path = &path;
+    }
+    TWR_TRY(const auto pipeline,
+            begin(*a, Mode::write, const_cast<void* const*>(reinterpret_cast<const void* const*>(data)),
+                  given, std::move(mine), target));
+
+    Team::Vote written;
+    written.mine = pipeline->run(target);
+    if (a->team->broken()) return a->team->why_broken();
+    double sync_seconds = 0;
+    // Once a node is enough, by its leader when all have written, where these are of one file.
+    const bool each = settings.files == Files::rank || settings.backend == Backend::mpiio;
+    if (settings.sync && each && written.mine) {
+        const auto begin = Clock::now();
+        written.mine = pipeline->sync();
+        sync_seconds = seconds_since(begin);
+    }
+    if (auto closed = pipeline->close(); written.mine && !closed) written.mine = std::move(closed);
+    if (settings.sync && !each) {
+        written.on_node = [&](Outcome& outcome) -> Result<> {
+            const auto begin = Clock::now();
+            auto done = sync_file(target);
+            outcome.figures.largest[kSync] = std::max(outcome.figures.largest[kSync], seconds_since(begin));
+            return done;
+        };
+    }
+    const auto commit = [&](std::uint64_t& nanoseconds) -> Result<> {
+        if (settings.update) return success();
+        const auto begin = Clock::now();
+        TWR_CHECK(commit_partial(path, settings.sync));
+        partial.path = nullptr;
+        nanoseconds = static_cast<std::uint64_t>(seconds_since(begin) * 1e9);
+        return success();
+    };
+    if (a->group.files == 1) written.on_root = [&](Outcome& outcome) { return commit(outcome.payload[0]); };
+    written.figures = figures_of(pipeline->work(), seconds_since(start));
+    written.figures.largest[kSync] = sync_seconds;
+    TWR_TRY(Outcome outcome, a->team->agree(written));
+    if (a->group.files > 1) {
+        Team::Vote committed;
+        if (root) committed.mine = commit(outcome.payload[0]);
+        TWR_CHECK(a->team->agree(committed));
+    }
+    const double renamed = a->group.files == 1 ? static_cast<double>(outcome.payload[0]) * 1e-9 : 0;
+    a->written = Transfer{given, outcome.figures, renamed};
+    return success();
+}
+
+Result<> read(twr_aggregate* a, const char* given, void* const* data) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    const auto start = Clock::now();
+    Result<> mine = caught([&] { return check_arguments(*a, given, data); });
+    const std::string path = given == nullptr ? "" : path_of(*a, given);
+    if (mine && a->group.rank == 0) {
+        const auto size = file_size(path);
+        const std::uint64_t end = a->plan->table().span().end;
+        if (!size) {
+            mine = size.error();
+        } else if (*size < end) {
+            mine = Error{ErrorCode::damaged,
+                         path + ": has " + std::to_string(*size) + " bytes, and " + std::to_string(end) +
+                             " are declared: it is not the file that was written, or it was cut"};
+        }
+    }
+    TWR_TRY(const auto pipeline, begin(*a, Mode::read, data, given, std::move(mine), path));
+    Team::Vote done;
+    done.mine = pipeline->run(path);
+    if (a->team->broken()) return a->team->why_broken();
+    if (auto closed = pipeline->close(); done.mine && !closed) done.mine = std::move(closed);
+    done.figures = figures_of(pipeline->work(), seconds_since(start));
+    TWR_TRY(const Outcome outcome, a->team->agree(done));
+    a->read = Transfer{given, outcome.figures, 0};
+    return success();
+}
+
+// ---- report ----
+
+nlohmann::json transfer_report(const Transfer& transfer, bool written) {
+    const auto& sums = transfer.figures.sums;
+    const auto& largest = transfer.figures.largest;
+    const auto count = [](double value) { return static_cast<std::uint64_t>(value); };
+    nlohmann::json seconds = {{"total", largest[kTotal] + transfer.rename_seconds},
+                              {"gather", largest[kGather]},
+                              {"direct", largest[kDirectSeconds]},
+                              {"storage", largest[kStorage]},
+                              {"wait", largest[kWait]}};
+    if (written) {
+        seconds["sync"] = largest[kSync];
+        seconds["rename"] = transfer.rename_seconds;
+    }
+    return {{"path", transfer.path},
+            {"bytes", count(sums[kShared] + sums[kRemote] + sums[kDirect])},
+            {"bytes_by_node_memory", count(sums[kShared])},
+            {"bytes_from_other_nodes", count(sums[kRemote])},
+            {"bytes_direct", count(sums[kDirect])},
+            {"windows", count(sums[kWindows])},
+            {"seconds", seconds}};
+}
+
+std::string report_of(const twr_aggregate& a) {
+    const Plan& plan = *a.plan;
+    nlohmann::json report = {{"ranks", a.team->ranks()},
+                             {"nodes", a.team->nodes()},
+                             {"files", a.group.files},
+                             {"file", a.group.file},
+                             {"topology", a.topology->name()},
+                             {"placement", placement_name(a.settings.placement)},
+                             {"backend", backend_name(a.settings.backend)},
+                             {"buffers", a.settings.buffers},
+                             {"update", a.settings.update},
+                             {"sync", a.settings.sync}};
+    if (plan.declared()) {
+        nlohmann::json partitions = nlohmann::json::array();
+        for (const Partition& partition : plan.partitions()) {
+            double bytes = 0;
+            for (const Contribution& member : partition.members)
+                bytes += static_cast<double>(member.bytes);
+            partitions.push_back(
+                {{"begin", partition.range.begin},
+                 {"end", partition.range.end},
+                 {"bytes", static_cast<std::uint64_t>(bytes)},
+                 {"ranks", partition.members.size()},
+                 {"aggregator", a.group.team_rank[partition.aggregator]},
+                 {"node", a.group.node_of[partition.aggregator]},
+                 {"gateway", partition.gateway},
+                 {"cost", {{"gather", partition.cost.gather}, {"write", partition.cost.write}}}});
+        }
+        report["declared"] = {{"bytes", plan.table().bytes()},
+                              {"sets", plan.table().sets().size()},
+                              {"begin", plan.table().span().begin},
+                              {"end", plan.table().span().end},
+                              {"block_bytes", plan.traits().block},
+                              {"buffer_bytes", plan.buffer_bytes()},
+                              {"members", members_name(plan.members())},
+                              {"election_rounds", plan.election_rounds()},
+                              {"seconds", plan.seconds()},
+                              {"partitions", std::move(partitions)}};
+    }
+    if (a.written) report["write"] = transfer_report(*a.written, true);
+    if (a.read) report["read"] = transfer_report(*a.read, false);
+    return report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* twr_aggregate_error_message(void) { return message; }
+
+int twr_aggregate_create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_options* options) {
+    return answer("twr_aggregate_create", [&] { return create(aggregate, comm, options); });
+}
+
+int twr_aggregate_file(const twr_aggregate* a, int* file, int* files, int* rank, int* ranks, MPI_Comm* comm) {
+    return answer("twr_aggregate_file", [&]() -> Result<> {
+        if (a == nullptr) return refuse("aggregate is NULL");
+        if (file != nullptr) *file = a->group.file;
+        if (files != nullptr) *files = a->group.files;
+        if (rank != nullptr) *rank = a->group.rank;
+        if (ranks != nullptr) *ranks = a->group.ranks;
+        if (comm != nullptr) *comm = a->group.comm;
+        return success();
+    });
+}
+
+int twr_aggregate_declare(twr_aggregate* aggregate, const twr_aggregate_variable* variables, int count) {
+    return answer("twr_aggregate_declare", [&] { return declare(aggregate, variables, count); });
+}
+
+int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64_t* item_bytes, int count,
+                                  uint64_t items, int layout, uint64_t file_offset) {
+    return answer("twr_aggregate_declare_records",
+                  [&] { return declare_records(aggregate, item_bytes, count, items, layout, file_offset); });
+}
+
+int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data) {
+    return answer("twr_aggregate_write", [&] { return write(aggregate, path, data); });
+}
+
+int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data) {
+    return answer("twr_aggregate_read", [&] { return read(aggregate, path, data); });
+}
+
+const char* twr_aggregate_report(twr_aggregate* aggregate) {
+    if (aggregate == nullptr) return "{}";
+    const auto made = caught([&]() -> Result<> {
+        aggregate->report = report_of(*aggregate);
+        return success();
+    });
+    return made ? aggregate->report.c_str() : "{}";
+}
+
+void twr_aggregate_free(twr_aggregate* aggregate) { release(aggregate); }
+
+}  // extern "C"

@@ -1,0 +1,592 @@
+#include "aggregate/mpi/pipeline.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace twinrun::aggregation {
+
+namespace {
+
+// Direct stretches go in steps, between which a rank looks after its partitions; those that must be packed first, in ones that
+// stay in the second-level cache.
+constexpr std::uint64_t kDirectStep = std::uint64_t{4} << 20;
+constexpr std::uint64_t kPackedStep = std::uint64_t{512} << 10;
+// Shorter pieces of memory are packed: the system's work for a piece costs more than copying so many bytes.
+constexpr std::uint64_t kLeastPiece = 2048;
+
+constexpr std::uint32_t kReady = 0;  // messages: a window may be worked on
+constexpr std::uint32_t kDone = 1;   // a rank is done with it
+constexpr int kTag = 1;
+
+// MPI's counts are ints. Tests set less.
+std::uint64_t most_a_put() {
+    static const std::uint64_t most = [] {
+        const char* const text = std::getenv("TWINRUN_AGGREGATE_COUNT_LIMIT");
+        const std::uint64_t value = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+        return value == 0 ? std::uint64_t{1} << 30 : value;
+    }();
+    return most;
+}
+
+}  // namespace
+
+struct Pipeline::Message {
+    std::uint32_t kind = 0;
+    std::uint32_t partition = 0;
+    std::uint64_t window = 0;
+};
+
+struct Pipeline::Sent {
+    Message message;
+    MPI_Request request = MPI_REQUEST_NULL;
+};
+
+struct Pipeline::Role {
+    std::uint32_t partition = 0;
+    const Partition* of = nullptr;
+    bool aggregator = false;
+    bool remote = false;  // the aggregator is on another node
+    std::uint64_t windows = 0;
+    // As a member: windows with data of this rank.
+    std::vector<std::uint64_t> own;
+    std::size_t at = 0;
+    std::uint64_t ready = 0;  // of a remote aggregator: what it has said
+    // As the aggregator.
+    struct Meeting {
+        std::uint32_t here = 0;       // ranks of this node
+        std::vector<int> all;         // of the team
+        std::uint32_t elsewhere = 0;  // those of other nodes that are still at it
+    };
+    std::vector<Meeting> meetings;
+    std::uint64_t opened = 0;   // windows that ranks may work on
+    std::uint64_t met = 0;      // that all their ranks are done with
+    std::uint64_t started = 0;  // whose jobs were started
+    std::uint64_t ended = 0;    // and have ended
+    std::vector<std::uint64_t> jobs;
+
+    [[nodiscard]] bool member_done() const { return at == own.size(); }
+    [[nodiscard]] bool aggregator_done() const { return !aggregator || (ended == windows && met == windows); }
+};
+
+Pipeline::Pipeline(Team& team, const Settings& settings, const FileGroup& group, const Plan& plan, Mode mode,
+                   void* const* data)
+    : team_(team),
+      settings_(settings),
+      group_(group),
+      plan_(plan),
+      mode_(mode),
+      data_(data),
+      buffers_(static_cast<std::uint64_t>(settings.buffers)) {}
+
+Pipeline::~Pipeline() {
+    if (!team_.broken()) {
+        for (Sent& sent : sent_) {
+            if (sent.request != MPI_REQUEST_NULL) MPI_Wait(&sent.request, MPI_STATUS_IGNORE);
+        }
+    }
+}
+
+void Pipeline::fail(Error error) {
+    if (!error_) error_ = std::move(error);
+}
+
+Storage* Pipeline::storage() {
+    if (!tried_) {
+        tried_ = true;
+        auto opened = open_storage(settings_.backend, path_, mode_, [this] { team_.notify_self(); });
+        if (opened) {
+            storage_ = std::move(*opened);
+        } else {
+            fail(opened.error());
+        }
+    }
+    return storage_.get();
+}
+
+// The bytes of a range that this rank has and does not write itself, as far as holes of its sets allow to say so.
+std::vector<Range> Pipeline::own_parts(Range range) const {
+    std::vector<Range> parts;
+    for (const Range& direct : plan_.direct()) {
+        if (direct.end <= range.begin) continue;
+        if (direct.begin >= range.end) break;
+        if (direct.begin > range.begin) parts.push_back({range.begin, direct.begin});
+        range.begin = direct.end;
+        if (range.begin >= range.end) return parts;
+    }
+    parts.push_back(range);
+    return parts;
+}
+
+Result<> Pipeline::prepare() {
+    const auto me = static_cast<std::uint32_t>(group_.rank);
+    role_of_.assign(plan_.partitions().size(), -1);
+    bool packs = false;
+    std::uint64_t most = 0;
+    for (std::uint32_t p = 0; p < plan_.partitions().size(); ++p) {
+        const Partition& partition = plan_.partitions()[p];
+        if (!partition.plan) continue;
+        Role role;
+        role.partition = p;
+        role.of = &partition;
+        role.windows = partition.plan->windows().size();
+        role.aggregator = partition.aggregator == me;
+        role.remote = !team_.on_this_node(group_.team_rank[partition.aggregator]);
+        role.ready = writing() ? std::min(buffers_, role.windows) : 0;
+        for (std::uint64_t w = 0; w < role.windows; ++w) {
+            const Window& window = partition.plan->windows()[w];
+            std::uint64_t bytes = 0;
+            for (const Range& part : own_parts(window.range)) {
+                for (const RankSet& set : plan_.sets())
+                    bytes += bytes_in(set.where, part);
+            }
+            if (bytes == 0) continue;
+            role.own.push_back(w);
+            if (role.remote) most = std::max(most, bytes);
+        }
+        remote_ = remote_ || (role.remote && !role.own.empty());
+        if (role.aggregator) {
+            for (const Window& window : partition.plan->windows()) {
+                Role::Meeting meeting;
+                for (const std::uint32_t rank : partition.plan->ranks_of(window)) {
+                    const int other = group_.team_rank[rank];
+                    meeting.all.push_back(other);
+                    if (team_.on_this_node(other)) {
+                        ++meeting.here;
+                    } else {
+                        ++meeting.elsewhere;
+                        remote_ = true;
+                    }
+                }
+                role.meetings.push_back(std::move(meeting));
+            }
+            work_.windows += static_cast<double>(role.windows);
+        }
+        role_of_[p] = static_cast<int>(roles_.size());
+        roles_.push_back(std::move(role));
+    }
+    for (const RankSet& set : plan_.sets()) {
+        for (const Field& field : set.fields)
+            packs = packs || field.bytes < kLeastPiece;
+    }
+    if (packs && !plan_.direct().empty()) most = std::max(most, kPackedStep);
+    scratch_.resize(most);
+    for (Role& role : roles_) {
+        if (!role.aggregator) continue;
+        plan_.duty(*role.of).ready.store(0);
+        if (!writing()) continue;
+        for (std::uint64_t w = 0; w < std::min(buffers_, role.windows); ++w)
+            open_window(role, w);
+    }
+    return success();
+}
+
+// ---- aggregator ----
+
+void Pipeline::open_window(Role& role, std::uint64_t w) {
+    Duty& duty = plan_.duty(*role.of);
+    const Window& window = role.of->plan->windows()[w];
+    Role::Meeting& meeting = role.meetings[w];
+    if (writing() && !settings_.update && window.bytes != window.data.bytes()) {
+        // Holes of the file are zeros. Direct stretches in them are left out when it is written.
+        std::memset(plan_.buffer(*role.of, w) + (window.data.begin - window.range.begin), 0,
+                    window.data.bytes());
+    }
+    duty.left[w % buffers_].store(meeting.here);
+    role.opened = w + 1;
+    duty.ready.store(role.opened);
+    if (plan_.window() != MPI_WIN_NULL && meeting.elsewhere != 0) MPI_Win_sync(plan_.window());
+    const bool said = !writing() || w >= buffers_;  // the first buffers are free, and all know
+    for (const int rank : meeting.all) {
+        if (team_.on_this_node(rank)) {
+            if (said && rank != team_.rank()) team_.notify(rank);
+        } else if (said) {
+            send(rank, kReady, role.partition, w);
+        }
+    }
+}
+
+bool Pipeline::window_done(const Role& role, std::uint64_t w) const {
+    return role.meetings[w].elsewhere == 0 && plan_.duty(*role.of).left[w % buffers_].load() == 0;
+}
+
+void Pipeline::start_job(Role& role, std::uint64_t w) {
+    const PartitionPlan& plan = *role.of->plan;
+    const Window& window = plan.windows()[w];
+    std::byte* const buffer = plan_.buffer(*role.of, w);
+    Storage* const storage = this->storage();
+    if (storage == nullptr) {  // the others go on, so that all come to the end
+        role.jobs.push_back(0);
+        return;
+    }
+    std::vector<Piece> pieces;
+    if (writing()) {
+        if (plan_.window() != MPI_WIN_NULL) MPI_Win_sync(plan_.window());
+        for (const Range& run : plan.runs_of(window, settings_.update, plan_.traits().block))
+            pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
+    } else {
+        pieces.push_back(
+            {window.data.begin, buffer + (window.data.begin - window.range.begin), window.data.bytes()});
+    }
+    role.jobs.push_back(storage->start(std::move(pieces)));
+}
+
+bool Pipeline::step_aggregator(Role& role) {
+    bool any = false;
+    const std::uint64_t jobs = storage_ ? storage_->ended() : 0;
+    const auto job_ended = [&] { return role.ended < role.started && role.jobs[role.ended] <= jobs; };
+    if (writing()) {
+        while (job_ended()) {
+            ++role.ended;
+            any = true;
+        }
+        while (role.met < role.opened && window_done(role, role.met)) {
+            start_job(role, role.met++);
+            ++role.started;
+            any = true;
+        }
+        while (role.opened < role.windows && role.opened < role.ended + buffers_) {
+            open_window(role, role.opened);
+            any = true;
+        }
+    } else {
+        while (role.met < role.opened && window_done(role, role.met)) {
+            ++role.met;
+            any = true;
+        }
+        while (role.started < role.windows && role.started < role.met + buffers_) {
+            start_job(role, role.started++);
+            any = true;
+        }
+        while (job_ended()) {
+            open_window(role, role.ended++);
+            any = true;
+        }
+    }
+    return any;
+}
+
+// ---- member ----
+
+void Pipeline::move_local(const Role& role, std::uint64_t w) {
+    const Window& window = role.of->plan->windows()[w];
+    std::byte* const buffer = plan_.buffer(*role.of, w);
+    for (const Range& part : own_parts(window.range)) {
+        for (const RankSet& set : plan_.sets()) {
+            const std::uint64_t bytes = bytes_in(set.where, part);
+            if (bytes == 0) continue;
+            std::byte* const place = buffer + (part.begin - window.range.begin);
+            if (writing()) {
+                gather_range(set, data_, part, place);
+            } else {
+                scatter_range(set, data_, part, place);
+            }
+            work_.shared_bytes += static_cast<double>(bytes);
+        }
+    }
+}
+
+// Packs, puts, and waits until all is there; or gets, and unpacks.
+void Pipeline::move_remote(const Role& role, std::uint64_t w) {
+    const Window& window = role.of->plan->windows()[w];
+    const MPI_Aint base = plan_.displacement(*role.of, w);
+    const int target = role.of->target;
+    const auto check = [&](const char* what, int code) {
+        if (code != MPI_SUCCESS) fail(mpi_error(what, code));
+    };
+    // `count` blocks of `width` bytes, `stride` apart there and dense here.
+    const auto transfer = [&](std::byte* bytes, std::uint64_t offset, std::uint64_t width,
+                              std::uint64_t count, std::uint64_t stride) {
+        const std::uint64_t limit = most_a_put();
+        if (width > limit) {
+            for (std::uint64_t i = 0; i < count; ++i) {
+                for (std::uint64_t done = 0; done < width; done += limit) {
+                    const int length = static_cast<int>(std::min(limit, width - done));
+                    std::byte* const from = bytes + i * width + done;
+                    const MPI_Aint at =
+                        base + static_cast<MPI_Aint>(offset + i * stride + done - window.range.begin);
+                    check("MPI_Put or MPI_Get", writing() ? MPI_Put(from, length, MPI_BYTE, target, at,
+                                                                    length, MPI_BYTE, plan_.window())
+                                                          : MPI_Get(from, length, MPI_BYTE, target, at,
+                                                                    length, MPI_BYTE, plan_.window()));
+                }
+            }
+            return;
+        }
+        const std::uint64_t most = limit / width;
+        for (std::uint64_t done = 0; done < count;) {
+            const std::uint64_t blocks = std::min(most, count - done);
+            const int length = static_cast<int>(blocks * width);
+            std::byte* const from = bytes + done * width;
+            const MPI_Aint at = base + static_cast<MPI_Aint>(offset + done * stride - window.range.begin);
+            MPI_Datatype type = MPI_BYTE;
+            int items = length;
+            if (width != stride && blocks > 1) {
+                MPI_Type_create_hvector(static_cast<int>(blocks), static_cast<int>(width),
+                                        static_cast<MPI_Aint>(stride), MPI_BYTE, &type);
+                MPI_Type_commit(&type);
+                items = 1;
+            }
+            check("MPI_Put or MPI_Get",
+                  writing() ? MPI_Put(from, length, MPI_BYTE, target, at, items, type, plan_.window())
+                            : MPI_Get(from, length, MPI_BYTE, target, at, items, type, plan_.window()));
+            if (type != MPI_BYTE) MPI_Type_free(&type);
+            done += blocks;
+        }
+    };
+    struct Waiting {
+        const RankSet* set;
+        SetPart part;
+        std::byte* at;
+    };
+    std::vector<Waiting> packed;
+    std::byte* at = scratch_.data();
+    for (const Range& range : own_parts(window.range)) {
+        for (const RankSet& set : plan_.sets()) {
+            const StridedSet& where = set.where;
+            const SetPart part = part_of(where, range);
+            packed.push_back({&set, part, at});
+            for (const SetPart::Cut* cut : {&part.head, &part.tail}) {
+                if (cut->bytes() == 0) continue;
+                if (writing()) gather_cut(set, data_, *cut, at);
+                transfer(at, where.offset + cut->item * where.stride + cut->begin, cut->bytes(), 1,
+                         cut->bytes());
+                at += cut->bytes();
+            }
+            if (part.first < part.last) {
+                if (writing()) gather_items(set, data_, part.first, part.last, at, where.width);
+                transfer(at, where.offset + part.first * where.stride, where.width, part.last - part.first,
+                         where.stride);
+                at += (part.last - part.first) * where.width;
+            }
+        }
+    }
+    {
+        const Watchdog::Guard guard(team_.watchdog());
+        check("MPI_Win_flush", MPI_Win_flush(target, plan_.window()));
+    }
+    if (!writing()) {
+        for (const Waiting& waiting : packed) {
+            std::byte* from = waiting.at;
+            for (const SetPart::Cut* cut : {&waiting.part.head, &waiting.part.tail}) {
+                if (cut->bytes() == 0) continue;
+                scatter_cut(*waiting.set, data_, *cut, from);
+                from += cut->bytes();
+            }
+            if (waiting.part.first < waiting.part.last) {
+                scatter_items(*waiting.set, data_, waiting.part.first, waiting.part.last, from,
+                              waiting.set->where.width);
+            }
+        }
+    }
+    work_.remote_bytes += static_cast<double>(at - scratch_.data());
+}
+
+bool Pipeline::step_member(Role& role) {
+    bool any = false;
+    while (!role.member_done()) {
+        const std::uint64_t w = role.own[role.at];
+        if ((role.remote ? role.ready : plan_.duty(*role.of).ready.load()) <= w) break;
+        const auto begin = Clock::now();
+        const int aggregator = group_.team_rank[role.of->aggregator];
+        if (role.remote) {
+            move_remote(role, w);
+            send(aggregator, kDone, role.partition, w);
+        } else {
+            move_local(role, w);
+            if (plan_.duty(*role.of).left[w % buffers_].fetch_sub(1) == 1) team_.notify(aggregator);
+        }
+        work_.gather_seconds += seconds_since(begin);
+        team_.progress();
+        ++role.at;
+        any = true;
+    }
+    return any;
+}
+
+// ---- direct ----
+
+bool Pipeline::step_direct() {
+    if (direct_at_ == plan_.direct().size()) return false;
+    const Range& range = plan_.direct()[direct_at_];
+    const auto begin = Clock::now();
+    move_direct({range.begin + direct_done_, range.end});
+    if (direct_done_ == range.bytes()) {
+        ++direct_at_;
+        direct_done_ = 0;
+    }
+    work_.direct_seconds += seconds_since(begin);
+    team_.progress();
+    return true;
+}
+
+// A step of a range: from its begin as far as one transfer goes. Memory whose bytes lie as in the file goes as it is, what has
+// smaller pieces by way of the scratch memory.
+void Pipeline::move_direct(Range range) {
+    struct Packed {
+        const RankSet* set;
+        Range range;
+        std::byte* at;
+    };
+    std::vector<Packed> packed;
+    std::vector<Piece> pieces;
+    constexpr std::size_t kMostPieces = 256;
+    std::uint64_t at = range.begin;
+    std::uint64_t used = 0;
+    while (at < range.end && pieces.size() < kMostPieces && at - range.begin < kDirectStep) {
+        // Of the sets that begin before, the last that has this byte: others without bytes here may lie around it.
+        auto set = std::partition_point(plan_.sets().begin(), plan_.sets().end(),
+                                        [&](const RankSet& other) { return other.where.offset <= at; });
+        do {
+            --set;
+        } while (bytes_in(set->where, {at, at + 1}) == 0);
+        const std::uint64_t end = std::min(range.end, set->where.end());
+        bool small = set->where.count > 1;
+        for (const Field& field : set->fields)
+            small = small && field.bytes < kLeastPiece;
+        if (small) {
+            const std::uint64_t length = std::min(end - at, scratch_.size() - used);
+            if (length == 0) break;
+            std::byte* const place = scratch_.data() + used;
+            if (writing()) gather_range(*set, data_, {at, at + length}, place);
+            packed.push_back({&*set, {at, at + length}, place});
+            pieces.push_back({at, place, length});
+            used += length;
+            at += length;
+            continue;
+        }
+        const MemoryRun run = memory_run(*set, at);
+        const std::uint64_t length = std::min({run.bytes, end - at, range.begin + kDirectStep - at});
+        pieces.push_back({at, static_cast<std::byte*>(data_[run.variable]) + run.offset, length});
+        at += length;
+    }
+    Storage* const file = error_ ? nullptr : storage();
+    if (file != nullptr) {
+        if (auto done = file->transfer(pieces); !done) {
+            fail(std::move(done).error());
+        } else if (!writing()) {
+            for (const Packed& part : packed)
+                scatter_range(*part.set, data_, part.range, part.at);
+        }
+    }
+    // After an error the rest is not tried.
+    const std::uint64_t moved = error_ ? range.bytes() : at - range.begin;
+    direct_done_ += moved;
+    work_.direct_bytes += static_cast<double>(moved);
+}
+
+// ---- messages ----
+
+void Pipeline::send(int rank, std::uint32_t kind, std::uint32_t partition, std::uint64_t window) {
+    Sent& sent = sent_.emplace_back();
+    sent.message = {kind, partition, window};
+    const int code =
+        MPI_Isend(&sent.message, sizeof sent.message, MPI_BYTE, rank, kTag, team_.comm(), &sent.request);
+    if (code != MPI_SUCCESS) fail(mpi_error("MPI_Isend", code));
+}
+
+bool Pipeline::receive() {
+    bool any = false;
+    while (true) {
+        int flag = 0;
+        MPI_Status status;
+        if (MPI_Iprobe(MPI_ANY_SOURCE, kTag, team_.comm(), &flag, &status) != MPI_SUCCESS || flag == 0) break;
+        Message message;
+        const int code = MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, kTag, team_.comm(),
+                                  MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS) {
+            fail(mpi_error("MPI_Recv", code));
+            break;
+        }
+        Role& role = roles_[static_cast<std::size_t>(role_of_[message.partition])];
+        if (message.kind == kReady) {
+            role.ready = message.window + 1;
+        } else {
+            --role.meetings[message.window].elsewhere;
+        }
+        team_.progress();
+        any = true;
+    }
+    while (!sent_.empty()) {
+        int flag = 0;
+        if (MPI_Test(&sent_.front().request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag == 0) break;
+        sent_.pop_front();
+    }
+    return any;
+}
+
+// ---- all of it ----
+
+bool Pipeline::step() {
+    bool any = false;
+    if (remote_) any = receive();
+    for (Role& role : roles_) {
+        if (role.aggregator) any = step_aggregator(role) || any;
+    }
+    for (Role& role : roles_)
+        any = step_member(role) || any;
+    // What no other rank waits for comes last.
+    return any || step_direct();
+}
+
+Result<> Pipeline::run(const std::string& path) {
+    path_ = path;
+    const auto done = [&] {
+        if (direct_at_ != plan_.direct().size() || !sent_.empty()) return false;
+        return std::all_of(roles_.begin(), roles_.end(),
+                           [](const Role& role) { return role.member_done() && role.aggregator_done(); });
+    };
+    while (true) {
+        while (step()) {
+        }
+        if (done()) break;
+        const bool polls = remote_ || (storage_ && storage_->polls());
+        const auto begin = Clock::now();
+        double busy = 0;
+        const bool aggregates = std::any_of(roles_.begin(), roles_.end(), [](const Role& role) {
+            return role.aggregator && !role.aggregator_done();
+        });
+        const auto patience = aggregates ? Team::Patience::plain : Team::Patience::more;
+        TWR_CHECK(team_.wait(
+            [&] {
+                const auto now = Clock::now();
+                if (!step()) return done();
+                busy = seconds_since(now);
+                return true;
+            },
+            polls,
+            [&] {
+                for (const Role& role : roles_) {
+                    if (!role.aggregator_done())
+                        return "the ranks with data in partition " + std::to_string(role.partition);
+                }
+                for (const Role& role : roles_) {
+                    if (!role.member_done())
+                        return "rank " + std::to_string(group_.team_rank[role.of->aggregator]) +
+                               ", an aggregator";
+                }
+                return std::string("messages to be taken");
+            },
+            patience));
+        work_.wait_seconds += seconds_since(begin) - busy;
+    }
+    if (storage_) {
+        work_.storage_seconds = storage_->seconds();
+        if (auto error = storage_->error()) fail(std::move(*error));
+    }
+    if (error_) return *error_;
+    return success();
+}
+
+Result<> Pipeline::sync() {
+    if (!storage_) return success();
+    return storage_->sync();
+}
+
+Result<> Pipeline::close() {
+    if (!storage_) return success();
+    return storage_->close();
+}
+
+}  // namespace twinrun::aggregation

@@ -1,0 +1,97 @@
+// One write or read of a plan's data: what each rank does between the opening of the file and the agreement that all is there.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregate/mpi/plan.hpp"
+#include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/team.hpp"
+
+namespace twinrun::aggregation {
+
+// What this rank did.
+struct Work {
+    double shared_bytes = 0;  // copied from or to buffers of its node
+    double remote_bytes = 0;  // put to or got from other nodes
+    double direct_bytes = 0;  // written or read by itself
+    double windows = 0;       // of its partitions, as an aggregator
+    double gather_seconds = 0;
+    double direct_seconds = 0;
+    double storage_seconds = 0;  // of jobs
+    double wait_seconds = 0;
+};
+
+// Writing, of a window with n buffers:
+//     aggregator: ready = n; for each window: wait until all of its ranks are done with it; start its write; when it has ended,
+//                 ready += 1
+//     rank:       for each window with data of its: wait until ready; copy or put the data; tell the aggregator
+// Reading is the same with the storage in front: read; ready += 1; ranks copy or get and tell; the buffer is free.
+// Between nodes, "ready" and "done" are messages.
+class Pipeline {
+   public:
+    // data: a pointer for each variable; only read from when writing.
+    Pipeline(Team& team, const Settings& settings, const FileGroup& group, const Plan& plan, Mode mode,
+             void* const* data);
+    ~Pipeline();
+    Pipeline(const Pipeline&) = delete;
+    Pipeline& operator=(const Pipeline&) = delete;
+
+    // Before ranks agree to begin: memory, and the state that the others of its node look at.
+    Result<> prepare();
+    // Moves the data. Failures of storage do not stop the others: they come back here, or at the end. A broken team does.
+    Result<> run(const std::string& path);
+    // Of what was written by this rank: to storage.
+    Result<> sync();
+    Result<> close();
+    [[nodiscard]] const Work& work() const { return work_; }
+
+   private:
+    struct Role;     // of this rank in a partition
+    struct Message;  // between nodes
+    struct Sent;
+
+    [[nodiscard]] bool writing() const { return mode_ == Mode::write; }
+    Storage* storage();  // null: it could not be opened
+    void fail(Error error);
+
+    bool step();
+    bool step_member(Role& role);
+    bool step_aggregator(Role& role);
+    bool step_direct();
+    bool receive();
+    void send(int rank, std::uint32_t kind, std::uint32_t partition, std::uint64_t window);
+
+    void open_window(Role& role, std::uint64_t window);  // its ranks may work on it
+    [[nodiscard]] bool window_done(const Role& role, std::uint64_t window) const;
+    void start_job(Role& role, std::uint64_t window);
+    void move_local(const Role& role, std::uint64_t window);
+    void move_remote(const Role& role, std::uint64_t window);
+    [[nodiscard]] std::vector<Range> own_parts(Range range) const;
+    void move_direct(Range range);
+
+    Team& team_;
+    const Settings& settings_;
+    const FileGroup& group_;
+    const Plan& plan_;
+    Mode mode_;
+    void* const* data_;
+    std::string path_;
+    std::uint64_t buffers_;
+    std::vector<Role> roles_;
+    std::vector<int> role_of_;   // of each partition; -1: none
+    bool remote_ = false;        // messages go to or come from other nodes
+    std::size_t direct_at_ = 0;  // the next range of the plan's, and how far it is done
+    std::uint64_t direct_done_ = 0;
+    std::vector<std::byte> scratch_;
+    std::unique_ptr<Storage> storage_;
+    bool tried_ = false;
+    std::optional<Error> error_;
+    std::deque<Sent> sent_;
+    Work work_;
+};
+
+}  // namespace twinrun::aggregation

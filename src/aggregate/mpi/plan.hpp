@@ -1,0 +1,159 @@
+// What a declaration comes to: all ranks' data of this rank's file, its partitions, who aggregates for whom, and the buffers.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aggregate/layout.hpp"
+#include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/team.hpp"
+#include "aggregate/partition.hpp"
+#include "aggregate/placement.hpp"
+#include "aggregate/topology.hpp"
+
+namespace twinrun::aggregation {
+
+enum class Files : std::uint8_t { one, node, rank };
+
+struct Settings {
+    Files files = Files::one;
+    int nodes_per_file = 1;
+    int aggregators = 0;  // 0: chosen
+    Placement placement = Placement::cost;
+    std::string topology = "auto";
+    Backend backend = Backend::posix;
+    int buffers = 2;
+    std::uint64_t buffer_bytes = 0;  // 0: chosen
+    std::uint64_t block_bytes = 0;   // 0: the file system's
+    bool sync = false;
+    bool update = false;
+    double time_limit = 600;
+    std::uint64_t seed = 0;
+};
+
+// The file that this rank's data goes to, and the ranks that share it.
+struct FileGroup {
+    MPI_Comm comm = MPI_COMM_NULL;
+    int file = 0;
+    int files = 1;
+    int rank = 0;  // in comm
+    int ranks = 1;
+    std::vector<int> team_rank;          // of each
+    std::vector<std::uint32_t> node_of;  // of each: number of its node in the team, and in the topology
+    std::uint64_t nodes = 1;             // that they are on
+};
+
+// What the storage wants, as rank 0 finds it.
+struct StorageTraits {
+    std::uint64_t block = 4096;
+    DirectRule direct;
+    bool operator==(const StorageTraits& other) const {
+        return block == other.block && direct.least_bytes == other.direct.least_bytes &&
+               direct.alignment == other.direct.alignment;
+    }
+};
+
+// How a partition's remote members reach its aggregator's buffers.
+enum class Members : std::uint8_t {
+    node,   // every partition lies within a node: its shared memory is enough
+    split,  // partitions have no rank in common: one coloured split gives each a communicator
+    file,   // they have: all use the file's
+};
+[[nodiscard]] const char* members_name(Members members);
+
+inline constexpr int kMostBuffers = 256;
+inline constexpr std::uint64_t kHeader = 4096;  // in front of an aggregator's buffers
+
+// At the beginning of each: how the ranks of its node know what may be done.
+struct Duty {
+    // Writing: windows whose buffers may be filled. Reading: windows whose bytes are there.
+    std::atomic<std::uint64_t> ready{0};
+    // Of the window that a buffer belongs to: ranks of this node that have not finished with it.
+    std::atomic<std::uint32_t> left[kMostBuffers] = {};
+};
+static_assert(sizeof(Duty) <= kHeader);
+
+struct Partition {
+    Range range;
+    std::vector<Contribution> members;  // ranks of the file
+    std::uint32_t gateway = 0;
+    std::uint32_t aggregator = 0;  // rank of the file
+    PlacementCost cost;
+    std::uint64_t offset = 0;           // of the duty in its aggregator's memory
+    int target = 0;                     // the aggregator's rank where `window` was made
+    std::optional<PartitionPlan> plan;  // where this rank takes part
+};
+
+class Plan {
+   public:
+    Plan(Team& team, const Settings& settings, const FileGroup& group, const Topology& topology)
+        : team_(team), settings_(settings), group_(group), topology_(topology) {}
+    ~Plan();  // [collective], but for a team that is broken
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    // [collective] This rank's sets, or why there are none. After an error nothing is declared.
+    Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables);
+    // [collective] The same for storage of another kind; nothing if it is the same.
+    Result<> adapt(const StorageTraits& traits);
+
+    [[nodiscard]] bool declared() const { return declared_; }
+    [[nodiscard]] std::uint64_t variables() const { return variables_; }
+    [[nodiscard]] const std::vector<RankSet>& sets() const { return sets_; }
+    [[nodiscard]] const std::vector<Range>& direct() const { return direct_; }  // this rank's, ascending
+    [[nodiscard]] const FileTable& table() const { return table_; }
+    [[nodiscard]] const std::vector<Partition>& partitions() const { return partitions_; }
+    [[nodiscard]] const StorageTraits& traits() const { return traits_; }
+    [[nodiscard]] std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+    [[nodiscard]] Members members() const { return members_; }
+    [[nodiscard]] int election_rounds() const { return election_rounds_; }
+    [[nodiscard]] double seconds() const { return seconds_; }  // of the slowest rank, to arrange it
+
+    // Of an aggregator on this node.
+    [[nodiscard]] Duty& duty(const Partition& partition) const;
+    [[nodiscard]] std::byte* buffer(const Partition& partition, std::uint64_t window) const;
+    // Of any other: where its buffer is in its part of the window.
+    [[nodiscard]] MPI_Win window() const { return window_; }
+    [[nodiscard]] MPI_Aint displacement(const Partition& partition, std::uint64_t window) const;
+
+   private:
+    Result<> gather_table(const std::vector<StridedSet>& shape);
+    Result<> check_overlaps();
+    Result<> arrange();
+    Result<> elect_aggregators();
+    Result<> make_memory(std::uint64_t needed);
+    Result<> make_window();
+    void free_window();
+    void free_memory();
+    Result<> reduce(void* values, int count, MPI_Datatype type, MPI_Op op);
+
+    Team& team_;
+    const Settings& settings_;
+    const FileGroup& group_;
+    const Topology& topology_;
+    bool declared_ = false;
+    std::uint64_t variables_ = 0;
+    std::vector<RankSet> sets_;
+    std::vector<Range> direct_;
+    FileTable table_;
+    StorageTraits traits_;
+    std::vector<Partition> partitions_;
+    std::uint64_t buffer_bytes_ = 0;
+    Members members_ = Members::node;
+    int election_rounds_ = 0;
+    double seconds_ = 0;
+
+    MPI_Win memory_ = MPI_WIN_NULL;          // of this node's ranks
+    std::uint64_t capacity_ = 0;             // of this rank's
+    std::vector<std::byte*> bases_;          // of each rank of the node
+    MPI_Comm members_comm_ = MPI_COMM_NULL;  // of the coloured split
+    MPI_Win window_ = MPI_WIN_NULL;          // the same memory, for ranks of other nodes
+};
+
+}  // namespace twinrun::aggregation

@@ -1,0 +1,384 @@
+#include "aggregate/mpi/team.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace twinrun::aggregation {
+
+namespace {
+
+// Longer than `time_limit`, so that those who can give up by themselves do.
+double grace(double limit) { return limit + std::max(2.0, limit / 4); }
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::int64_t nanoseconds) {
+    const timespec limit{static_cast<time_t>(nanoseconds / 1000000000),
+                         static_cast<long>(nanoseconds % 1000000000)};
+    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, value, &limit, nullptr, 0);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word) {
+    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+void set_text(char (&to)[kMessage], const std::string& text) {
+    const std::size_t length = std::min(text.size(), kMessage - 1);
+    std::memcpy(to, text.data(), length);
+    to[length] = '\0';
+}
+
+// How long a rank sleeps that must ask again by itself: it doubles from the first to the second.
+constexpr std::int64_t kShortNap = 20'000;
+constexpr std::int64_t kLongNap = 1'000'000;
+constexpr int kYields = 16;
+// One that is woken looks at the time so often.
+constexpr std::int64_t kSleep = 50'000'000;
+
+}  // namespace
+
+double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Error mpi_error(const std::string& what, int code) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    int error_class = MPI_ERR_OTHER;
+    MPI_Error_class(code, &error_class);
+    MPI_Error_string(code, text, &length);
+    const bool memory = error_class == MPI_ERR_NO_MEM;
+    return Error{memory ? ErrorCode::out_of_memory : ErrorCode::io,
+                 what + ": MPI says: " + std::string(text)};
+}
+
+// ---- watchdog ----
+
+Watchdog::Watchdog(double limit) : limit_(limit) {
+    if (limit >= 0) thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+}
+
+void Watchdog::watch() {
+    const auto period = std::chrono::duration<double>(std::clamp(limit_ / 4, 0.05, 60.0));
+    std::unique_lock lock(mutex_);
+    while (!over_) {
+        changed_.wait_for(lock, period);
+        const std::int64_t deadline = deadline_.load();
+        if (over_ || deadline == 0 || Clock::now().time_since_epoch().count() < deadline) continue;
+        // The thread that called is inside MPI and will not come back: no error can be returned. All ranks end.
+        lock.unlock();
+        std::thread([] { MPI_Abort(MPI_COMM_WORLD, 1); }).detach();
+        std::this_thread::sleep_for(std::chrono::seconds(5));
+        std::abort();
+    }
+}
+
+Watchdog::Guard::Guard(Watchdog& watchdog) : watchdog_(watchdog) {
+    if (watchdog.limit_ < 0) return;
+    const auto limit = std::chrono::duration<double>(grace(watchdog.limit_));
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    watchdog.deadline_.store(deadline.time_since_epoch().count());
+}
+
+Watchdog::Guard::~Guard() { watchdog_.deadline_.store(0); }
+
+// ---- set-up ----
+
+Result<std::unique_ptr<Team>> Team::create(MPI_Comm comm, double time_limit) {
+    std::unique_ptr<Team> team(new Team(time_limit));
+    TWR_CHECK(team->set_up(comm));
+    return team;
+}
+
+Result<> Team::set_up(MPI_Comm comm) {
+    const Watchdog::Guard guard(watchdog_);
+    TWR_MPI("MPI_Comm_dup", MPI_Comm_dup(comm, &comm_));
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &ranks_);
+    TWR_MPI("MPI_Comm_split_type",
+            MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node_comm_));
+    MPI_Comm_set_errhandler(node_comm_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(node_comm_, &node_rank_);
+    MPI_Comm_size(node_comm_, &node_ranks_);
+
+    // Of each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
+    int own[2] = {rank_, node_rank_};
+    TWR_MPI("MPI_Bcast", MPI_Bcast(own, 1, MPI_INT, 0, node_comm_));
+    std::vector<int> all(2 * static_cast<std::size_t>(ranks_));
+    TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, all.data(), 2, MPI_INT, comm_));
+    std::vector<std::uint32_t> number(static_cast<std::size_t>(ranks_), 0);
+    node_of_.resize(static_cast<std::size_t>(ranks_));
+    node_rank_of_.resize(static_cast<std::size_t>(ranks_));
+    for (int rank = 0; rank < ranks_; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        if (all[2 * at] == rank) {
+            number[at] = static_cast<std::uint32_t>(leader_of_.size());
+            leader_of_.push_back(rank);
+        }
+        node_of_[at] = number[static_cast<std::size_t>(all[2 * at])];
+        node_rank_of_[at] = all[2 * at + 1];
+    }
+    nodes_ = static_cast<std::uint32_t>(leader_of_.size());
+    for (int rank = 0; rank < ranks_; ++rank) {
+        if (on_this_node(rank)) here_.push_back(rank);
+    }
+    if (nodes_ > 1) {
+        TWR_MPI("MPI_Comm_split", MPI_Comm_split(comm_, leader() ? 0 : MPI_UNDEFINED, rank_, &leaders_));
+        if (leaders_ != MPI_COMM_NULL) MPI_Comm_set_errhandler(leaders_, MPI_ERRORS_RETURN);
+    }
+
+    // Slots, with room to align them; the leader's have the node's in front.
+    void* memory = nullptr;
+    const MPI_Aint bytes = sizeof(NodeSlot) + sizeof(RankSlot) + alignof(RankSlot);
+    TWR_MPI("MPI_Win_allocate_shared",
+            MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, node_comm_, &memory, &window_));
+    slots_.resize(static_cast<std::size_t>(node_ranks_));
+    for (int i = 0; i < node_ranks_; ++i) {
+        MPI_Aint size = 0;
+        int unit = 0;
+        void* base = nullptr;
+        TWR_MPI("MPI_Win_shared_query", MPI_Win_shared_query(window_, i, &size, &unit, &base));
+        // Aligned by the distance from the first, which is at the same place of a page for all ranks.
+        void* at = base;
+        std::size_t room = static_cast<std::size_t>(size);
+        if (std::align(alignof(RankSlot), sizeof(NodeSlot) + sizeof(RankSlot), at, room) == nullptr) {
+            return Error{ErrorCode::internal, "shared memory of MPI is smaller than asked for"};
+        }
+        auto* const bytes_at = static_cast<std::byte*>(at);
+        if (i == node_rank_) {
+            new (bytes_at) NodeSlot;
+            new (bytes_at + sizeof(NodeSlot)) RankSlot;
+        }
+        if (i == 0) node_slot_ = reinterpret_cast<NodeSlot*>(bytes_at);
+        slots_[static_cast<std::size_t>(i)] = reinterpret_cast<RankSlot*>(bytes_at + sizeof(NodeSlot));
+    }
+    mine_ = slots_[static_cast<std::size_t>(node_rank_)];
+    TWR_MPI("MPI_Barrier", MPI_Barrier(node_comm_));
+    return success();
+}
+
+Team::~Team() {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (broken() || finalised != 0) return;
+    const Watchdog::Guard guard(watchdog_);
+    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+    for (MPI_Comm* comm : {&leaders_, &node_comm_, &comm_}) {
+        if (*comm != MPI_COMM_NULL) MPI_Comm_free(comm);
+    }
+}
+
+// ---- waiting ----
+
+void Team::notify(int rank) {
+    RankSlot& slot = *slots_[static_cast<std::size_t>(node_rank_of(rank))];
+    slot.wake.fetch_add(1);
+    if (slot.asleep.load() != 0) futex_wake(slot.wake);
+}
+
+void Team::progress() { node_slot_->progress.fetch_add(1, std::memory_order_relaxed); }
+
+Error Team::give_up(const std::string& what) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", limit_);
+    broken_ = Error{ErrorCode::other_rank,
+                    "gave up after " + std::string(text) + " s (time_limit) of waiting for " + what +
+                        ": a rank died, or hangs; this aggregate cannot be used any more, and MPI perhaps "
+                        "neither: end the job"};
+    if (node_slot_->giving_up.exchange(1) == 0) {
+        set_text(node_slot_->why, broken_->message);
+        node_slot_->given_up.store(static_cast<std::uint32_t>(rank_) + 1);
+        for (const int rank : here_)
+            notify(rank);
+    }
+    return *broken_;
+}
+
+Result<> Team::wait(const std::function<bool()>& done, bool polls, const Words& what, Patience patience) {
+    if (broken()) return *broken_;
+    auto since = Clock::now();
+    std::uint64_t seen = node_slot_->progress.load(std::memory_order_relaxed);
+    int yields = 0;
+    std::int64_t nap = kShortNap;
+    const double limit = patience == Patience::plain ? limit_ : limit_ * 1.25 + 0.25;
+    while (true) {
+        const std::uint32_t value = mine_->wake.load();
+        if (done()) return success();
+        if (const std::uint32_t who = node_slot_->given_up.load()) {
+            broken_ = Error{ErrorCode::other_rank,
+                            "rank " + std::to_string(who - 1) + ": " + std::string(node_slot_->why)};
+            return *broken_;
+        }
+        if (polls && yields++ < kYields) {
+            ::sched_yield();
+            continue;
+        }
+        mine_->asleep.store(1);
+        if (mine_->wake.load() == value) futex_wait(mine_->wake, value, polls ? nap : kSleep);
+        mine_->asleep.store(0);
+        nap = std::min(nap * 2, kLongNap);
+        if (limit_ < 0) continue;
+        const std::uint64_t now = node_slot_->progress.load(std::memory_order_relaxed);
+        if (now != seen) {
+            seen = now;
+            since = Clock::now();
+        } else if (seconds_since(since) > limit) {
+            return give_up(what());
+        }
+    }
+}
+
+Result<> Team::finish(MPI_Request request, const char* what) {
+    int code = MPI_SUCCESS;
+    TWR_CHECK(wait(
+        [&] {
+            int flag = 0;
+            code = MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+            return flag != 0 || code != MPI_SUCCESS;
+        },
+        true, [&] { return std::string(what); }));
+    if (code != MPI_SUCCESS) return mpi_error(what, code);
+    return success();
+}
+
+// ---- agreement ----
+
+Result<> Team::combine(const Vote& vote, Outcome& outcome) {
+    const auto fail = [&](int rank, ErrorCode code, const std::string& text) {
+        outcome.failed_rank = rank;
+        outcome.code = static_cast<int>(code);
+        set_text(outcome.message, text);
+    };
+    const std::string differ =
+        std::string(vote.same_of) + " differ from those of rank 0, and must be the same on all ranks";
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const RankSlot& slot = *slots_[i];
+        for (std::size_t k = 0; k < kFigures; ++k) {
+            outcome.figures.sums[k] += slot.figures.sums[k];
+            outcome.figures.largest[k] = std::max(outcome.figures.largest[k], slot.figures.largest[k]);
+        }
+        if (outcome.failed_rank >= 0) continue;
+        if (slot.code != 0) {
+            fail(here_[i], static_cast<ErrorCode>(slot.code), slot.message);
+        } else if (slot.same != mine_->same && mine_->code == 0) {
+            fail(here_[i], ErrorCode::invalid_argument, differ);
+        }
+    }
+    if (outcome.failed_rank < 0 && vote.on_node) {
+        if (const auto done = vote.on_node(outcome); !done)
+            fail(rank_, done.error().code, done.error().message);
+    }
+    if (nodes_ > 1) {
+        const auto reduce = [&](void* values, int count, MPI_Datatype type, MPI_Op op) -> Result<> {
+            MPI_Request request = MPI_REQUEST_NULL;
+            TWR_MPI("MPI_Iallreduce",
+                    MPI_Iallreduce(MPI_IN_PLACE, values, count, type, op, leaders_, &request));
+            return finish(request, "the other nodes");
+        };
+        const auto broadcast = [&](void* bytes, std::size_t count, std::uint32_t root) -> Result<> {
+            MPI_Request request = MPI_REQUEST_NULL;
+            TWR_MPI("MPI_Ibcast", MPI_Ibcast(bytes, static_cast<int>(count), MPI_BYTE, static_cast<int>(root),
+                                             leaders_, &request));
+            return finish(request, "the other nodes");
+        };
+        constexpr std::uint64_t kNone = UINT64_MAX;
+        const auto own = [&] {
+            return outcome.failed_rank < 0 ? kNone : static_cast<std::uint64_t>(outcome.failed_rank);
+        };
+        std::uint64_t values[3] = {own(), mine_->same, ~mine_->same};
+        TWR_CHECK(reduce(values, 3, MPI_UINT64_T, MPI_MIN));
+        TWR_CHECK(reduce(outcome.figures.sums.data(), kFigures, MPI_DOUBLE, MPI_SUM));
+        TWR_CHECK(reduce(outcome.figures.largest.data(), kFigures, MPI_DOUBLE, MPI_MAX));
+        if (values[0] == kNone && values[1] != ~values[2]) {  // the same on each node, not on all
+            std::uint64_t first = mine_->same;
+            TWR_CHECK(broadcast(&first, sizeof first, 0));
+            if (first != mine_->same) fail(rank_, ErrorCode::invalid_argument, differ);
+            values[0] = own();
+            TWR_CHECK(reduce(values, 1, MPI_UINT64_T, MPI_MIN));
+        }
+        if (values[0] != kNone) {
+            const std::uint32_t from = node_of_[values[0]];
+            const Figures figures = outcome.figures;
+            TWR_CHECK(broadcast(&outcome, sizeof outcome, from));
+            outcome.figures = figures;
+            return success();
+        }
+    }
+    if (outcome.failed_rank < 0 && rank_ == 0 && vote.on_root) {
+        if (const auto done = vote.on_root(outcome); !done) fail(0, done.error().code, done.error().message);
+    }
+    if (nodes_ > 1) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        TWR_MPI("MPI_Ibcast", MPI_Ibcast(&outcome, sizeof outcome, MPI_BYTE, 0, leaders_, &request));
+        TWR_CHECK(finish(request, "rank 0"));
+    }
+    return success();
+}
+
+Result<Outcome> Team::agree(const Vote& vote) {
+    if (broken()) return *broken_;
+    mine_->code = vote.mine ? 0 : static_cast<int>(vote.mine.error().code);
+    set_text(mine_->message, vote.mine ? "" : vote.mine.error().message);
+    mine_->same = vote.same;
+    mine_->figures = vote.figures;
+    const std::uint32_t number = ++agreement_;
+    mine_->arrived.store(number);
+    progress();
+    Outcome outcome;
+    if (leader()) {
+        std::size_t met = 0;
+        const auto waited = wait(
+            [&] {
+                while (met < slots_.size() && slots_[met]->arrived.load() == number)
+                    ++met;
+                return met == slots_.size();
+            },
+            false, [&] { return "rank " + std::to_string(here_[met]); });
+        TWR_CHECK(waited);
+        TWR_CHECK(combine(vote, outcome));
+        node_slot_->outcome = outcome;
+        node_slot_->released.store(number);
+        for (const int rank : here_) {
+            if (rank != rank_) notify(rank);
+        }
+    } else {
+        notify(here_.front());
+        TWR_CHECK(
+            wait([&] { return node_slot_->released.load() == number; }, false,
+                 [&] { return "rank " + std::to_string(here_.front()) + ", which speaks for this node"; },
+                 Patience::more));
+        outcome = node_slot_->outcome;
+    }
+    if (!vote.mine) return vote.mine.error();
+    if (outcome.failed_rank == rank_) {
+        return Error{static_cast<ErrorCode>(outcome.code), outcome.message};
+    }
+    if (outcome.failed_rank >= 0) {
+        return Error{ErrorCode::other_rank,
+                     "rank " + std::to_string(outcome.failed_rank) + ": " + std::string(outcome.message)};
+    }
+    return outcome;
+}
+
+}  // namespace twinrun::aggregation

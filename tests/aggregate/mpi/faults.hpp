@@ -1,0 +1,30 @@
+// Calls of the system's that fail, or end the process, or stop it for good, when a test says so: this program's functions are in front of those that
+// the library calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace faults {
+
+inline constexpr int kKill = -1;
+inline constexpr int kStop = -2;
+
+// The call of this name that comes after `after` others fails with this errno, and all after it; or kKill, kStop. "":
+// none does.
+void fail(const std::string& function, int after, int error_number);
+// Whether one did.
+bool failed();
+
+// Writes of zeros are noted instead of done, as long as this is on.
+struct Noted {
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+};
+void note_zeros(bool on);
+std::vector<Noted> noted();
+// No call moves more than this; 0: any number.
+void cut_calls(std::uint64_t most);
+
+}  // namespace faults

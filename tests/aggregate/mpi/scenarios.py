@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Aggregated I/O of several ranks: starts tests/aggregate/mpi/ranks.cpp under mpiexec, and looks at what is left.
+
+usage: scenarios.py --program RANKS --mpiexec "MPIEXEC FLAGS" --ranks N [--nodes K] SCENARIO [ARGUMENT ...]
+
+--nodes: so many nodes, faked, where the MPI can do that (MPICH); else the scenario is skipped (exit status 77). Exit status 0
+if all is as it should be; else what is not, on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from mpi import SKIPPED, Job, expect, is_hydra
+
+LIMIT = 90  # seconds for a job that takes a few: only a hang gets there
+
+
+class Tests:
+    def __init__(self, program: str, mpiexec: str, ranks: int, nodes: int, folder: Path):
+        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
+        self.nodes = nodes
+        self.environment = {"MPIR_CVAR_NUM_CLIQUES": str(nodes)} if nodes > 1 else {}
+        self.hydra = is_hydra(self.mpiexec)
+
+    def job(self, *arguments: object, status: int | None = 0) -> Job:
+        command = [*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)]
+        job = Job(command, self.environment, LIMIT)
+        if status is not None:
+            expect(job.status == status, f"status {job.status}:", job)
+            expect("\ndone\n" in "\n" + job.out, "it did not reach its end:", job)
+        return job
+
+    def plain(self, scenario: str, *arguments: str) -> None:
+        self.job(scenario, self.folder, *arguments)
+        left = [path.name for path in self.folder.rglob("*") if path.name.endswith(".twr-partial")]
+        expect(not left, "left over:", left)
+
+    def die(self, how: str, where: str, *arguments: str) -> None:
+        """A rank is killed, and the job ends; or it stops for good, and the others come out of the call with an error (across nodes a
+        call of MPI's may not come back, and the job is ended). The file is as it was."""
+        job = self.job("die", self.folder, how, where, *arguments, status=None)
+        for stopped in self.folder.glob("stopped-*"):
+            expect(how == "kill" and self.nodes > 1, stopped.name, stopped.read_text(), job)
+        data = self.folder / "data"
+        # Of the first write: items of 4 bytes of all ranks in turns, then 8 bytes each.
+        expect(data.stat().st_size == 3000 * 12 * self.ranks, "the file has", data.stat().st_size, "bytes")
+        if how == "stop" and self.nodes == 1:
+            said = [self.folder / f"survivor-{rank}" for rank in range(self.ranks - 1)]
+            expect(
+                all(path.exists() for path in said),
+                "not all survivors have an error:",
+                [*self.folder.iterdir()],
+                job,
+            )
+            words = [path.read_text() for path in said]
+            expect(all("time_limit" in text for text in words), words)
+            expect(not (self.folder / "data.twr-partial").exists(), "the partial file is still there")
+        if "update" in arguments:
+            return
+        # The job wrote other bytes the second time. What the dead left is in nobody's way.
+        before = data.read_bytes()
+        self.job("again", self.folder)
+        expect(data.read_bytes() == before, "the file was not as the first write left it")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--mpiexec", required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("scenario")
+    parser.add_argument("arguments", nargs="*")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(
+        prefix="twinrun-aggregate-", dir=os.environ.get("TWINRUN_TEST_FOLDER")
+    ) as folder:
+        tests = Tests(given.program, given.mpiexec, given.ranks, given.nodes, Path(folder))
+        if given.nodes > 1 and not tests.hydra:
+            print("nodes can be faked with MPICH only")
+            return SKIPPED
+        try:
+            if given.scenario == "die":
+                tests.die(*given.arguments)
+            else:
+                tests.plain(given.scenario, *given.arguments)
+        except AssertionError as problem:
+            print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+#include "aggregate/placement.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "aggregate/topologies.hpp"
+#include "support/device.hpp"
+
+namespace twinrun {
+namespace {
+
+using testing::made_up;
+using testing::topology;
+using Partitions = std::vector<std::vector<Contribution>>;
+
+// Section III-B of the paper, word for word.
+PlacementCost direct(const Topology& t, const std::vector<Contribution>& all, std::size_t candidate,
+                     std::uint32_t gateway) {
+    const Contribution& a = all[candidate];
+    PlacementCost cost;
+    std::map<std::uint32_t, bool> nodes;
+    double sum = 0;
+    for (const Contribution& i : all) {
+        nodes[i.node] = true;
+        sum += static_cast<double>(i.bytes);
+        if (i.rank == a.rank) continue;
+        cost.gather = std::max(cost.gather, t.latency() * static_cast<float>(t.distance(i.node, a.node)) +
+                                                i.bytes / t.bandwidth(i.node, a.node));
+    }
+    cost.write = t.latency() * static_cast<float>(t.distance_to_gateway(a.node, gateway)) +
+                 static_cast<float>(sum) /
+                     (static_cast<float>(nodes.size()) * t.bandwidth_to_gateway(a.node, gateway));
+    return cost;
+}
+
+std::vector<Election> direct_election(const Topology& t, bool dearest, const Partitions& partitions,
+                                      const std::vector<std::uint32_t>& gateways) {
+    std::map<std::uint32_t, std::uint32_t> ranks;
+    std::map<std::uint32_t, std::uint32_t> nodes;
+    std::vector<Election> elections;
+    for (std::size_t p = 0; p < partitions.size(); ++p) {
+        const auto& all = partitions[p];
+        std::pair<std::uint32_t, std::uint32_t> least{~0U, ~0U};
+        for (const Contribution& c : all)
+            least = std::min(least, {ranks[c.rank], nodes[c.node]});
+        std::size_t best = all.size();
+        PlacementCost cost;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            if (std::pair{ranks[all[i].rank], nodes[all[i].node]} != least) continue;
+            const PlacementCost here = direct(t, all, i, gateways[p]);
+            if (best == all.size() || (dearest ? here.total() > cost.total() : here.total() < cost.total())) {
+                best = i;
+                cost = here;
+            }
+        }
+        ++ranks[all[best].rank];
+        ++nodes[all[best].node];
+        elections.push_back({all[best].rank, cost});
+    }
+    return elections;
+}
+
+// Ranks on nodes in blocks, round robin or by chance; some ranks in some partitions; volumes of many kinds, many of them equal.
+Partitions made_up_partitions(std::mt19937_64& random, std::uint32_t nodes) {
+    const auto up_to = [&](std::uint64_t most) { return static_cast<std::uint32_t>(random() % (most + 1)); };
+    const std::uint32_t ranks = 1 + up_to(60);
+    const std::uint32_t mapping = up_to(2);
+    const std::uint32_t first = up_to(1000);
+    const std::uint32_t kind = up_to(3);
+    std::vector<Contribution> all(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+        all[r].rank = first + r;
+        all[r].node = mapping == 0   ? static_cast<std::uint32_t>(std::uint64_t{r} * nodes / ranks)
+                      : mapping == 1 ? r % nodes
+                                     : up_to(nodes - 1);
+    }
+    Partitions partitions(1 + up_to(20));
+    for (auto& partition : partitions) {
+        const std::uint32_t share = up_to(3);
+        while (partition.empty()) {
+            for (Contribution c : all) {
+                if (share != 3 && up_to(2) > share) continue;
+                c.bytes = kind == 0   ? 1e6F
+                          : kind == 1 ? static_cast<float>(up_to(4)) * 5e5F
+                          : kind == 2 ? static_cast<float>(random() % 100'000'000)
+                                      : std::exp(static_cast<float>(up_to(1000)) / 50.0F);
+                partition.push_back(c);
+            }
+        }
+    }
+    return partitions;
+}
+
+bool same_bits(const PlacementCost& a, const PlacementCost& b) {
+    return std::bit_cast<std::uint32_t>(a.gather) == std::bit_cast<std::uint32_t>(b.gather) &&
+           std::bit_cast<std::uint32_t>(a.write) == std::bit_cast<std::uint32_t>(b.write);
+}
+
+std::shared_ptr<const Topology> some_topology(std::mt19937_64& random) {
+    switch (random() % 8) {
+        case 0: return topology("flat:" + std::to_string(1 + random() % 9));
+        case 1: return topology("torus:4x3x2x2,pset=16");
+        case 2: return topology("torus:5x7,pset=9,latency=1e-3");
+        case 3: return topology("dragonfly:5x4x3");
+        case 4: return topology("fattree:4,3,gateways=2");
+        case 5: return topology("fattree:3x2x4,latency=0");
+        default: return made_up(random, 1 + static_cast<std::uint32_t>(random() % 24));
+    }
+}
+
+TEST(Placement, NamesComeBack) {
+    for (const Placement placement :
+         {Placement::cost, Placement::rank, Placement::bridge, Placement::random, Placement::worst}) {
+        const auto found = placement_of(placement_name(placement));
+        ASSERT_TRUE(found.ok());
+        EXPECT_EQ(*found, placement);
+    }
+    EXPECT_FALSE(placement_of("best").ok());
+    EXPECT_FALSE(placement_of("").ok());
+}
+
+TEST(Placement, CostsAreTheFormula) {
+    std::mt19937_64 random(1);
+    for (int round = 0; round < test_rounds(300); ++round) {
+        const auto t = some_topology(random);
+        ASSERT_NE(t, nullptr);
+        for (const auto& all : made_up_partitions(random, t->nodes())) {
+            const auto gateway = static_cast<std::uint32_t>(random() % t->gateways());
+            const PartitionCosts costs(*t, all, gateway);
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                const PlacementCost expected = direct(*t, all, i, gateway);
+                ASSERT_TRUE(same_bits(placement_cost(*t, all, i, gateway), expected)) << t->name();
+                ASSERT_TRUE(same_bits(costs.of(i), expected)) << t->name();
+            }
+        }
+    }
+}
+
+TEST(Placement, ElectionsAreThoseOfTheFormula) {
+    std::mt19937_64 random(2);
+    for (int round = 0; round < test_rounds(600); ++round) {
+        const auto t = some_topology(random);
+        ASSERT_NE(t, nullptr);
+        const Partitions partitions = made_up_partitions(random, t->nodes());
+        std::vector<std::uint32_t> gateways;
+        for (std::size_t p = 0; p < partitions.size(); ++p)
+            gateways.push_back(static_cast<std::uint32_t>(random() % t->gateways()));
+        for (const bool dearest : {false, true}) {
+            const auto expected = direct_election(*t, dearest, partitions, gateways);
+            const auto found =
+                elect(*t, dearest ? Placement::worst : Placement::cost, partitions, gateways, 1);
+            ASSERT_EQ(found.size(), expected.size());
+            for (std::size_t p = 0; p < found.size(); ++p) {
+                ASSERT_EQ(found[p].rank, expected[p].rank) << t->name() << ", partition " << p;
+                ASSERT_TRUE(same_bits(found[p].cost, expected[p].cost)) << t->name() << ", partition " << p;
+            }
+        }
+    }
+}
+
+TEST(Placement, AllTakeTurns) {
+    std::mt19937_64 random(3);
+    for (int round = 0; round < test_rounds(200); ++round) {
+        const auto t = some_topology(random);
+        ASSERT_NE(t, nullptr);
+        const Partitions partitions = made_up_partitions(random, t->nodes());
+        std::vector<std::uint32_t> gateways;
+        for (const auto& all : partitions)
+            gateways.push_back(gateway_of_partition(*t, all));
+        for (const Placement placement :
+             {Placement::cost, Placement::rank, Placement::bridge, Placement::random, Placement::worst}) {
+            const auto elections = elect(*t, placement, partitions, gateways, 7);
+            std::map<std::uint32_t, std::uint32_t> times;
+            for (std::size_t p = 0; p < partitions.size(); ++p) {
+                const auto& all = partitions[p];
+                const auto at = std::find_if(all.begin(), all.end(), [&](const Contribution& c) {
+                    return c.rank == elections[p].rank;
+                });
+                ASSERT_NE(at, all.end());
+                for (const Contribution& c : all)
+                    ASSERT_LE(times[at->rank], times[c.rank]) << placement_name(placement);
+                ++times[at->rank];
+                const PlacementCost expected =
+                    direct(*t, all, static_cast<std::size_t>(at - all.begin()), gateways[p]);
+                ASSERT_TRUE(same_bits(elections[p].cost, expected)) << placement_name(placement);
+            }
+            // The same again; random ones by their seed.
+            const auto again = elect(*t, placement, partitions, gateways, 7);
+            for (std::size_t p = 0; p < partitions.size(); ++p)
+                ASSERT_EQ(again[p].rank, elections[p].rank);
+        }
+    }
+}
+
+TEST(Placement, TiesGoToTheLowestRank) {
+    const auto t = topology("flat:4");
+    std::vector<Contribution> all;
+    for (std::uint32_t r = 0; r < 8; ++r)
+        all.push_back({10 + r, r / 2, 1e6F});
+    const Partitions partitions(3, all);
+    const std::vector<std::uint32_t> gateways(3, 0);
+    const auto elections = elect(*t, Placement::cost, partitions, gateways, 0);
+    EXPECT_EQ(elections[0].rank, 10U);  // then one on another node
+    EXPECT_EQ(elections[1].rank, 12U);
+    EXPECT_EQ(elections[2].rank, 14U);
+}
+
+TEST(Placement, TheHeaviestKeepsItsData) {
+    const auto t = topology("torus:4x4,pset=16");
+    std::vector<Contribution> all;
+    for (std::uint32_t r = 0; r < 16; ++r)
+        all.push_back({r, r, r == 11 ? 1e9F : 1e6F});
+    const Partitions partitions{all};
+    const std::vector<std::uint32_t> gateways{0};
+    EXPECT_EQ(elect(*t, Placement::cost, partitions, gateways, 0)[0].rank, 11U);
+    EXPECT_NE(elect(*t, Placement::worst, partitions, gateways, 0)[0].rank, 11U);
+}
+
+TEST(Placement, RankOrderIsSpreadOverTheCommunicator) {
+    const auto t = topology("flat:16");
+    Partitions partitions(4);
+    for (std::uint32_t r = 0; r < 16; ++r)
+        partitions[r / 4].push_back({r, r, 1});
+    const std::vector<std::uint32_t> gateways(4, 0);
+    const auto blocks = elect(*t, Placement::rank, partitions, gateways, 0);
+    std::vector<Contribution> all;
+    for (std::uint32_t r = 0; r < 16; ++r)
+        all.push_back({r, r, 1});
+    const auto everywhere = elect(*t, Placement::rank, Partitions(4, all), gateways, 0);
+    for (std::uint32_t p = 0; p < 4; ++p) {
+        EXPECT_EQ(blocks[p].rank, 4 * p);
+        EXPECT_EQ(everywhere[p].rank, 4 * p);
+    }
+}
+
+TEST(Placement, BridgeNodesComeFirstOnceAGateway) {
+    const auto t = topology("torus:8x4,pset=16");
+    std::vector<std::uint32_t> bridges;
+    for (std::uint32_t node = 0; node < t->nodes(); ++node) {
+        if (t->bridge(node)) bridges.push_back(node);
+    }
+    ASSERT_EQ(bridges.size(), 4U);
+    Partitions partitions(4);  // two of each Pset, each with all of its nodes
+    std::vector<std::uint32_t> gateways;
+    for (std::uint32_t p = 0; p < 4; ++p) {
+        for (std::uint32_t node = 0; node < 16; ++node)
+            partitions[p].push_back({p / 2 * 16 + node, p / 2 * 16 + node, 1});
+        gateways.push_back(p / 2);
+    }
+    const auto elections = elect(*t, Placement::bridge, partitions, gateways, 0);
+    EXPECT_EQ(elections[0].rank, bridges[0]);
+    EXPECT_EQ(elections[1].rank, 8U);  // in rank order
+    EXPECT_EQ(elections[2].rank, bridges[2]);
+    EXPECT_EQ(elections[3].rank, 24U);
+}
+
+TEST(Placement, RandomOnesReachEveryRank) {
+    const auto t = topology("flat:5");
+    std::vector<Contribution> all;
+    for (std::uint32_t r = 0; r < 5; ++r)
+        all.push_back({r, r, 1});
+    const Partitions partitions{all};
+    const std::vector<std::uint32_t> gateways{0};
+    std::map<std::uint32_t, int> times;
+    for (std::uint64_t seed = 0; seed < 500; ++seed)
+        ++times[elect(*t, Placement::random, partitions, gateways, seed)[0].rank];
+    ASSERT_EQ(times.size(), 5U);
+    for (const auto& [rank, count] : times)
+        EXPECT_GT(count, 50) << rank;
+}
+
+TEST(Placement, ThePartitionsGatewayIsThatOfMostOfItsBytes) {
+    const auto t = topology("torus:4x4,pset=4");
+    EXPECT_EQ(gateway_of_partition(*t, std::vector<Contribution>{{0, 0, 5}, {1, 4, 3}, {2, 5, 3}, {3, 8, 5}}),
+              1U);
+    EXPECT_EQ(gateway_of_partition(*t, std::vector<Contribution>{{0, 13, 5}, {1, 2, 5}}), 0U);
+    // Ranks not in the order of nodes.
+    EXPECT_EQ(gateway_of_partition(*t, std::vector<Contribution>{{0, 13, 2}, {1, 2, 3}, {2, 14, 2}}), 3U);
+    EXPECT_EQ(gateway_of_partition(*t, std::vector<Contribution>{{0, 9, 0}}), 2U);
+}
+
+TEST(Placement, ElectionsOfNothing) {
+    const auto t = topology("flat:2");
+    EXPECT_TRUE(elect(*t, Placement::cost, {}, {}, 0).empty());
+    const Partitions one{{{7, 1, 0}}};
+    const std::vector<std::uint32_t> gateways{0};
+    for (const Placement placement :
+         {Placement::cost, Placement::rank, Placement::bridge, Placement::random, Placement::worst}) {
+        const auto found = elect(*t, placement, one, gateways, 3);
+        EXPECT_EQ(found[0].rank, 7U);
+        EXPECT_EQ(found[0].cost.gather, 0);
+    }
+}
+
+}  // namespace
+}  // namespace twinrun

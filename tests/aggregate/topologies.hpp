@@ -1,0 +1,55 @@
+// Topologies that tests ask, and machines made up by a seed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "aggregate/topology.hpp"
+#include "aggregate/topology_file.hpp"
+
+namespace twinrun::testing {
+
+inline std::shared_ptr<const Topology> topology(const std::string& description, std::uint32_t nodes = 0) {
+    auto made = make_topology(description, nodes);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+    return made.ok() ? *made : nullptr;
+}
+
+// Distances, bandwidths and gateways all by chance.
+inline std::shared_ptr<const Topology> made_up(std::mt19937_64& random, std::uint32_t nodes) {
+    const auto up_to = [&](std::uint64_t most) { return random() % (most + 1); };
+    std::string text = R"({"latency": 1e-6, "memory": 2e10, "nodes": )" + std::to_string(nodes);
+    std::vector<std::vector<std::uint64_t>> hops(nodes, std::vector<std::uint64_t>(nodes, 0));
+    std::string distances;
+    std::string bandwidths;
+    for (std::uint32_t a = 0; a < nodes; ++a) {
+        distances += a == 0 ? "[" : ",[";
+        bandwidths += a == 0 ? "[" : ",[";
+        for (std::uint32_t b = 0; b < nodes; ++b) {
+            hops[a][b] = a == b ? 0 : b < a ? hops[b][a] : 1 + up_to(8);
+            distances += (b == 0 ? "" : ",") + std::to_string(hops[a][b]);
+            bandwidths += (b == 0 ? "" : ",") + std::to_string(1'000'000'000 + 500'000'000 * up_to(9));
+        }
+        distances += "]";
+        bandwidths += "]";
+    }
+    std::string gateways;
+    for (std::uint64_t k = 0; k <= up_to(3); ++k) {
+        gateways += (k == 0 ? "" : ",") + std::string(R"({"bandwidth": )") +
+                    std::to_string(1'000'000'000 * (1 + up_to(4))) + R"(, "distances": [)";
+        for (std::uint32_t a = 0; a < nodes; ++a)
+            gateways += (a == 0 ? "" : ",") + std::to_string(up_to(6));
+        gateways += "]}";
+    }
+    text += R"(, "distances": [)" + distances + R"(], "bandwidths": [)" + bandwidths + R"(], "gateways": [)" +
+            gateways + "]}";
+    auto named = parse_topology_file(text);
+    EXPECT_TRUE(named.ok()) << (named.ok() ? "" : named.error().message);
+    return named.ok() ? named->topology : nullptr;
+}
+
+}  // namespace twinrun::testing
