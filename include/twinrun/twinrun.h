@@ -108,12 +108,40 @@ typedef struct twr_comm {
     void (*release)(void* context);                                  /* at twr_close; may be NULL */
 } twr_comm;
 
+/* For ranks that can write one file together (setting: shared_files); twr_open_mpi has this by itself. Functions return a twr_status,
+ * and say with twr_fail what went wrong. */
+typedef struct twr_shared_part {
+    size_t size;        /* sizeof(twr_shared_part) */
+    uint64_t ordinal;   /* of the step; ascending, and the same on all ranks */
+    const char* folder; /* that the file is to be in; it is there. Only if `well` */
+    const void* bytes;  /* of this rank, a multiple of 4096 */
+    uint64_t byte_count;
+    int well;            /* 0: this rank's step has failed, and no rank's may be written */
+    uint64_t offset;     /* set by the function: where this rank's bytes are in the file */
+    uint64_t file_bytes; /* set by the function: of the whole file */
+} twr_shared_part;
+typedef struct twr_shared_files {
+    size_t size; /* sizeof(twr_shared_files) */
+    void* context;
+    /* By all ranks, before the first write. files: "one" for all, or "node": one a node. background: write will be called by a
+     * thread of twinrun's, while others call what they like. name: of this rank's file in every folder; begins with "group." */
+    int (*prepare)(void* context, const char* files, int background, char* name, size_t name_bytes);
+    /* Once a step by every rank, in the same order. On success the file is whole and synced under its name, and so is its folder; a
+     * failure is one on every rank. A rank whose ordinal is not the lowest waits for those that are behind; theirs fail. */
+    int (*write)(void* context, twr_shared_part* part);
+    void (*release)(void* context); /* at twr_close, before twr_comm's; may be NULL */
+} twr_shared_files;
+
 /* Begins a run whose history is the folder `path`. settings: NULL for the defaults; may be destroyed afterwards. The file
  * that the environment variable TWINRUN_SETTINGS names is loaded on top of them. */
 TWR_API int twr_open(twr_run** run, const char* path, const twr_settings* settings);
 /* [collective] comm is copied; its context is released by twr_close, and where this fails. */
 TWR_API int twr_open_comm(twr_run** run, const char* path, const twr_settings* settings,
                           const twr_comm* comm);
+/* [collective] The same for ranks that can write files together; shared is copied, its context released as comm's is. NULL: they
+ * cannot. */
+TWR_API int twr_open_comm_shared(twr_run** run, const char* path, const twr_settings* settings,
+                                 const twr_comm* comm, const twr_shared_files* shared);
 /* [collective] Waits until all that was captured is committed, and ends the run. The run is gone whatever is returned.
  * NULL: nothing. */
 TWR_API int twr_close(twr_run* run);

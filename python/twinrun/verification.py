@@ -43,22 +43,22 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
     return problems
 
 
-def _verify_padding(data: str, extents: list[tuple[int, int]]) -> list[str]:
-    """What lies between the fields in a data file, and behind them, is zero. extents: (begin, end), ascending."""
+def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, int]) -> list[str]:
+    """What lies between the fields in a data file, and behind them, is zero. extents: (begin, end), ascending. part: (begin,
+    end) of this rank's in the file."""
     problems = []
-    end = 0
+    end, last = part
     with reading(data), open(data, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        for begin, next_end in [*extents, (size, size)]:
+        for begin, next_end in [*extents, (last, last)]:
             while end < begin:
                 file.seek(end)
-                part = file.read(min(begin - end, _PADDING_AT_ONCE))
-                if not part or any(part):
+                read = file.read(min(begin - end, _PADDING_AT_ONCE))
+                if not read or any(read):
                     problems.append(
                         f"{data}: damaged: its padding from byte {end} on is not zero: restore it"
                     )
                     break
-                end += len(part)
+                end += len(read)
             end = max(end, next_end)
     return problems
 
@@ -82,8 +82,8 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
     if not os.path.exists(data):
         return [f"{data}: missing: restore it"], 2
     size = os.path.getsize(data)
-    if size != rank["data_bytes"]:
-        return [f"{data}: damaged: {size} bytes, the manifest says {rank['data_bytes']}: restore it"], 2
+    if size != rank["file_bytes"]:
+        return [f"{data}: damaged: {size} bytes, the manifest says {rank['file_bytes']}: restore it"], 2
     refs = refs_of_metadata(metadata)
     problems = _verify_metadata(metadata, refs, threads)
     ours = os.path.realpath(data)
@@ -93,7 +93,14 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
         for path, offset, stride, count in ref.extents or ()
         if os.path.realpath(path) == ours
     ]
-    problems += _verify_padding(data, sorted(extents))
+    begin, end = rank["offset"], rank["offset"] + rank["data_bytes"]
+    outside = [e for e in extents if e[0] < begin or e[1] > end]
+    if outside:
+        problems.append(
+            f"{name}: damaged: it names bytes {outside[0]} of {data}, and this rank has {(begin, end)}: restore it"
+        )
+    else:
+        problems += _verify_padding(data, sorted(extents), (begin, end))
     return problems, 2
 
 

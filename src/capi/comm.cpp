@@ -9,10 +9,13 @@
 namespace twinrun::capi {
 
 ApplicationComm::~ApplicationComm() {
-    if (comm_.release == nullptr) return;
     try {
-        comm_.release(comm_.context);
+        if (shared_.release != nullptr) shared_.release(shared_.context);
     } catch (...) {  // of an application in C++: there is nobody to tell
+    }
+    try {
+        if (comm_.release != nullptr) comm_.release(comm_.context);
+    } catch (...) {
     }
 }
 
@@ -21,6 +24,10 @@ Result<> ApplicationComm::check() const {
         return Error{
             ErrorCode::invalid_argument,
             std::string("twr_comm.") + (comm_.minimum == nullptr ? "minimum" : "broadcast") + " is NULL"};
+    }
+    if (shared_.size != 0 && shared_.size != sizeof(twr_shared_files)) {
+        return Error{ErrorCode::invalid_argument,
+                     "twr_shared_files: size is not sizeof(twr_shared_files) of this twinrun"};
     }
     if (comm_.size < 1 || comm_.rank < 0 || comm_.rank >= comm_.size) {
         return Error{ErrorCode::invalid_argument, "twr_comm: rank " + std::to_string(comm_.rank) + " of " +
@@ -53,6 +60,57 @@ Result<> ApplicationComm::broadcast(std::span<std::byte> bytes) {
         const int code = comm_.broadcast(comm_.context, bytes.data(), bytes.size());
         return code == 0 ? success() : failure("broadcast", code);
     });
+}
+
+Error ApplicationComm::shared_failure(const char* function, int code) const {
+    // What it said with twr_fail, in this thread.
+    const char* const said = twr_error_message();
+    std::string message = said != nullptr && *said != '\0'
+                              ? std::string(said)
+                              : std::string("twr_shared_files.") + function + " of rank " +
+                                    std::to_string(comm_.rank) + " failed: it returned " +
+                                    std::to_string(code);
+    const bool known = code >= TWR_ERROR_INVALID_ARGUMENT && code <= TWR_ERROR_OTHER_RANK;
+    return Error{known ? static_cast<ErrorCode>(code) : ErrorCode::io, std::move(message)};
+}
+
+Result<std::string> ApplicationComm::prepare_shared(SharedFiles files, bool background) {
+    if (shared_.prepare == nullptr || shared_.write == nullptr)
+        return Comm::prepare_shared(files, background);
+    std::string file;
+    const auto prepared = caught([&]() -> Result<> {
+        char name[128] = "";
+        set_message("");
+        const int code = shared_.prepare(shared_.context, files == SharedFiles::one ? "one" : "node",
+                                         background ? 1 : 0, name, sizeof name);
+        if (code != 0) return shared_failure("prepare", code);
+        name[sizeof name - 1] = '\0';
+        file = name;
+        if (!file.starts_with(kSharedPrefix) || file.find('/') != std::string::npos) {
+            return Error{ErrorCode::invalid_argument, "twr_shared_files.prepare: '" + file +
+                                                          "' is no name of a file that begins with '" +
+                                                          kSharedPrefix + "'"};
+        }
+        return success();
+    });
+    if (!prepared) return prepared.error();
+    return file;
+}
+
+Result<SharedPlace> ApplicationComm::write_shared(FileSystem& system, const SharedPart& part) {
+    if (shared_.write == nullptr) return Comm::write_shared(system, part);
+    SharedPlace place;
+    const auto written = caught([&]() -> Result<> {
+        twr_shared_part given = {sizeof(twr_shared_part), part.ordinal, part.folder, part.bytes.data(),
+                                 part.bytes.size(),       part.well,    0,           0};
+        set_message("");
+        const int code = shared_.write(shared_.context, &given);
+        if (code != 0) return shared_failure("write", code);
+        place = {given.offset, given.file_bytes};
+        return success();
+    });
+    if (!written) return written.error();
+    return place;
 }
 
 }  // namespace twinrun::capi

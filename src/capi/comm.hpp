@@ -9,7 +9,10 @@ namespace twinrun::capi {
 // Owns the context.
 class ApplicationComm final : public Comm {
    public:
-    explicit ApplicationComm(const twr_comm& comm) : comm_(comm) {}
+    // shared: null: none.
+    explicit ApplicationComm(const twr_comm& comm, const twr_shared_files* shared = nullptr) : comm_(comm) {
+        if (shared != nullptr) shared_ = *shared;
+    }
     ~ApplicationComm() override;
     ApplicationComm(const ApplicationComm&) = delete;
     ApplicationComm& operator=(const ApplicationComm&) = delete;
@@ -20,10 +23,14 @@ class ApplicationComm final : public Comm {
     [[nodiscard]] int size() const override { return comm_.size; }
     Result<> minimum(std::span<std::int64_t> values) override;
     Result<> broadcast(std::span<std::byte> bytes) override;
+    Result<std::string> prepare_shared(SharedFiles files, bool background) override;
+    Result<SharedPlace> write_shared(FileSystem& system, const SharedPart& part) override;
 
    private:
     Result<> failure(const char* function, int code) const;
+    [[nodiscard]] Error shared_failure(const char* function, int code) const;
     twr_comm comm_;
+    twr_shared_files shared_ = {};
 };
 
 }  // namespace twinrun::capi

@@ -121,6 +121,23 @@ Result<std::vector<std::string>> named(const char* const* names, std::size_t cou
     return all;
 }
 
+int open_comm(const char* function, twr_run** run, const char* path, const twr_settings* settings,
+              const twr_comm* comm, const twr_shared_files* shared) {
+    return answer(function, [&]() -> Result<twr_status> {
+        if (run != nullptr) *run = nullptr;
+        TWR_CHECK(given(comm, "comm"));
+        std::unique_ptr<ApplicationComm> owned(new (std::nothrow) ApplicationComm(*comm, shared));
+        if (owned == nullptr) {
+            ApplicationComm released(*comm, shared);
+            throw std::bad_alloc();
+        }
+        TWR_CHECK(owned->check());
+        TWR_TRY(auto opened, open(path, settings, std::move(owned), check_open(run, path)));
+        *run = opened.release();
+        return TWR_OK;
+    });
+}
+
 }  // namespace
 
 extern "C" {
@@ -135,19 +152,12 @@ int twr_open(twr_run** run, const char* path, const twr_settings* settings) {
 }
 
 int twr_open_comm(twr_run** run, const char* path, const twr_settings* settings, const twr_comm* comm) {
-    return answer("twr_open_comm", [&]() -> Result<twr_status> {
-        if (run != nullptr) *run = nullptr;
-        TWR_CHECK(given(comm, "comm"));
-        std::unique_ptr<ApplicationComm> owned(new (std::nothrow) ApplicationComm(*comm));
-        if (owned == nullptr) {
-            ApplicationComm released(*comm);
-            throw std::bad_alloc();
-        }
-        TWR_CHECK(owned->check());
-        TWR_TRY(auto opened, open(path, settings, std::move(owned), check_open(run, path)));
-        *run = opened.release();
-        return TWR_OK;
-    });
+    return open_comm("twr_open_comm", run, path, settings, comm, nullptr);
+}
+
+int twr_open_comm_shared(twr_run** run, const char* path, const twr_settings* settings, const twr_comm* comm,
+                         const twr_shared_files* shared) {
+    return open_comm("twr_open_comm_shared", run, path, settings, comm, shared);
 }
 
 int twr_close(twr_run* run) {

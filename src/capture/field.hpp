@@ -21,6 +21,7 @@ struct HistorySettings {
     DigestKind kind = DigestKind::linear;
     bool keep_data = true;                 // false: metadata only
     std::optional<RecordSettings> record;  // data is kept as differences
+    bool shared = false;                   // data of several ranks may lie in one file
     bool operator==(const HistorySettings&) const = default;
 };
 

@@ -148,6 +148,10 @@ std::set<std::uint32_t> needed_by(const Difference& difference, std::uint32_t fi
 
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to) try {
     FileSystem& system = to.system();
+    if (entry.files.shared) {
+        return Error{ErrorCode::unsupported,
+                     from + ": a step in files of several ranks (shared_files) does not leave its folder"};
+    }
     const fs::path source = fs::path(from) / entry.folder;
     const fs::path target = fs::path(to.path()) / entry.folder;
     TWR_TRY(const auto metadata, MetadataFile::open((source / entry.files.metadata).string()));

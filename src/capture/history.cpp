@@ -18,6 +18,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "platform/comm.hpp"
 
 namespace twinrun {
 
@@ -39,15 +40,15 @@ std::string hex(std::uint64_t value) {
 // Names of fields are any bytes; JSON is UTF-8.
 std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+int version_of(const HistorySettings& s) { return s.shared ? kHistoryVersion : s.record ? 2 : 1; }
+
 Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
-    Json j{{"twinrun_history", s.record ? kHistoryVersion : 1},
-           {"atol", s.tolerance.atol},
-           {"rtol", s.tolerance.rtol},
-           {"residue_bits", s.residue_bits},
-           {"chunk_bytes", s.chunk_bytes},
-           {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
-           {"keep_data", s.keep_data},
-           {"ranks", ranks}};
+    Json j{
+        {"twinrun_history", version_of(s)}, {"atol", s.tolerance.atol},
+        {"rtol", s.tolerance.rtol},         {"residue_bits", s.residue_bits},
+        {"chunk_bytes", s.chunk_bytes},     {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
+        {"keep_data", s.keep_data},         {"ranks", ranks}};
+    if (s.shared) j["shared_files"] = true;
     if (s.record) {
         j["record"] = Json{{"method", method_name(s.record->method)},
                            {"chunk_bytes", s.record->chunk_bytes},
@@ -85,6 +86,7 @@ HistorySettings settings_from_json(const Json& j) {
     s.chunk_bytes = whole_number<std::uint32_t>(j, "chunk_bytes");
     s.kind = j.at("digest").get<std::string>() == "published" ? DigestKind::published : DigestKind::linear;
     s.keep_data = j.at("keep_data").get<bool>();
+    s.shared = j.value("shared_files", false);
     if (j.contains("record")) {
         const Json& r = j.at("record");
         RecordSettings record;
@@ -141,6 +143,9 @@ std::string step_line(const HistoryWriter::Commit& commit, bool replaces) {
     std::string line = "{\"folder\":" + to_text(commit.files.folder) +
                        ",\"ranks\":[{\"blocked_seconds\":" + to_text(r.blocked_seconds) +
                        ",\"data\":" + to_text(r.data) + ",\"data_bytes\":" + std::to_string(r.data_bytes);
+    if (r.shared) {
+        line += ",\"file_bytes\":" + std::to_string(r.file_bytes) + ",\"offset\":" + std::to_string(r.offset);
+    }
     if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
     if (r.difference != kNoBase) {
         line += ",\"difference\":" + std::to_string(r.difference) +
@@ -180,6 +185,15 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
         files.full_bytes = whole_number<std::uint64_t>(r, "full_bytes");
         if (files.difference > kMostOrdinals || files.data.empty()) throw bad("a difference that cannot be");
     }
+    if (r.contains("offset")) {
+        files.shared = true;
+        files.offset = whole_number<std::uint64_t>(r, "offset");
+        files.file_bytes = whole_number<std::uint64_t>(r, "file_bytes");
+        if (files.difference != kNoBase || files.data.empty() || files.offset > files.file_bytes ||
+            files.data_bytes > files.file_bytes - files.offset) {
+            throw bad("a part of a file that cannot be");
+        }
+    }
     files.metadata = files.difference != kNoBase ? plain_name(r, "metadata") : some_name(r, "metadata");
     files.metadata_bytes = whole_number<std::uint64_t>(r, "metadata_bytes");
     files.header_checksum = from_hex(r.at("header_xxh3").get<std::string>());
@@ -193,6 +207,9 @@ void forget_data(RankFiles& files) {
     files.data_bytes = 0;
     files.difference = kNoBase;
     files.full_bytes = 0;
+    files.shared = false;
+    files.offset = 0;
+    files.file_bytes = 0;
 }
 
 // An ordinal is that of one attempt at one step, for good: others may name it.
@@ -599,7 +616,19 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     } else if (there) {
         History history;
         TWR_CHECK(read_manifest(path, history, writer->journal_));
-        if (history.settings != settings) {
+        HistorySettings wanted = settings;
+        // Where files may be shared, steps may have files of their own.
+        wanted.shared = wanted.shared || history.settings.shared;
+        if (wanted.shared && !history.settings.shared) {
+            wanted.shared = false;
+            if (history.settings == wanted) {
+                return Error{ErrorCode::mismatch,
+                             path +
+                                 ": was begun without shared_files: append without them, or "
+                                 "name another folder"};
+            }
+        }
+        if (history.settings != wanted) {
             return Error{ErrorCode::mismatch,
                          path + ": was captured with other settings: append with the same"};
         }
@@ -682,8 +711,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     if (ranks_ > 1) {
         if (journal_.torn) TWR_CHECK(system_.truncate(file_, 0));
         journal_ = {};
-        const Json first{
-            {"twinrun_journal", settings.record ? kHistoryVersion : 1}, {"rank", rank_}, {"ranks", ranks_}};
+        const Json first{{"twinrun_journal", version_of(settings)}, {"rank", rank_}, {"ranks", ranks_}};
         TWR_CHECK(append(seal_line(first.dump()) + "\n"));
     }
     made_ = true;
@@ -825,22 +853,38 @@ Result<> HistoryWriter::remove_leftovers() {
 Result<> HistoryWriter::remove_files(const std::string& folder) {
     const fs::path place = fs::path(path_) / folder;
     if (ranks_ == 1) return system_.remove_folder(place.string());
-    bool others = false;
-    std::error_code failure;
     const std::string own = rank_name(rank_) + ".";
     std::vector<std::string> names;
-    for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
-        const std::string name = at->path().filename().string();
-        if (name.starts_with(own)) {
-            names.push_back((place / name).string());
-        } else {
-            others = true;
+    std::vector<std::string> shared;
+    bool others = false;
+    const auto list = [&] {
+        names.clear();
+        shared.clear();
+        others = false;
+        std::error_code failure;
+        for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
+            const std::string name = at->path().filename().string();
+            const bool is_shared = name.starts_with(kSharedPrefix);
+            if (name.starts_with(own)) {
+                names.push_back((place / name).string());
+            } else if (is_shared) {
+                shared.push_back((place / name).string());
+            } else {
+                others = true;
+            }
         }
-    }
+    };
+    list();
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
+    // The last rank to leave takes what is of all: each looks once its own files are gone, so that two that leave at once do not both
+    // leave it to the other.
+    if (!shared.empty() && !names.empty()) list();
+    if (others) return success();
+    for (const std::string& name : shared)
+        TWR_CHECK(system_.remove(name));
     // Only an empty folder goes, whatever another rank does meanwhile.
-    if (!others) static_cast<void>(system_.remove_empty_folder(place.string()));
+    static_cast<void>(system_.remove_empty_folder(place.string()));
     return success();
 }
 
@@ -1011,7 +1055,7 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end() || had->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
-        if (had->second.files.difference == kNoBase)
+        if (had->second.files.difference == kNoBase && !had->second.files.shared)
             files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
     }
     if (lines.empty()) return success();

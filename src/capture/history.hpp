@@ -4,6 +4,7 @@
 //   rank-00003.jsonl                   with more: the journal of each rank
 //   step-0000000010/rank-00003.data    the fields' bytes, each from a multiple of 4096 on
 //   step-0000000010/rank-00003.twm     their metadata
+//   step-0000000010/group.data         in place of the data files: of several ranks, one behind the other
 //
 // A journal is append-only: a line a committed step, and lines that say where the run came from and what was dropped. A
 // rank's files are written under temporary names, synced, renamed, their folders synced, and only then is the line added to
@@ -29,7 +30,7 @@
 namespace twinrun {
 
 inline constexpr const char* kLeftoversFolder = "step-leftovers";  // differences of steps that are not there
-inline constexpr int kHistoryVersion = 2;                          // 1 where there is no record
+inline constexpr int kHistoryVersion = 3;  // 2 where no files are shared; 1 where there is no record either
 
 struct RankFiles {
     std::uint32_t rank = 0;
@@ -42,6 +43,10 @@ struct RankFiles {
     // Of a record: `data` is the difference of this ordinal, and data_bytes its size. kNoBase: data is the fields' bytes.
     std::uint32_t difference = kNoBase;
     std::uint64_t full_bytes = 0;  // of what it gives back
+    // `data` is of several ranks; this one's part of it are data_bytes from `offset` on.
+    bool shared = false;
+    std::uint64_t offset = 0;
+    std::uint64_t file_bytes = 0;  // of all
     std::string divergence;        // where it is not proven equal to the reference of its run; empty: nowhere
     bool operator==(const RankFiles&) const = default;
 };
@@ -191,7 +196,7 @@ class HistoryWriter {
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
     [[nodiscard]] FileSystem& system() const { return system_; }
     [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
-    // Removes this rank's files in a step's folder, and the folder if no other rank has files there.
+    // Removes this rank's files in a step's folder, and if no other rank has files there, what they shared and the folder.
     Result<> remove_files(const std::string& folder);
 
    private:

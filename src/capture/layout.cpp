@@ -18,11 +18,12 @@ constexpr std::uint64_t kSmallAlignment = 64;
 
 Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<CapturedField>& fields,
                                                            const HistorySettings& settings,
-                                                           std::uint64_t piece_bytes) try {
+                                                           std::uint64_t piece_bytes, bool shared) try {
     if (fields.empty()) return Error{ErrorCode::invalid_argument, "no fields to capture"};
     auto layout = std::make_shared<StepLayout>();
     layout->keep_data = settings.keep_data;
     layout->recorded = settings.record.has_value();
+    layout->shared = shared;
     std::set<std::string> names;
     std::uint64_t end = 0;
     for (const CapturedField& f : fields) {

@@ -40,6 +40,10 @@ struct StepLayout {
     std::uint64_t digest_bytes = 0;  // of memory, about, that the digests of a step under way take
     bool keep_data = true;
     bool recorded = false;  // data is kept as differences
+    bool shared = false;    // data goes to a file of several ranks
+
+    // Whether the data file that would have been is made in memory first.
+    [[nodiscard]] bool gathered() const { return recorded || shared; }
 
     // Whether a field has data sums: what is recorded from a device does not come to the host, and a record has checksums of
     // its own.
@@ -49,7 +53,7 @@ struct StepLayout {
     // fields of one name; none.
     static Result<std::shared_ptr<const StepLayout>> make(const std::vector<CapturedField>& fields,
                                                           const HistorySettings& settings,
-                                                          std::uint64_t piece_bytes);
+                                                          std::uint64_t piece_bytes, bool shared = false);
 };
 
 }  // namespace twinrun

@@ -276,6 +276,17 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
         return Error{ErrorCode::invalid_argument,
                      source + ": has files of other programs: give them back, and pack these"};
     }
+    if (std::any_of(history.steps.begin(), history.steps.end(), [](const HistoryStep& step) {
+            return std::any_of(step.ranks.begin(), step.ranks.end(),
+                               [](const RankFiles& r) { return r.shared; });
+        })) {
+        return Error{
+            ErrorCode::unsupported,
+            source +
+                ": its steps are in files of several ranks (shared_files), which cannot be packed yet: "
+                "capture without them, or with record"};
+    }
+    settings.shared = false;
     if (absolute_path(source) == absolute_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
     TWR_CHECK(settle_against(system, *settings.record, target, history.ranks, options.against, true));

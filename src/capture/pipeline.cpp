@@ -178,7 +178,7 @@ Result<StepFiles*> Pipeline::files_of(PendingStep& step) {
                          "the step's " + std::to_string(bytes) +
                              " bytes have no room on the node-local tier: raise local_limit"};
         }
-        auto files = StepFiles::create(*step.place.writer, step.step, step.folder, step.layout);
+        auto files = StepFiles::create(*step.place.writer, step.step, step.folder, step.layout, shared_file_);
         if (files) {
             step.files = std::move(files).value();
             return step.files.get();
@@ -281,7 +281,14 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     if (step.failed) return std::nullopt;
     prepare(step);
     auto files = files_of(step);  // a step without elements has none yet
-    auto ready = files ? (*files)->finish(step.digests) : Result<RankStep>(std::move(files).error());
+    Result<RankStep> ready = RankStep();
+    if (!files) {
+        ready = std::move(files).error();
+    } else if (!step.layout->shared) {
+        ready = (*files)->finish(step.digests);
+    } else if (auto written = (*files)->write_digests(step.digests); !written) {  // the rest is share()'s
+        ready = std::move(written).error();
+    }
     if (!ready) {
         fail(step, std::move(ready).error());
         return std::nullopt;
@@ -300,7 +307,7 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
 
 void Pipeline::finish(PendingStep& step) {
     auto ready = finish_files(step);
-    step.files.reset();
+    if (step.failed || !step.layout->shared) step.files.reset();
     try {
         if (step.failed) tiers_.abandon(step.place, step.folder);
     } catch (const std::exception&) {  // its files stay until the next run begins
@@ -323,8 +330,44 @@ void Pipeline::record(PendingStep& step) {
     }
     step.image = {};
     step.device_memory.reset();
-    if (recorded) return;
-    fail(step, std::move(recorded).error());
+    if (!recorded) give_up(step, std::move(recorded).error());
+}
+
+// Its data to the file that it shares with other ranks'. Whatever this rank has, the others wait for its word.
+void Pipeline::share(PendingStep& step) {
+    const bool well = step.ready && step.files != nullptr;
+    Result<> shared = success();
+    try {
+        SharedPart part;
+        part.ordinal = step.ordinal;
+        part.well = well;
+        if (well) {
+            part.folder = step.files->folder().c_str();
+            part.bytes = step.files->image();
+        }
+        auto place = comm_->write_shared(*system_, part);
+        if (!place) {
+            shared = std::move(place).error();
+        } else if (well) {
+            auto whole = step.files->finish_shared(*place);
+            if (!whole) {
+                shared = std::move(whole).error();
+            } else {
+                whole->files.blocked_seconds = step.ready->files.blocked_seconds;
+                whole->files.divergence = std::move(step.ready->files.divergence);
+                step.ready = std::move(whole).value();
+            }
+        }
+    } catch (const std::exception&) {
+        shared = out_of_memory();
+    }
+    step.files.reset();
+    if (well && !shared) give_up(step, std::move(shared).error());
+}
+
+// At its turn to be committed.
+void Pipeline::give_up(PendingStep& step, Error error) {
+    fail(step, std::move(error));
     step.ready.reset();
     try {
         tiers_.abandon(step.place, step.folder);
@@ -344,9 +387,10 @@ void Pipeline::commit_ready() {
         std::size_t whole = 0;
         try {
             for (const auto& step : steps_) {
-                // What is based on a step must know that it is there: one by one.
-                if (!step->finished || (recorder_ != nullptr && !batch.empty())) break;
-                if (recorder_ != nullptr) {
+                // What is based on a step must know that it is there, and what is shared goes in one order: one by one.
+                const bool alone = recorder_ != nullptr || comm_ != nullptr;
+                if (!step->finished || (alone && !batch.empty())) break;
+                if (alone) {
                     batch.push_back(step);
                     ++whole;
                     break;
@@ -363,6 +407,11 @@ void Pipeline::commit_ready() {
         try {
             if (recorder_ != nullptr && !batch.empty()) {
                 record(*first);
+                if (first->ready) ready.push_back({first->step, first->place, *first->ready});
+            }
+            if (comm_ != nullptr) {
+                if (batch.empty()) give_up(*first, out_of_memory());  // the others hear of it
+                share(*first);
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }
             if (batch.empty()) lost_(*first, out_of_memory());

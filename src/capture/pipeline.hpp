@@ -17,6 +17,7 @@
 #include "capture/step_files.hpp"
 #include "capture/step_recorder.hpp"
 #include "capture/tiers.hpp"
+#include "platform/comm.hpp"
 #include "tiers/staging.hpp"
 
 namespace twinrun {
@@ -40,8 +41,9 @@ struct PendingStep {
 
     std::mutex files_mutex;  // of the two below
     std::unique_ptr<StepFiles> files;
-    Tiers::Place place;  // from add() on
-    AlignedBytes image;  // of data that is to be recorded
+    Tiers::Place place;         // from add() on
+    AlignedBytes image;         // of data that is to be recorded
+    std::uint64_t ordinal = 0;  // among the steps that all ranks took
     // Of each field that is recorded from a device, where it is; the others are in the image. Filled before seal(). Empty: none.
     std::vector<std::optional<DeviceArray>> on_device;
     std::shared_ptr<const void> device_memory;  // that these lie in; null: the application's
@@ -92,6 +94,13 @@ class Pipeline {
     void drain();
     // Steps are recorded as they are committed, by one thread at a time. Before the first step; the recorder outlives this.
     void record_with(StepRecorder& recorder) { recorder_ = &recorder; }
+    // Data goes to files of several ranks, of which this rank's has this name, as steps are committed: one by one, in the same order
+    // on every rank, those that failed too. Before the first step; both outlive this.
+    void share_with(Comm& comm, FileSystem& system, std::string file) {
+        comm_ = &comm;
+        system_ = &system;
+        shared_file_ = std::move(file);
+    }
     // Whether a step's line in the journal says where it diverged. Before the first step.
     void log_divergence(bool on) { log_divergence_ = on; }
 
@@ -115,6 +124,8 @@ class Pipeline {
     std::optional<RankStep> finish_files(PendingStep& step);
     void commit_ready();
     void record(PendingStep& step);
+    void share(PendingStep& step);
+    void give_up(PendingStep& step, Error error);
     void done(const std::shared_ptr<PendingStep>& step);
 
     Tiers& tiers_;
@@ -124,6 +135,9 @@ class Pipeline {
     Diverged diverged_;
     bool log_divergence_ = true;
     StepRecorder* recorder_ = nullptr;
+    Comm* comm_ = nullptr;  // of shared files
+    FileSystem* system_ = nullptr;
+    std::string shared_file_;
 
     std::mutex mutex_;  // of what follows
     std::condition_variable work_;

@@ -139,6 +139,10 @@ class Session::Impl {
     Result<History> open_history() const;
     Result<> agree_on_settings();
     Result<> settle_record();
+    Result<> settle_shared();
+    Result<> prepare_shared();
+    [[nodiscard]] bool shares() const { return settings_.shared_files != SharedFiles::off; }
+    [[nodiscard]] bool staged() const { return settings_.background && settings_.memory_bytes != 0; }
     Result<> share_steps();
     [[nodiscard]] bool several() const { return comm_.size() > 1; }
     // [collective] Own failure, or that of another rank, or none.
@@ -181,6 +185,8 @@ class Session::Impl {
     std::vector<Source> sources_;
     bool closed_ = false;
     std::uint64_t captured_ = 0;
+    std::uint64_t agreed_steps_ = 0;  // that every rank took
+    std::string shared_file_;
 
     mutable std::mutex mutex_;      // of what follows
     std::set<std::int64_t> taken_;  // there, or under way
@@ -231,6 +237,35 @@ Result<> Session::Impl::settle_record() {
     return success();
 }
 
+// What goes together with files of several ranks.
+Result<> Session::Impl::settle_shared() {
+    if (!shares()) return success();
+    const auto refuse = [](const std::string& what) {
+        return Error{ErrorCode::invalid_argument, "shared_files: " + what};
+    };
+    if (!settings_.history.keep_data) return refuse("there is no data to share where mode is digests");
+    if (settings_.history.record)
+        return refuse("a record has a file a rank: leave one of record and shared_files off");
+    if (!settings_.local.empty())
+        return refuse("a node-local tier has a file a rank: leave one of local and shared_files off");
+    if (settings_.keep.data_steps != 0) {
+        return refuse(
+            "a rank cannot drop its part of a file that others read: instead of keep_data_steps use "
+            "keep_steps");
+    }
+    settings_.history.shared = true;
+    return success();
+}
+
+// [collective]
+Result<> Session::Impl::prepare_shared() {
+    if (!shares()) return success();
+    auto prepared = comm_.prepare_shared(settings_.shared_files, staged());
+    if (!prepared) return agree(std::move(prepared).error().at(path_));
+    shared_file_ = std::move(prepared).value();
+    return agree(success());
+}
+
 Result<> Session::Impl::open() {
     Result<> own = success();
     if (settings_.memory_bytes != 0 && settings_.background && settings_.memory_bytes < kSmallestMemory)
@@ -240,8 +275,10 @@ Result<> Session::Impl::open() {
     if (settings_.flusher == Flusher::process && settings_.local.empty())
         own = Error{ErrorCode::invalid_argument, "flusher: a process needs a local tier: set local"};
     if (own) own = settle_record();
+    if (own) own = settle_shared();
     TWR_CHECK(agree(std::move(own)));
     TWR_CHECK(agree_on_settings());
+    TWR_CHECK(prepare_shared());
     // Rank 0 first: it makes the history, or refuses.
     if (!several()) return begin();
     if (comm_.rank() != 0) {
@@ -287,14 +324,17 @@ Result<> Session::Impl::share_steps() {
 Result<> Session::Impl::agree_on_settings() {
     if (!several()) return success();
     const std::int64_t own = (settings_.keep.any() ? 1 : 0) | (settings_.stop_on_divergence ? 2 : 0) |
-                             (settings_.reference.empty() ? 0 : 4);
+                             (settings_.reference.empty() ? 0 : 4) |
+                             static_cast<std::int64_t>(settings_.shared_files) << 3 |
+                             (shares() && staged() ? 1 << 5 : 0);
     std::array<std::int64_t, 2> all{own, ~own};
     TWR_CHECK(comm_.minimum(all));
     if (all[0] == own && all[1] == ~own) return success();
-    return Error{ErrorCode::mismatch,
-                 path_ +
-                     ": keep_steps, keep_data_steps, reference and stop_on_divergence must be set "
-                     "on all ranks, or on none"};
+    return Error{
+        ErrorCode::mismatch,
+        path_ +
+            ": keep_steps, keep_data_steps, reference and stop_on_divergence must be set "
+            "on all ranks, or on none; shared_files must be the same on all, and with it background"};
 }
 
 Result<History> Session::Impl::open_history() const try {
@@ -352,15 +392,17 @@ Result<> Session::Impl::begin() try {
     StreamOptions cores;
     cores.threads = settings_.threads;
     team_ = std::make_unique<Team>(worker_count(cores));
-    const bool staged = settings_.background && settings_.memory_bytes != 0;
-    // An eighth for digests, which are on the heap.
-    const std::uint64_t heap = settings_.memory_bytes / 8;
-    if (staged) {
+    // An eighth for digests, which are on the heap; and so is, where files are shared, all data until its turn has come.
+    const std::uint64_t heap =
+        shares() ? settings_.memory_bytes -
+                       std::max<std::uint64_t>(settings_.memory_bytes / 4, StagingRing::kSmallest)
+                 : settings_.memory_bytes / 8;
+    if (staged()) {
         TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap));
         piece_bytes_ = std::clamp<std::uint64_t>(ring_->largest_block() / 8, 1 << 20, kPieceBytes);
     }
     pipeline_ = std::make_unique<Pipeline>(
-        *tiers_, ring_.get(), staged ? heap : UINT64_MAX / 2, staged ? settings_.flush_threads : 0,
+        *tiers_, ring_.get(), staged() ? heap : UINT64_MAX / 2, staged() ? settings_.flush_threads : 0,
         [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.told); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
@@ -372,7 +414,9 @@ Result<> Session::Impl::begin() try {
         TWR_TRY(recorder_, StepRecorder::create(system_, recorder, {folder_, tiers_->local_folder(), rank}));
         pipeline_->record_with(*recorder_);
     }
-    if (staged && settings_.device_bytes != 0) stage_ = std::make_unique<DeviceStage>(settings_.device_bytes);
+    if (shares()) pipeline_->share_with(comm_, system_, shared_file_);
+    if (staged() && settings_.device_bytes != 0)
+        stage_ = std::make_unique<DeviceStage>(settings_.device_bytes);
     return success();
 } catch (const std::bad_alloc&) {  // the other ranks wait for our word
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
@@ -445,7 +489,7 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
     const bool known = layout_ != nullptr && planned_.size() == fields.size() &&
                        std::equal(fields.begin(), fields.end(), planned_.begin(), same_layout);
     if (!known) {
-        TWR_TRY(layout_, StepLayout::make(fields, settings_.history, piece_bytes_));
+        TWR_TRY(layout_, StepLayout::make(fields, settings_.history, piece_bytes_, shares()));
         planned_ = fields;
     }
     return success();
@@ -836,12 +880,14 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     std::uint32_t attempt = 0;
     if (auto agreed = agree_on_step(plan(number, fields), number, attempt); !agreed)
         return where(std::move(agreed).error());
+    const std::uint64_t ordinal = agreed_steps_++;  // whatever happens from here on
     auto step = std::make_shared<PendingStep>();
+    step->ordinal = ordinal;
     step->step = number;
     step->folder = step_folder(number, attempt);
     step->layout = layout_;
-    // What is recorded is gathered on the heap, unless it stays on a device.
-    step->heap_bytes = layout_->digest_bytes;
+    // What is recorded is gathered on the heap, unless it stays on a device; what is shared is.
+    step->heap_bytes = layout_->digest_bytes + (layout_->shared ? layout_->file_bytes : 0);
     for (std::size_t i = 0; layout_->recorded && i < layout_->fields.size(); ++i) {
         if (stage_ == nullptr || !layout_->on_device[i]) step->heap_bytes += layout_->fields[i].data_bytes();
     }

@@ -42,6 +42,8 @@ struct SessionSettings {
     std::string local;
     std::uint64_t local_bytes = 0;      // that this rank may keep there; 0: no limit
     Flusher flusher = Flusher::thread;  // from local to the history's folder
+    // Data of these ranks goes to the history's folder in one file a step; their metadata stays apart. Then history.shared is set.
+    SharedFiles shared_files = SharedFiles::off;
     std::uint64_t memory_bytes =
         1ULL << 30;                   // host memory that steps under way may hold; 0: none, capture() writes
     std::uint64_t device_bytes = 0;   // the same of each device; 0: none, capture() brings arrays to the host
@@ -94,7 +96,8 @@ class Session {
     // first brings steps to the shared tier that an earlier process left on the local one.
     static Result<std::unique_ptr<Session>> open(FileSystem& system, Comm& comm, const std::string& path,
                                                  SessionSettings settings);
-    // Brings what was captured to storage, as close() does, but waits for no other rank, and keeps its errors to itself.
+    // Brings what was captured to storage, as close() does, but waits for no other rank (unless files are shared: then for their
+    // parts of what was captured), and keeps its errors to itself.
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;

@@ -183,6 +183,13 @@ constexpr std::array kSettings{
     Setting{"memory", "a size of at least 16 MiB, or 0",
             [](S& s, V v) { return assign(s.memory_bytes, bytes(v)); }},
     Setting{"device_memory", "a size", [](S& s, V v) { return assign(s.device_bytes, bytes(v)); }},
+    Setting{"shared_files", "off, one, node or rank",
+            [](S& s, V v) {
+                return assign(s.shared_files, one_of<SharedFiles, 4>(v, {{{"off", SharedFiles::off},
+                                                                          {"rank", SharedFiles::off},
+                                                                          {"one", SharedFiles::one},
+                                                                          {"node", SharedFiles::node}}}));
+            }},
     Setting{"keep_steps", "a number; 0: all",
             [](S& s, V v) { return assign(s.keep.steps, number<std::uint64_t>(v)); }},
     Setting{"keep_data_steps", "a number; 0: all",

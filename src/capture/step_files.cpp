@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer, std::int64_t step,
                                                      std::string folder,
-                                                     std::shared_ptr<const StepLayout> layout) try {
+                                                     std::shared_ptr<const StepLayout> layout,
+                                                     const std::string& shared_file) try {
     FileSystem& system = writer.system();
     std::unique_ptr<StepFiles> files(new StepFiles(system));
     files->folder_ = (fs::path(writer.path()) / folder).string();
@@ -29,6 +30,12 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     if (files->layout_->recorded) {
         files->bytes_ = files->image_.reserve(files->layout_->file_bytes);
         directory.data_files.push_back({rank_name(writer.rank()) + ".data", {files->layout_->file_bytes, 0}});
+    } else if (files->layout_->shared) {
+        files->bytes_ = files->image_.reserve(files->layout_->file_bytes);
+        entry.files.data = shared_file;
+        entry.files.data_bytes = files->layout_->file_bytes;
+        entry.files.shared = true;
+        directory.data_files.push_back({shared_file, {}});
     } else if (files->layout_->keep_data) {
         entry.files.data = rank_name(writer.rank()) + ".data";
         entry.files.data_bytes = files->layout_->file_bytes;
@@ -66,10 +73,42 @@ Result<RankStep> StepFiles::finish(std::vector<FieldDigests>& digests) try {
         TWR_CHECK(data_->close());
         TWR_TRY(metadata_->directory().data_files[0].stamp, stamp_of(data + ".tmp"));
     }
-    for (std::size_t i = 0; i < digests.size(); ++i)
-        TWR_CHECK(digests[i].write(*metadata_, i));
+    TWR_CHECK(write_digests(digests));
     TWR_CHECK(metadata_->finish());
     if (data_ != nullptr) TWR_CHECK(system_.rename(data + ".tmp", data));
+    return finish_metadata();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the digests of a step"};
+}
+
+Result<> StepFiles::write_digests(std::vector<FieldDigests>& digests) {
+    for (std::size_t i = 0; i < digests.size(); ++i)
+        TWR_CHECK(digests[i].write(*metadata_, i));
+    return success();
+}
+
+Result<RankStep> StepFiles::finish_shared(const SharedPlace& place) try {
+    const std::string data = (fs::path(folder_) / step_.files.data).string();
+    Directory& directory = metadata_->directory();
+    TWR_TRY(directory.data_files[0].stamp, stamp_of(data));
+    if (directory.data_files[0].stamp.size != place.file_bytes) {
+        return Error{ErrorCode::io, data + ": has " + std::to_string(directory.data_files[0].stamp.size) +
+                                        " bytes here, and " + std::to_string(place.file_bytes) +
+                                        " were written: do all ranks see the same storage?"};
+    }
+    for (FieldMetadata& field : directory.fields) {
+        for (Extent& extent : field.extents)
+            extent.offset += place.offset;
+    }
+    step_.files.offset = place.offset;
+    step_.files.file_bytes = place.file_bytes;
+    TWR_CHECK(metadata_->finish());
+    return finish_metadata();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the metadata of a step"};
+}
+
+Result<RankStep> StepFiles::finish_metadata() {
     TWR_CHECK(system_.sync_folder(folder_));
     TWR_TRY(auto written, InputFile::open((fs::path(folder_) / step_.files.metadata).string()));
     std::vector<std::byte> header(kHeaderBytes);
@@ -77,8 +116,6 @@ Result<RankStep> StepFiles::finish(std::vector<FieldDigests>& digests) try {
     step_.files.metadata_bytes = written->size();
     step_.files.header_checksum = xxh3(header);
     return step_;
-} catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory for the digests of a step"};
 }
 
 }  // namespace twinrun

@@ -1,10 +1,17 @@
-// twr_comm over MPI. Everything here stands on the public interface alone.
+// twr_comm and twr_shared_files over MPI. Everything here stands on the public interfaces alone.
+#include <twinrun/aggregate.h>
 #include <twinrun/mpi.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <new>
+#include <string>
+#include <thread>
 
 namespace {
 
@@ -58,6 +65,166 @@ void release(void* context) {
     if (mpi_runs()) MPI_Comm_free(&comm);
 }
 
+// ---- files of several ranks ----
+
+// Aggregated, by a communicator of their own, since that may be called while the application's thread uses the other one.
+struct Shared {
+    MPI_Comm run = MPI_COMM_NULL;    // twr_comm's: not ours
+    MPI_Comm comm = MPI_COMM_NULL;   // for agreements before a write
+    MPI_Comm group = MPI_COMM_NULL;  // of the ranks of this rank's file: the aggregate's
+    twr_aggregate* aggregate = nullptr;
+    int rank = 0;
+    bool declared = false;
+    bool broken = false;      // a rank did not come in time: nothing collective is possible any more
+    std::uint64_t bytes = 0;  // that are declared
+    std::uint64_t offset = 0;
+    std::uint64_t file_bytes = 0;
+    std::string path;
+};
+
+constexpr std::chrono::seconds kPatience{600};  // as the aggregate's own
+constexpr const char* kGroup = "group.data";
+
+int failed(int status, const std::string& what) {
+    return twr_fail(status, ("shared_files: " + what).c_str());
+}
+
+int mpi_failed(Shared& shared, const char* function) {
+    shared.broken = true;  // what the other ranks do now nobody knows
+    return failed(TWR_ERROR_IO, std::string(function) + " failed");
+}
+
+// Until it is done, without keeping a core busy: ranks may come late.
+int finish(Shared& shared, MPI_Request request, const char* function) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::chrono::microseconds pause{10};
+    for (;;) {
+        int done = 0;
+        if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return mpi_failed(shared, function);
+        if (done != 0) return TWR_OK;
+        if (std::chrono::steady_clock::now() - begin > kPatience) {
+            shared.broken = true;
+            return failed(TWR_ERROR_IO, "not all ranks came to write a step within " +
+                                            std::to_string(kPatience.count()) +
+                                            " seconds: one has ended, or had no memory to take the step");
+        }
+        std::this_thread::sleep_for(pause);
+        pause = std::min(pause * 2, std::chrono::microseconds{1000});
+    }
+}
+
+int minimum_of(Shared& shared, std::int64_t* values, int count) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MIN, shared.comm, &request) !=
+        MPI_SUCCESS)
+        return mpi_failed(shared, "MPI_Iallreduce");
+    return finish(shared, request, "MPI_Iallreduce");
+}
+
+int prepare_shared(void* context, const char* files, int background, char* name, std::size_t name_bytes) {
+    auto* const shared = static_cast<Shared*>(context);
+    if (!mpi_runs()) return failed(TWR_ERROR_INVALID_ARGUMENT, "MPI is finalised already");
+    int provided = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&provided);
+    const bool threads = background == 0 || provided >= MPI_THREAD_MULTIPLE;
+    std::int64_t well = threads ? 1 : 0;
+    if (MPI_Allreduce(MPI_IN_PLACE, &well, 1, MPI_INT64_T, MPI_MIN, shared->run) != MPI_SUCCESS)
+        return mpi_failed(*shared, "MPI_Allreduce");
+    if (!threads) {
+        return failed(TWR_ERROR_UNSUPPORTED,
+                      "steps are written in the background, by a thread of twinrun's that calls MPI: ask "
+                      "MPI_Init_thread for MPI_THREAD_MULTIPLE, or set background to false");
+    }
+    if (well == 0) return failed(TWR_ERROR_OTHER_RANK, "another rank cannot: its own message says why");
+    if (MPI_Comm_dup(shared->run, &shared->comm) != MPI_SUCCESS) return mpi_failed(*shared, "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(shared->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(shared->comm, &shared->rank);
+    twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+    options.files = files;
+    options.sync = 1;
+    options.time_limit = static_cast<double>(kPatience.count());
+    if (const int status = twr_aggregate_create(&shared->aggregate, shared->comm, &options))
+        return failed(status, twr_aggregate_error_message());
+    int file = 0;
+    int count = 1;
+    twr_aggregate_file(shared->aggregate, &file, &count, nullptr, nullptr, &shared->group);
+    std::snprintf(name, name_bytes, count == 1 ? "%s" : "%s.%05d", kGroup, file);
+    return TWR_OK;
+}
+
+// The declaration for these sizes, of every rank once any rank's has changed.
+int declare(Shared& shared, std::uint64_t bytes) {
+    shared.declared = false;
+    std::uint64_t before = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Iexscan(&bytes, &before, 1, MPI_UINT64_T, MPI_SUM, shared.group, &request) != MPI_SUCCESS)
+        return mpi_failed(shared, "MPI_Iexscan");
+    if (const int status = finish(shared, request, "MPI_Iexscan")) return status;
+    int group_rank = 0;
+    MPI_Comm_rank(shared.group, &group_rank);
+    shared.offset = group_rank == 0 ? 0 : before;
+    if (MPI_Iallreduce(&bytes, &shared.file_bytes, 1, MPI_UINT64_T, MPI_SUM, shared.group, &request) !=
+        MPI_SUCCESS)
+        return mpi_failed(shared, "MPI_Iallreduce");
+    if (const int status = finish(shared, request, "MPI_Iallreduce")) return status;
+    const twr_aggregate_variable all = {1, bytes, shared.offset, 0, 0};
+    if (const int status = twr_aggregate_declare(shared.aggregate, &all, 1))
+        return failed(status, twr_aggregate_error_message());
+    shared.bytes = bytes;
+    shared.declared = true;
+    return TWR_OK;
+}
+
+int write_shared(void* context, twr_shared_part* part) {
+    auto& shared = *static_cast<Shared*>(context);
+    if (!mpi_runs()) return failed(TWR_ERROR_IO, "MPI is finalised: close the run before MPI_Finalize");
+    if (shared.broken) return failed(TWR_ERROR_IO, "ranks lost each other at an earlier step");
+    bool well = part->well != 0;
+    if (well) {
+        try {
+            shared.path = std::string(part->folder) + "/" + kGroup;
+        } catch (const std::bad_alloc&) {
+            well = false;
+        }
+    }
+    constexpr std::int64_t kAll = INT64_MAX;
+    const auto ordinal = static_cast<std::int64_t>(part->ordinal);
+    // Ranks that could not take a step come with a later one: those that have it lose it, and come again.
+    std::array<std::int64_t, 4> values{};
+    do {
+        const bool changed = !shared.declared || shared.bytes != part->byte_count;
+        values = {ordinal, -ordinal, well ? kAll : shared.rank, changed ? 0 : 1};
+        if (const int status = minimum_of(shared, values.data(), 4)) return status;
+    } while (values[0] < ordinal);
+    if (-values[1] != ordinal)
+        return failed(TWR_ERROR_OTHER_RANK, "another rank had no memory to take this step");
+    if (values[2] != kAll) {
+        return failed(TWR_ERROR_OTHER_RANK,
+                      "rank " + std::to_string(values[2]) +
+                          " could not bring its part of the step: its own message says why");
+    }
+    if (values[3] == 0) {
+        if (const int status = declare(shared, part->byte_count)) return status;
+    }
+    const void* const data[] = {part->bytes};
+    if (const int status = twr_aggregate_write(shared.aggregate, shared.path.c_str(), data))
+        return failed(status, twr_aggregate_error_message());
+    part->offset = shared.offset;
+    part->file_bytes = shared.file_bytes;
+    return TWR_OK;
+}
+
+void release_shared(void* context) {
+    auto* const shared = static_cast<Shared*>(context);
+    if (!shared->broken) {  // else freeing what is MPI's would wait for ranks that do not come
+        twr_aggregate_free(shared->aggregate);
+        if (mpi_runs() && shared->comm != MPI_COMM_NULL) MPI_Comm_free(&shared->comm);
+    }
+    delete shared;
+}
+
+// ---- open ----
+
 int refuse(twr_run** run, const char* message) {
     if (run != nullptr) *run = nullptr;
     return twr_fail(TWR_ERROR_INVALID_ARGUMENT, message);
@@ -105,7 +272,25 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
     table.minimum = minimum;
     table.broadcast = broadcast;
     table.release = release;
-    return twr_open_comm(run, path, settings, &table);
+    // What a rank alone could fail to get, the others hear of before they go on.
+    auto* const shared = new (std::nothrow) Shared;
+    std::int64_t well = shared != nullptr ? 1 : 0;
+    if (MPI_Allreduce(MPI_IN_PLACE, &well, 1, MPI_INT64_T, MPI_MIN, mine) != MPI_SUCCESS || well == 0) {
+        const bool own = shared == nullptr;
+        delete shared;
+        MPI_Comm_free(&mine);
+        if (run != nullptr) *run = nullptr;
+        return twr_fail(own ? TWR_ERROR_OUT_OF_MEMORY : TWR_ERROR_OTHER_RANK,
+                        own ? "twr_open_mpi: out of memory" : "twr_open_mpi: another rank failed");
+    }
+    shared->run = mine;
+    twr_shared_files files = {};
+    files.size = sizeof files;
+    files.context = shared;
+    files.release = release_shared;
+    files.prepare = prepare_shared;
+    files.write = write_shared;
+    return twr_open_comm_shared(run, path, settings, &table, &files);
 }
 
 int twr_open_mpi_f(twr_run** run, const char* path, const twr_settings* settings, MPI_Fint comm) {

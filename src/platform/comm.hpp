@@ -5,13 +5,42 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/result.hpp"
 
 namespace twinrun {
 
-// All functions are collective: every rank calls them, in the same order. Not thread-safe. After an error the others may
-// wait for ever: what to do then is the transport's business (MPI ends the job unless told otherwise).
+class FileSystem;
+
+// Which ranks write their data of a step into one file.
+enum class SharedFiles : std::uint8_t {
+    off,   // none: each has its own
+    one,   // all
+    node,  // those of one node
+};
+
+// The beginning of the names of such files, and of all that is made on the way to them.
+inline constexpr const char* kSharedPrefix = "group.";
+
+// This rank's part of a step's shared file.
+struct SharedPart {
+    std::uint64_t ordinal =
+        0;  // of the step, among all that were to be written: the same on all ranks, ascending
+    const char* folder = "";           // the step's, as a path
+    std::span<const std::byte> bytes;  // a multiple of 4096 of them
+    bool well = true;                  // false: this rank has nothing to write, and no rank shall
+};
+
+// Where it went.
+struct SharedPlace {
+    std::uint64_t offset = 0;
+    std::uint64_t file_bytes = 0;
+};
+
+// All functions are collective: every rank calls them, in the same order. Not thread-safe, but that write_shared may be called
+// while another thread calls one of the others. After an error the others may wait for ever: what to do then is the
+// transport's business (MPI ends the job unless told otherwise).
 class Comm {
    public:
     virtual ~Comm() = default;
@@ -21,6 +50,14 @@ class Comm {
     virtual Result<> minimum(std::span<std::int64_t> values) = 0;
     // Rank 0's bytes, everywhere.
     virtual Result<> broadcast(std::span<std::byte> bytes) = 0;
+
+    // Before the first write_shared. background: that will come from another thread than all else. The name of this rank's file in
+    // each step's folder; it begins with kSharedPrefix. The same for all of a run. Errors: of this rank; the caller agrees.
+    virtual Result<std::string> prepare_shared(SharedFiles files, bool background);
+    // The bytes of all ranks into their files, which are whole and on storage under their names when this returns, or are not there.
+    // Every rank calls it once a step, well or not. Errors: the same step fails on every rank. Ranks whose ordinals differ: those of
+    // the lowest fail, and the others go on to wait for them.
+    virtual Result<SharedPlace> write_shared(FileSystem& system, const SharedPart& part);
 };
 
 // One process.
@@ -30,6 +67,12 @@ class SelfComm final : public Comm {
     [[nodiscard]] int size() const override { return 1; }
     Result<> minimum(std::span<std::int64_t>) override { return success(); }
     Result<> broadcast(std::span<std::byte>) override { return success(); }
+    Result<std::string> prepare_shared(SharedFiles files, bool background) override;
+    Result<SharedPlace> write_shared(FileSystem& system, const SharedPart& part) override;
 };
+
+// A file of several parts, one behind the other: written under a temporary name, synced, renamed, and its folder synced.
+Result<> write_parts(FileSystem& system, const std::string& folder, const std::string& name,
+                     std::span<const std::span<const std::byte>> parts);
 
 }  // namespace twinrun

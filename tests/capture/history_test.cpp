@@ -236,7 +236,7 @@ TEST(PlanCaptured, ShapesAreStoredSlowestDimensionFirst) {
     EXPECT_EQ(column_major->order, ArrayOrder::column_major);
 }
 
-TEST(HistoryLine, NamesThatLeadOutAreRefused) {
+TEST(HistoryLine, NamesAndPartsThatLeadOutAreRefused) {
     const fs::path run = fs::temp_directory_path() / ("twinrun_names_" + std::to_string(getpid()));
     fs::create_directories(run);
     const std::string header = seal_line(
@@ -246,6 +246,30 @@ TEST(HistoryLine, NamesThatLeadOutAreRefused) {
             seal_line(R"({"folder":")" + std::string(folder) + R"(","ranks":[],"step":1})");
         std::ofstream(run / "manifest.jsonl", std::ios::trunc) << header << "\n" << step << "\n";
         EXPECT_FALSE(History::open(run.string())) << folder;
+    }
+    // A part of a file of several ranks that is not in it, or has no file, or is a difference.
+    const auto shared = [&](const std::string& keys) {
+        const std::string step = seal_line(
+            R"({"folder":"step-0000000001","ranks":[{)" + keys +
+            R"("header_xxh3":"0000000000000000","metadata":"m","metadata_bytes":1,"rank":0}],"step":1})");
+        std::ofstream(run / "manifest.jsonl", std::ios::trunc) << header << "\n" << step << "\n";
+        return History::open(run.string());
+    };
+    const auto good = shared(R"("data":"group.data","data_bytes":4096,"file_bytes":12288,"offset":8192,)");
+    ASSERT_TRUE(good) << good.error().message;
+    const RankFiles& part = good->steps.at(0).ranks.at(0);
+    EXPECT_TRUE(part.shared);
+    EXPECT_EQ(part.offset, 8192U);
+    EXPECT_EQ(part.file_bytes, 12288U);
+    for (const char* keys :
+         {R"("data":"group.data","data_bytes":4096,"file_bytes":12287,"offset":8192,)",
+          R"("data":"group.data","data_bytes":18446744073709551615,"file_bytes":12288,"offset":8192,)",
+          R"("data":"group.data","data_bytes":0,"file_bytes":8191,"offset":8192,)",
+          R"("data":"group.data","data_bytes":4096,"offset":8192,)",
+          R"("data":"group.data","data_bytes":4096,"file_bytes":12288,"offset":-1,)",
+          R"("data":"","data_bytes":4096,"file_bytes":12288,"offset":8192,)",
+          R"("data":"a","data_bytes":1,"difference":0,"full_bytes":1,"file_bytes":12288,"offset":8192,)"}) {
+        EXPECT_FALSE(shared(keys)) << keys;
     }
     const std::string newer = seal_line(R"({"twinrun_history":99})");
     std::ofstream(run / "manifest.jsonl", std::ios::trunc) << newer << "\n";

@@ -149,7 +149,7 @@ class SessionMishaps : public ::testing::Test {
 
 // Any single allocation fails, in whatever thread: each step is there, or told to be lost, and only once.
 TEST_F(SessionMishaps, AnyAllocationFails) {
-    for (const int kind : {0, 1, 2, 3}) {
+    for (const int kind : {0, 1, 2, 3, 4, 5}) {
         int misses = 0;
         for (std::int64_t at = kind; misses < 3; at += at < 60 ? 1 : 23) {
             SCOPED_TRACE("kind " + std::to_string(kind) + ", allocation " + std::to_string(at));
@@ -157,7 +157,8 @@ TEST_F(SessionMishaps, AnyAllocationFails) {
             fs::create_directories(folder_);
             SessionSettings s = settings();
             if (kind == 1) s.local = local_;
-            s.background = kind != 2;
+            s.background = kind != 2 && kind != 5;
+            if (kind >= 4) s.shared_files = SharedFiles::one;
             s.history.keep_data = kind != 3;
             s.keep.data_steps = kind == 1 ? 1 : 0;
             std::vector<double> values(kind == 0 ? 700'000 : 3000);

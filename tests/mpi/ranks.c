@@ -7,7 +7,8 @@
  * that any later process can tell whether a restored one is right. A check that fails ends the job with status 3.
  *
  * die POINT COUNT RANK: this rank kills itself in the COUNT-th call of POINT (fsync, rename, pwrite, allreduce) that is
- * made while it captures; the functions of that name are taken from the C library and from MPI by those below. */
+ * made while it captures; the functions of that name are taken from the C library and from MPI by those below.
+ * shared_fault POINT COUNT RANK: that call fails instead, once. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -55,10 +56,15 @@ _Noreturn static void stop(int line, const char* format, ...) {
 
 static const char* die_at = "";
 static atomic_int calls_left = -1; /* negative: not armed */
+static int only_fails = 0;         /* instead of dying */
 
-static void reached(const char* point) {
-    if (strcmp(point, die_at) == 0 && atomic_load(&calls_left) >= 0 && atomic_fetch_sub(&calls_left, 1) == 0)
-        raise(SIGKILL);
+/* Whether the call is to fail. */
+static int reached(const char* point) {
+    if (strcmp(point, die_at) != 0 || atomic_load(&calls_left) < 0 || atomic_fetch_sub(&calls_left, 1) != 0)
+        return 0;
+    if (!only_fails) raise(SIGKILL);
+    errno = EIO;
+    return 1;
 }
 
 static int (*next_fsync)(int);
@@ -74,19 +80,19 @@ __attribute__((constructor)) static void find_next(void) {
 }
 
 int fsync(int descriptor) {
-    reached("fsync");
+    if (reached("fsync")) return -1;
     return next_fsync(descriptor);
 }
 
 int rename(const char* from, const char* to) {
-    reached("rename");
+    if (reached("rename")) return -1;
     return next_rename(from, to);
 }
 
 ssize_t pwrite64(int descriptor, const void* bytes, size_t count, off_t offset) {
-    if (strcmp(die_at, "pwrite") == 0 && atomic_load(&calls_left) == 0 && count > 1)
+    if (!only_fails && strcmp(die_at, "pwrite") == 0 && atomic_load(&calls_left) == 0 && count > 1)
         next_pwrite(descriptor, bytes, count / 2, offset); /* a part of it is written */
-    reached("pwrite");
+    if (reached("pwrite")) return -1;
     return next_pwrite(descriptor, bytes, count, offset);
 }
 ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t offset) {
@@ -331,6 +337,135 @@ static void storage(const char* path) {
     CHECK(twr_error_message()[0] != '\0');
 }
 
+/* ---- files of several ranks ---- */
+
+/* Arrays whose size differs from rank to rank and from step to step; now and then a rank has nothing, or no rank has. */
+static uint64_t rows_at(int64_t step) {
+    if (step % 7 == 4) return 0;
+    if ((step + rank) % 5 == 3) return 0;
+    return (uint64_t)((step * 7 + rank * 5) % 11) * (step % 3 == 1 ? 1 : 200);
+}
+
+static double varied(int64_t step, uint64_t i) {
+    return (double)((step * 8191 + rank * 131 + (int64_t)i * 7919) % 1000003) / 1024.0;
+}
+
+/* The array "v" as it was at this step, or space for it. */
+static double* vary(twr_run* run, int64_t step, double* old, int filled) {
+    const uint64_t items = rows_at(step) * 13;
+    double* v = realloc(old, (items + 1) * sizeof *v);
+    CHECK(v != NULL);
+    for (uint64_t i = 0; i < items; ++i)
+        v[i] = filled ? varied(step, i) : -1.0;
+    const uint64_t shape[] = {items};
+    OK(twr_protect(run, "v", v, TWR_F64, 1, shape));
+    return v;
+}
+
+static void check_varied(twr_run* run, int64_t from, int64_t to) {
+    double* v = NULL;
+    for (int64_t step = from; step <= to; ++step) {
+        v = vary(run, step, v, 0);
+        OK(twr_restore(run, step));
+        for (uint64_t i = 0; i < rows_at(step) * 13; ++i)
+            CHECK(v[i] == varied(step, i));
+    }
+    free(v);
+}
+
+static void shared(const char* path, int64_t from, int64_t to, const char* const* settings) {
+    twr_run* run = opened(path, settings);
+    double* v = NULL;
+    for (int64_t step = from; step <= to; ++step) {
+        v = vary(run, step, v, 1);
+        OK(twr_capture(run, step));
+        memset(v, 0, rows_at(step) * 13 * sizeof *v);
+    }
+    OK(twr_wait(run));
+    int64_t oldest = from; /* of a run that keeps the newest alone */
+    for (const char* const* s = settings; s[0] != NULL; s += 2) {
+        if (strcmp(s[0], "keep_steps") == 0) oldest = to + 1 - atoll(s[1]);
+    }
+    check_varied(run, oldest, to);
+    free(v);
+    OK(twr_close(run));
+}
+
+static void shared_reread(const char* path, int64_t from, int64_t to) {
+    const char* const append[] = {"existing", "append", NULL};
+    twr_run* run = opened(path, append);
+    check_varied(run, from, to);
+    OK(twr_close(run));
+}
+
+/* Storage fails once on one rank: its step is gone for all, and what comes after it is well. */
+static void shared_fault(const char* path, const char* point, int count, int who,
+                         const char* const* settings) {
+    twr_run* run = opened(path, settings);
+    protect(run);
+    capture_steps(run, 1, 2, 1);
+    if (rank == who) {
+        only_fails = 1;
+        die_at = point;
+        atomic_store(&calls_left, count);
+    }
+    fill(3);
+    int status = twr_capture(run, 3);
+    if (status != TWR_OK) CHECK(twr_error_message()[0] != '\0');
+    const int waited = twr_wait(run);
+    if (status == TWR_OK) status = waited;
+    const int spent = atomic_exchange(&calls_left, -1) < 0;
+    if (rank == who) printf("%s %d\n", spent ? "reached" : "spared", count);
+    if (rank == who && !spent) OK(status);
+    capture_steps(run, 4, 5, 1);
+    for (int64_t step = 4; step <= 5; ++step) {
+        fill(12345);
+        OK(twr_restore(run, step));
+        check(step);
+    }
+    OK(twr_close(run));
+}
+
+/* A thread of twinrun's may not call MPI here. */
+static void shared_funneled(const char* path) {
+    const char* const background[] = {"shared_files", "one", NULL};
+    const char* const waiting[] = {"shared_files", "one", "background", "false", NULL};
+    twr_settings* s;
+    twr_run* run = NULL;
+    OK(twr_settings_create(&s));
+    OK(twr_settings_set(s, background[0], background[1]));
+    FAILS(TWR_ERROR_UNSUPPORTED, twr_open_mpi(&run, path, s, MPI_COMM_WORLD));
+    CHECK(run == NULL);
+    CHECK(strstr(twr_error_message(), "MPI_THREAD_MULTIPLE") != NULL);
+    CHECK(strstr(twr_error_message(), "background") != NULL);
+    twr_settings_destroy(s);
+    shared(path, 1, 3, waiting);
+}
+
+/* What does not go together with such files, and settings that are not the same on all ranks. */
+static void shared_refused(const char* path) {
+    static const char* const pairs[][2] = {
+        {"record", "tree"}, {"local", "nowhere"}, {"keep_data_steps", "2"}, {"mode", "digests"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; ++i) {
+        twr_settings* s;
+        twr_run* run = NULL;
+        OK(twr_settings_create(&s));
+        OK(twr_settings_set(s, "shared_files", "one"));
+        OK(twr_settings_set(s, pairs[i][0], pairs[i][1]));
+        FAILS(TWR_ERROR_INVALID_ARGUMENT, twr_open_mpi(&run, path, s, MPI_COMM_WORLD));
+        CHECK(run == NULL && strstr(twr_error_message(), "shared_files") != NULL);
+        twr_settings_destroy(s);
+    }
+    if (ranks == 1) return;
+    twr_settings* s;
+    twr_run* run = NULL;
+    OK(twr_settings_create(&s));
+    OK(twr_settings_set(s, "shared_files", rank == ranks - 1 ? "off" : "one"));
+    FAILS(TWR_ERROR_MISMATCH, twr_open_mpi(&run, path, s, MPI_COMM_WORLD));
+    CHECK(run == NULL && strstr(twr_error_message(), "shared_files") != NULL);
+    twr_settings_destroy(s);
+}
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
     const char* scenario = argv[1];
@@ -342,7 +477,16 @@ int main(int argc, char** argv) {
     CHECK(strstr(twr_error_message(), "MPI_Init") != NULL);
 
     int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    int wanted = MPI_THREAD_FUNNELED;
+    for (int i = 2; i < argc; ++i) {
+        if (strcmp(argv[i], "shared_files") == 0) wanted = MPI_THREAD_MULTIPLE;
+    }
+    MPI_Init_thread(&argc, &argv, wanted, &provided);
+    if (provided < wanted) {
+        printf("threads %d\n", provided);
+        MPI_Finalize();
+        return 0;
+    }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     first = (uint64_t)(ROWS * rank / ranks);
@@ -350,16 +494,27 @@ int main(int argc, char** argv) {
     x = malloc((own * COLUMNS + 1) * sizeof *x);
     CHECK(x != NULL);
 
+    const char* given[16] = {NULL}; /* settings, behind the arguments */
+    const int numbers = strcmp(scenario, "shared") == 0 ? 5 : 6;
+    for (int i = numbers; i < argc && i < numbers + 14; ++i)
+        given[i - numbers] = argv[i];
     twr_run* left = NULL;
     if (strcmp(scenario, "capture") == 0 && argc == 4) {
         capture(path, atoll(argv[3]));
     } else if (strcmp(scenario, "resume") == 0 && argc == 5) {
         resume(path, atoll(argv[3]), atoll(argv[4]));
     } else if (strcmp(scenario, "die") == 0 && argc >= 6) {
-        const char* settings[16] = {NULL};
-        for (int i = 6; i < argc && i < 20; ++i)
-            settings[i - 6] = argv[i];
-        die(path, argv[3], atoi(argv[4]), atoi(argv[5]), settings);
+        die(path, argv[3], atoi(argv[4]), atoi(argv[5]), given);
+    } else if (strcmp(scenario, "shared") == 0 && argc >= 5) {
+        shared(path, atoll(argv[3]), atoll(argv[4]), given);
+    } else if (strcmp(scenario, "shared_reread") == 0 && argc == 5) {
+        shared_reread(path, atoll(argv[3]), atoll(argv[4]));
+    } else if (strcmp(scenario, "shared_fault") == 0 && argc >= 6) {
+        shared_fault(path, argv[3], atoi(argv[4]), atoi(argv[5]), given);
+    } else if (strcmp(scenario, "shared_funneled") == 0) {
+        shared_funneled(path);
+    } else if (strcmp(scenario, "shared_refused") == 0) {
+        shared_refused(path);
     } else if (strcmp(scenario, "disagree") == 0) {
         disagree(path);
     } else if (strcmp(scenario, "invalid") == 0) {

@@ -10,72 +10,22 @@ status 0 if all is as it should be; else what is not, on standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / part) for part in ("spec/reader", "tests/python")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[2] / part)
+    for part in ("spec/reader", "tests/python", "tests/support")
+]
 from commands import command  # noqa: E402
 from twinrun_spec.metadata import parse_file, verify  # noqa: E402
 
-LIMIT = 60  # seconds for a job that takes one: only a hang gets there
-
-# More ranks than cores: who waits must give way. And root may do it, in containers.
-ENVIRONMENT = {
-    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-
-
-class Job:
-    """A job that has ended: its exit status, and what it said."""
-
-    def __init__(self, command: list[str]):
-        self.command = command
-        with subprocess.Popen(
-            command,
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                self.out = process.communicate(timeout=LIMIT)[0]
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                self.out = process.communicate()[0]
-                raise AssertionError(f"no end after {LIMIT} s: {self}") from None
-        self.status = process.returncode
-
-    def __str__(self) -> str:
-        return f"{shlex.join(self.command)}\n{self.out}"
-
-    def numbers(self, word: str) -> list[int]:
-        """Of the lines "<word> <number>"."""
-        return [int(n) for n in re.findall(rf"^{word} (\d+)$", self.out, re.MULTILINE)]
-
-
-def expect(condition: bool, *what: object) -> None:
-    if not condition:
-        raise AssertionError(" ".join(str(w) for w in what))
+from mpi import SKIPPED, Job, Skipped, expect, is_hydra  # noqa: E402
 
 
 def twinrun(*arguments: object, status: int = 0) -> str:
@@ -113,8 +63,12 @@ class RankTests(Tests):
         super().__init__(program, mpiexec, ranks, folder)
         self.history = folder / "history"
 
-    def job(self, *arguments: object, status: int | None = 0) -> Job:
-        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)])
+    def job(
+        self, *arguments: object, status: int | None = 0, environment: dict[str, str] | None = None
+    ) -> Job:
+        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)], environment)
+        if status == 0 and job.numbers("threads"):
+            raise Skipped("this MPI gives no MPI_THREAD_MULTIPLE")
         if status is not None:
             expect(job.status == status, f"status {job.status}:", job)
             expect(status != 0 or "\ndone\n" in "\n" + job.out, "it did not reach its end:", job)
@@ -180,6 +134,81 @@ class RankTests(Tests):
         expect(job.numbers("newest") == [3], job)
         is_sound(self.history, [1, 2, 3, 4, 5])
 
+    def shared(self) -> None:
+        """Ranks' data in few files: as it was, whatever their number; what stays is what is to stay."""
+        steps = list(range(1, 12))
+        two_nodes = {"MPIR_CVAR_NUM_CLIQUES": "2"}  # MPICH's
+        plain = self.folder / "plain"
+        self.job("shared", plain, 1, 11)
+        for name, files, settings, environment in (
+            ("one", "one", (), {}),
+            ("nodes", "node", (), two_nodes),
+            ("waiting", "one", ("background", "false"), {}),
+            ("waiting-nodes", "node", ("background", "false"), two_nodes),
+            ("little-memory", "one", ("memory", "16 MiB", "flush_threads", "1"), two_nodes),
+        ):
+            history = self.folder / name
+            self.job("shared", history, 1, 11, "shared_files", files, *settings, environment=environment)
+            is_sound(history, steps)
+            wanted = min(2, self.ranks) if files == "node" and is_hydra(self.mpiexec) else 1
+            for step in steps:
+                groups = list(history.glob(f"step-{step:010}/group.*"))
+                expect(len(groups) == wanted, history, "has", groups)
+                own = list(history.glob(f"step-{step:010}/rank-*.data"))
+                expect(not own, "ranks have files of their own:", own)
+            twinrun("compare", plain, history)
+            self.job("shared_reread", history, 1, 11)
+            # Goes on, with files of each rank's own, and with shared ones again.
+            self.job("shared", history, 12, 13, "existing", "append")
+            self.job("shared", history, 14, 15, "existing", "append", "shared_files", "one")
+            is_sound(history, list(range(1, 16)))
+            self.job("shared_reread", history, 1, 15)
+        few = self.folder / "few"
+        self.job("shared", few, 1, 11, "shared_files", "one", "keep_steps", 3)
+        is_sound(few, [9, 10, 11])
+        left = sorted(p.name for p in few.glob("step-*"))
+        expect(left == [f"step-{s:010}" for s in (9, 10, 11)], "what stays:", left)
+        done = command("pack", few, self.folder / "packed")
+        expect(done.status != 0 and "shared_files" in done.out + done.err, done.out, done.err)
+        # Each byte of the file is some rank's, and looked at.
+        (file,) = few.glob("step-0000000009/group.data")
+        good = file.read_bytes()
+        for place in (0, len(good) // 2, len(good) - 1):
+            bad = bytearray(good)
+            bad[place] ^= 16
+            file.write_bytes(bad)
+            done = command("verify", few)
+            expect(done.status != 0 and "damaged" in done.out + done.err, place, done.out, done.err)
+
+    def shared_threads(self) -> None:
+        """MPI for one thread alone: an error, or steps written by the caller."""
+        self.job("shared_funneled", self.history)
+        is_sound(self.history, [1, 2, 3])
+        self.job("shared_refused", self.folder / "refused")
+        expect(not (self.folder / "refused").exists(), "a history was made by what was refused")
+
+    def shared_fault(self, point: str, *settings: str) -> None:
+        """Storage fails on one rank, once, at the first, second, ... call of this kind."""
+        for who in sorted({0, self.ranks - 1}):
+            count, taken = 0, 0
+            while True:
+                shutil.rmtree(self.folder)
+                self.folder.mkdir()
+                job = self.job("shared_fault", self.history, point, count, who, "shared_files", *settings)
+                hit = job.numbers("reached") == [count]
+                expect(hit or job.numbers("spared") == [count], job)
+                found = steps_of(self.history)
+                # Of a step whose line is there and may not be synced nothing is promised.
+                expect(found == [1, 2, 3, 4, 5] or (hit and found == [1, 2, 4, 5]), found, job)
+                is_sound(self.history, found)
+                partial = [f for f in self.history.rglob("*") if f.name.endswith((".tmp", ".twr-partial"))]
+                expect(not partial, "left over:", partial)
+                if not hit:
+                    break
+                taken += found != [1, 2, 3, 4, 5]
+                count += 1
+            expect(taken > 0, f"no fault of {point} on rank {who} took a step")
+
     def fortran(self) -> None:
         job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, str(self.history)])
         expect(job.status == 0 and "done" in job.out, job)
@@ -206,7 +235,7 @@ class RankTests(Tests):
                 reached += 1
                 promised = max(job.numbers("committed"), default=0)
                 expect(promised >= 2, job)
-                if not given:  # else steps may still rest on the tier before
+                if "local" not in given:  # else steps may still rest on the tier before
                     found = steps_of(self.history)
                     expect(
                         found == list(range(1, len(found) + 1)) and promised <= len(found) <= 5, found, job
@@ -226,7 +255,7 @@ class RankTests(Tests):
                 )
                 expect(resumed.status == 0, job, resumed)
                 is_sound(self.history, [1, 2, 3, 4, 5, 6, 7])
-                left = [f for f in self.history.rglob("*") if f.name.endswith(".tmp")]
+                left = [f for f in self.history.rglob("*") if f.name.endswith((".tmp", ".twr-partial"))]
                 expect(not left, "left over:", left)
                 if point == "captured":
                     break
@@ -251,6 +280,9 @@ def start(tests: type[Tests]) -> int:
         inner.mkdir()
         try:
             getattr(tests(given.program, given.mpiexec, given.ranks, inner), given.scenario)(*given.arguments)
+        except Skipped as why:
+            print(f"skipped: {why}")
+            return SKIPPED
         except AssertionError as problem:
             print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
             return 1

@@ -238,6 +238,24 @@ def test_retention(tmp_path: Path) -> None:
             run.load(0)
 
 
+def test_shared_files_of_one_process(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    steps = [{"x": rng.normal(size=700 * (n + 1)), "y": np.arange(n)} for n in range(3)]
+    for name, settings in (("own", {}), ("shared", {"shared_files": "one"})):
+        with twinrun.Run(tmp_path / name, settings=settings) as run:
+            for number, arrays_of_step in enumerate(steps):
+                run.capture(number, arrays_of_step)
+    names = sorted(p.name for p in (tmp_path / "shared" / "step-0000000001").iterdir())
+    assert names == ["group.data", "rank-00000.twm"]
+    assert command("verify", tmp_path / "shared").status == 0
+    assert command("compare", tmp_path / "own", tmp_path / "shared").status == 0
+    file = tmp_path / "shared" / "step-0000000001" / "group.data"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # of the padding
+    file.write_bytes(content)
+    assert command("verify", tmp_path / "shared").status != 0
+
+
 def test_a_step_is_captured_again(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "run", replace_steps=True) as run:
         run.capture(1, fields(1))

@@ -95,7 +95,8 @@ void Pipeline::fail(Error error) {
 Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
-        auto opened = open_storage(settings_.backend, path_, mode_, [this] { team_.notify_self(); });
+        auto opened =
+            open_storage(settings_.backend, path_, mode_, settings_.sync, [this] { team_.notify_self(); });
         if (opened) {
             storage_ = std::move(*opened);
         } else {

@@ -133,10 +133,12 @@ Result<> Plan::check_overlaps() {
         return span.begin + span.bytes() / ranks * number + std::min(number, span.bytes() % ranks);
     };
     const auto found = find_overlap(table_, {cut(group_.rank), cut(group_.rank + 1)});
-    std::uint64_t offset = found ? found->offset : UINT64_MAX;
-    TWR_CHECK(reduce(&offset, 1, MPI_UINT64_T, MPI_MIN));
-    if (offset == UINT64_MAX) return success();
-    // Offsets are below 2^63, and ranks below 2^31: 0 is "not me". More than one rank may have found this byte, or another one.
+    // Offsets are below 2^63. Signed, for MPICH 4.0 takes unsigned numbers for signed ones when it looks for the least.
+    std::int64_t least = found ? static_cast<std::int64_t>(found->offset) : INT64_MAX;
+    TWR_CHECK(reduce(&least, 1, MPI_INT64_T, MPI_MIN));
+    if (least == INT64_MAX) return success();
+    const auto offset = static_cast<std::uint64_t>(least);
+    // Ranks are below 2^31: 0 is "not me". More than one rank may have found this byte, or another one.
     std::int64_t ranks[2] = {0, 0};
     if (found && found->offset == offset) {
         ranks[0] = std::int64_t{found->ranks[0]} + 1;

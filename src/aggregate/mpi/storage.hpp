@@ -52,8 +52,9 @@ class Storage {
     virtual Result<> close() = 0;
 };
 
-// The file is there already. on_end: may be called by another thread until the storage is gone.
+// The file is there already. sync_follows: what is written may go on to storage at once. on_end: may be called by another thread until
+// the storage is gone.
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, Mode mode,
-                                              std::function<void()> on_end);
+                                              bool sync_follows, std::function<void()> on_end);
 
 }  // namespace twinrun::aggregation

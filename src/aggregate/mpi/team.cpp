@@ -302,12 +302,12 @@ Result<> Team::combine(const Vote& vote, Outcome& outcome) {
                                              leaders_, &request));
             return finish(request, "the other nodes");
         };
-        constexpr std::uint64_t kNone = UINT64_MAX;
-        const auto own = [&] {
-            return outcome.failed_rank < 0 ? kNone : static_cast<std::uint64_t>(outcome.failed_rank);
-        };
-        std::uint64_t values[3] = {own(), mine_->same, ~mine_->same};
-        TWR_CHECK(reduce(values, 3, MPI_UINT64_T, MPI_MIN));
+        // Signed, for MPICH 4.0 takes unsigned numbers for signed ones when it looks for the least.
+        constexpr std::int64_t kNone = INT64_MAX;
+        const auto own = [&] { return outcome.failed_rank < 0 ? kNone : std::int64_t{outcome.failed_rank}; };
+        const auto same = static_cast<std::int64_t>(mine_->same);
+        std::int64_t values[3] = {own(), same, ~same};
+        TWR_CHECK(reduce(values, 3, MPI_INT64_T, MPI_MIN));
         TWR_CHECK(reduce(outcome.figures.sums.data(), kFigures, MPI_DOUBLE, MPI_SUM));
         TWR_CHECK(reduce(outcome.figures.largest.data(), kFigures, MPI_DOUBLE, MPI_MAX));
         if (values[0] == kNone && values[1] != ~values[2]) {  // the same on each node, not on all
@@ -315,10 +315,10 @@ Result<> Team::combine(const Vote& vote, Outcome& outcome) {
             TWR_CHECK(broadcast(&first, sizeof first, 0));
             if (first != mine_->same) fail(rank_, ErrorCode::invalid_argument, differ);
             values[0] = own();
-            TWR_CHECK(reduce(values, 1, MPI_UINT64_T, MPI_MIN));
+            TWR_CHECK(reduce(values, 1, MPI_INT64_T, MPI_MIN));
         }
         if (values[0] != kNone) {
-            const std::uint32_t from = node_of_[values[0]];
+            const std::uint32_t from = node_of_[static_cast<std::size_t>(values[0])];
             const Figures figures = outcome.figures;
             TWR_CHECK(broadcast(&outcome, sizeof outcome, from));
             outcome.figures = figures;

@@ -1,0 +1,125 @@
+"""Jobs of several ranks, for tests of everything that uses MPI: whatever the library, with more ranks than cores, as root in a
+container, on nodes that are faked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+SKIPPED = 77  # exit status of a test that cannot be made here
+
+# More ranks than cores: who waits must give way. And root may do it, in containers. Open MPI's windows through UCX need a
+# network that is not there, and say so in each run.
+ENVIRONMENT = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_osc": "^ucx",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+class Skipped(Exception):
+    """Why a test cannot be made here."""
+
+
+def expect(condition: bool, *what: object) -> None:
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in what))
+
+
+class Job:
+    """A job that has ended: its exit status, and what it said. One that has not, after `limit` seconds, fails the test
+    (TWINRUN_TEST_PATIENCE: so many times as long, for libraries that are known to be slow)."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None, limit: float = 60):
+        self.command = command
+        limit *= float(os.environ.get("TWINRUN_TEST_PATIENCE", "1"))
+        with subprocess.Popen(
+            command,
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                self.out = process.communicate(timeout=limit)[0]
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                self.out = process.communicate()[0]
+                raise AssertionError(f"no end after {limit:g} s: {self}") from None
+        self.status = process.returncode
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)}\n{self.out}"
+
+    def numbers(self, word: str) -> list[int]:
+        """Of the lines "<word> <number>"."""
+        return [int(n) for n in re.findall(rf"^{word} (\d+)$", self.out, re.MULTILINE)]
+
+
+def version(mpiexec: list[str]) -> str:
+    """What mpiexec says of itself: with "HYDRA" it is MPICH's, with "Open MPI" or "prte" that of Open MPI 4 or 5."""
+    done = subprocess.run([mpiexec[0], "--version"], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def is_hydra(mpiexec: list[str]) -> bool:
+    return "HYDRA" in version(mpiexec)
+
+
+class FakedHosts:
+    """Hosts on this one: each has a name of its own (a UTS namespace), and so MPI has ranks there share no memory with those
+    elsewhere. Needs the right to make namespaces: Skipped says why there are none.
+
+    launch(ranks): the words before a program's, for ranks spread evenly. MPICH's mpiexec (Hydra) and that of Open MPI 4."""
+
+    def __init__(self, mpiexec: list[str], names: list[str], folder: Path):
+        self.mpiexec, self.names = mpiexec, names
+        allowed = subprocess.run(
+            ["unshare", "--uts", "sh", "-c", "hostname twinrun-faked"], capture_output=True, text=True
+        )
+        if allowed.returncode != 0:
+            raise Skipped(f"hosts cannot be faked: {allowed.stderr.strip() or allowed.stdout.strip()}")
+        said = version(mpiexec)
+        self.hydra = "HYDRA" in said
+        if not self.hydra and not re.search(r"\((Open MPI|OpenRTE)\) 4\.", said):
+            raise Skipped("hosts are faked with MPICH and Open MPI 4 only")
+        # In ssh's place: `launcher [-x] HOST COMMAND...`; the command is a shell's.
+        self._launcher = folder / "launcher"
+        self._launcher.write_text(
+            "#!/bin/sh\n"
+            'while [ "${1#-}" != "$1" ]; do shift; done\n'
+            "host=$1\n"
+            "shift\n"
+            'exec unshare --uts sh -c "hostname $host; $*"\n'
+        )
+        self._launcher.chmod(0o755)
+
+    def launch(self, ranks: int) -> list[str]:
+        each = -(-ranks // len(self.names))
+        if self.hydra:
+            return [
+                *self.mpiexec,
+                *("-launcher", "ssh", "-launcher-exec", str(self._launcher), "-iface", "lo"),
+                *("-hosts", ",".join(f"{name}:{each}" for name in self.names), "-n", str(ranks)),
+            ]
+        return [
+            *self.mpiexec,
+            *("--mca", "plm_rsh_agent", str(self._launcher), "--mca", "plm_rsh_no_tree_spawn", "1"),
+            *("--mca", "oob_tcp_if_include", "lo", "--mca", "btl_tcp_if_include", "lo"),
+            *("--host", ",".join(f"{name}:{each}" for name in self.names), "-n", str(ranks)),
+        ]
