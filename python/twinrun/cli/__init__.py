@@ -12,7 +12,7 @@ import click
 
 from .. import __version__
 from ..errors import TwinrunError, one_line
-from . import aggregate, compact, compare, demo, flush, index, log, pack, restore, show, verify
+from . import aggregate, compact, compare, demo, ensemble, flush, index, log, pack, restore, show, verify
 
 __all__ = ["main"]
 
@@ -43,6 +43,7 @@ for command in (
     compact.compact,
     flush.flush,
     aggregate.aggregate,
+    ensemble.ensemble,
     demo.demo,
 ):
     cli.add_command(command)

@@ -1,0 +1,258 @@
+"""twinrun ensemble run|status|plan|report|export|import"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ..ensemble.importing import FORMATS
+from ..errors import MissingFile, TwinrunError
+from .common import console
+
+if TYPE_CHECKING:
+    from ..ensemble.runner import Progress as Told
+
+__all__ = ["ensemble"]
+
+
+@click.group()
+def ensemble() -> None:
+    """Is the time reproducible? Runs a study of identical tasks under varied conditions, and says what makes it vary."""
+
+
+def _span(seconds: float | None) -> str:
+    """A duration as a person says it."""
+    if seconds is None:
+        return "time left unknown"
+    if seconds < 90:
+        return f"about {seconds:.0f} s left"
+    if seconds < 5400:
+        return f"about {seconds / 60:.0f} min left"
+    return f"about {seconds / 3600:.1f} h left"
+
+
+class _Teller:
+    """A bar on a terminal; elsewhere a line for each task."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._out = console(stderr=True)
+        self._bar: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.completed}/{task.total}"),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                console=self._out,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> _Teller:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, progress: Told) -> None:
+        if self._quiet:
+            return
+        left = _span(progress.seconds_left)
+        if self._bar:
+            self._bar.update(self._task, completed=progress.done, total=progress.total, description=left)
+            # What is as it should be need not stay on the screen.
+            if progress.line is None or progress.line["status"] != "ok" or progress.line["contradicted"]:
+                self._bar.console.print(progress.text, soft_wrap=True)
+            return
+        self._out.print(f"{progress.text}; {progress.done} of {progress.total}, {left}", soft_wrap=True)
+
+
+def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
+    """(study file or None, folder) of what was given: a file, or the folder of a study that was begun."""
+    path = Path(study)
+    if path.is_dir():
+        if folder is not None:
+            raise TwinrunError("give --folder with the file of a study", where=study)
+        return None, path
+    if not path.exists():
+        raise MissingFile("there is no such study", where=study)
+    return path, Path(folder) if folder else path.with_suffix("")
+
+
+@ensemble.command()
+@click.argument("study", type=click.Path())
+@click.option("--folder", type=click.Path(), default=None, help="Of the study; default: STUDY without .toml.")
+@click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
+              help="Run tasks that failed up to N times more; default: what the study says.")  # fmt: skip
+@click.option("--amend", is_flag=True, help="Go on with a study that was changed, as to more repetitions.")
+@click.option(
+    "--parquet", type=click.Path(), default=None, metavar="FILE", help="Write all tasks there in the end."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def run(
+    study: str, folder: str | None, retry: int | None, amend: bool, parquet: str | None, quiet: bool
+) -> int:
+    """Run STUDY, a TOML file, or go on where it stopped.
+
+    Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second one ends them.
+    """
+    from ..ensemble import exporting, runner
+
+    file, place = _places(study, folder)
+    with _Teller(quiet) as tell:
+        outcome = runner.run_study(file, place, retries=retry, amend=amend, report=tell)
+    if parquet:
+        exporting.write_parquet(place, parquet)
+    if outcome.ended == "interrupted":
+        raise TwinrunError(
+            f"interrupted: {outcome.done} of {outcome.total} tasks have run",
+            where=place,
+            fix="give the same command again to go on",
+        )
+    why = "; the intervals are as narrow as was asked for" if outcome.ended == "enough" else ""
+    bad = f", {outcome.failed} of them not ok" if outcome.failed else ""
+    console().print(f"{place}: {outcome.done} of {outcome.total} tasks have run{bad}{why}", soft_wrap=True)
+    return 0
+
+
+@ensemble.command()
+@click.argument("folder", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(folder: str, as_json: bool) -> int:
+    """Say how far a study is, also while it runs."""
+    from ..ensemble import runner
+
+    found = runner.status_of(folder)
+    out = console()
+    if as_json:
+        out.print(json.dumps(found), soft_wrap=True)
+        return 0
+    out.print(
+        f"{found['study']}: {found['ended']} of {found['tasks']} tasks have run, "
+        f"{'a runner is at work' if found['runner_at_work'] else 'no runner is at work'}",
+        soft_wrap=True,
+    )
+    for name, number in sorted(found["by_status"].items()):
+        out.print(f"  {name}: {number}")
+    for name, text in (
+        ("interrupted_attempts", "attempts were interrupted"),
+        ("contradicted", "tasks ran otherwise than intended"),
+    ):
+        if found[name]:
+            out.print(f"  {found[name]} {text}")
+    if found["running"]:
+        out.print(f"  running: {', '.join(found['running'])}", soft_wrap=True)
+    if found["ended"] < found["tasks"]:
+        out.print(f"  {_span(found['seconds_left'])}")
+    return 0
+
+
+@ensemble.command()
+@click.argument("study", type=click.Path())
+@click.option(
+    "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Whose tasks are listed."
+)
+def plan(study: str, blocks: int) -> int:
+    """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell apart."""
+    from ..ensemble import design
+    from ..ensemble.study import read_study
+
+    given = read_study(study)
+    cells = design.cells(given)
+    out = console()
+    tasks = design.plan(given)
+    out.print(
+        f"{given.name}: {len(cells)} cells, {given.blocks} blocks{' at most' if given.stopping else ''}, {len(tasks)} tasks, "
+        f"{len(cells) * given.warmup} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
+        soft_wrap=True,
+    )
+    if given.design == "fractional":
+        for line in design.fraction_of(
+            [f.name for f in given.factors], given.generators, given.fraction
+        ).said():
+            out.print(f"  {line}", soft_wrap=True)
+    for task in tasks:
+        if task.block < blocks:
+            what = ", ".join(f"{k} = {v}" for k, v in task.factors.items())
+            node = f", node {task.node}" if task.node else ""
+            out.print(
+                f"  block {task.block + 1}, task {task.task}: {what or 'no factors'}{node}", soft_wrap=True
+            )
+    return 0
+
+
+@ensemble.command()
+@click.argument("folder", type=click.Path())
+@click.option(
+    "--html", type=click.Path(), default=None, metavar="FILE", help="One file with all tables and pictures."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+)
+@click.option(
+    "--matters",
+    type=click.FloatRange(0, 10, min_open=True),
+    default=None,
+    help="A variation that matters (relative).",
+)
+@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=None,
+              help="Of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
+@click.option(
+    "--against", type=click.Path(), default=None, metavar="FOLDER", help="An earlier study to compare with."
+)
+@click.option(
+    "--exit-status",
+    is_flag=True,
+    help="Status 1 where the time is not reproducible, 2 where that is undecided.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
+           against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
+    """Say what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+    from ..ensemble import Options, analyse
+
+    given = {k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None}
+    findings = analyse(folder, Options(**given), against=against)
+    if json_file is not None:
+        findings.to_json(json_file)
+    if html is not None:
+        findings.to_html(html)
+    out = console(stderr=json_file == "-")
+    for line in [findings.headline] if quiet else findings.lines():
+        out.print(line, soft_wrap=True)
+    return {"reproducible": 0, "not reproducible": 1}.get(findings.verdict, 2) if exit_status else 0
+
+
+@ensemble.command()
+@click.argument("folder", type=click.Path())
+@click.argument("parquet", type=click.Path())
+def export(folder: str, parquet: str) -> int:
+    """Write the tasks of the study in FOLDER as PARQUET, a row an attempt."""
+    from ..ensemble import exporting
+
+    number = exporting.write_parquet(folder, parquet)
+    console().print(f"{parquet}: {number} attempts", soft_wrap=True)
+    return 0
+
+
+@ensemble.command("import")
+@click.argument("files", type=click.Path(), nargs=-1, required=True)
+@click.option(
+    "--output", type=click.Path(), required=True, metavar="FOLDER", help="Of the study that is made."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by content.")
+def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
+    """Make a study of what others measured: hyperfine's JSON, Caliper or Thicket profiles, RADICAL's .prof files."""
+    from ..ensemble import importing
+
+    number = importing.import_tasks(files, output, form)
+    console().print(f"{output}: {number} tasks", soft_wrap=True)
+    return 0

@@ -1,0 +1,48 @@
+"""Is the *time* reproducible, and if not, what makes it vary? Studies of identical tasks, and their analyses.
+
+    tasks           a study's folder as a table: a row an attempt
+    model           what a study planned (conditions, blocks) taken out of its times; tests of its terms
+    result          what every analysis returns: a table, a picture, one sentence, and the tests behind it
+    spread          range, quantiles, coefficient of variation; makespan and core-hours lost
+    timing          by block, by time of day, periodic
+    nodes           is there a bad node?
+    factors         main effects and interactions of the conditions, on the time and on its spread
+    load            correlation with what the system did meanwhile
+    tail            is there a slow group?
+    decompose       slow minus fast as compute, MPI, I/O and run-queue delay
+    compare         two studies
+    scaling         variation against problem size
+    changes         change points over a series
+    regimes         makespan with fewer, as many, more resources than tasks, by simulation
+    planning        how many repetitions are needed
+    outcome         did the slow task also compute something else?
+    packages        a clear error where a package is missing
+    findings        all of them on one study, their false alarms held down together
+
+An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of twinrun[ensemble].
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .packages import check
+
+__all__ = ["Analysis", "Findings", "Options", "analyse", "load_tasks"]
+
+_WHERE = {
+    "Analysis": "result",
+    "Findings": "findings",
+    "Options": "result",
+    "analyse": "findings",
+    "load_tasks": "tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Only what is asked for is imported: whoever just runs tasks needs no pandas.
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check()
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)

@@ -1,0 +1,88 @@
+"""What tests of ensembles share: studies of tiny programs, attempts watched alone, limits on time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from twinrun.ensemble import watch
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Ends what takes longer."""
+
+    def over(*_: object) -> None:
+        raise AssertionError(f"did not end within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(folder: Path, command: list[str], **keys: object) -> dict:
+    """The record of one attempt, by watch.py as it runs on nodes."""
+    start_watch(folder, command, **keys).wait(timeout=60)
+    return json.loads((folder / "record.json").read_text())
+
+
+def start_watch(folder: Path, command: list[str], **keys: object) -> subprocess.Popen:
+    """Starts watch.py."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = {
+        "command": command, "environment": {}, "directory": str(folder), "prepare": [], "time_limit": None, "grace": 5.0,
+        "success": [0], "cores": None, "cores_level": None, "spare": None, "own_cores": None, "period": 0.05, "listen": True,
+        "verify": {}, "submit": 0.0, **keys,
+    }  # fmt: skip
+    (folder / "spec.json").write_text(json.dumps(spec))
+    return subprocess.Popen([sys.executable, "-I", "-S", watch.__file__, str(folder)])
+
+
+def write_study(folder: Path, **keys: object) -> Path:
+    """A study file in a folder: keys are TOML, tables as dictionaries."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "study.toml"
+
+    def value(x: object) -> str:
+        if isinstance(x, dict):
+            return "{ " + ", ".join(f"{json.dumps(k)} = {value(v)}" for k, v in x.items()) + " }"
+        if isinstance(x, (list, tuple)):
+            return "[" + ", ".join(map(value, x)) + "]"
+        return json.dumps(x)
+
+    path.write_text("".join(f"{k} = {value(v)}\n" for k, v in keys.items()))
+    return path
+
+
+def lines(folder: Path, name: str = "tasks.jsonl") -> list[dict]:
+    """Lines of a study's folder; strictly whole."""
+    text = (folder / name).read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Runs `work` in a process of its own; its status as waitpid gives it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(pid, 0)[1]

@@ -1,0 +1,373 @@
+"""What is measured of a task, against programs that know what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ensemble_support import PYTHON, attempt, start_watch, within
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinrun.ensemble import watch
+
+CORES = sorted(os.sched_getaffinity(0))
+BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"
+
+
+@pytest.fixture(autouse=True)
+def limited() -> Iterator[None]:
+    with within(60):
+        yield
+
+
+def exact() -> bool:
+    """Whether the kernel tells of threads that end."""
+    try:
+        watch.ExitListener()
+    except OSError:
+        return False
+    return True
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_lists_of_cores(cores: set[int]) -> None:
+    assert watch.numbers_of_list(watch.list_of_numbers(cores)) == sorted(cores)
+
+
+@given(st.lists(st.integers(0, 64), min_size=2, max_size=9, unique=True), st.data())
+def test_levels_of_cores(share: list[int], data: st.DataObject) -> None:
+    spare = data.draw(st.sampled_from([None, *share]))
+    assert watch.cores_of_level("all", share) == sorted(share)
+    but_one = watch.cores_of_level("all-but-one", share, spare)
+    assert set(share) - set(but_one) == {min(share) if spare is None else spare}
+    n = data.draw(st.integers(1, len(share)))
+    assert len(watch.cores_of_level(str(n), share)) == n
+    some = data.draw(st.lists(st.sampled_from(share), min_size=2, unique=True))
+    assert watch.cores_of_level("list:" + watch.list_of_numbers(some), share) == sorted(some)
+    for wrong in (str(len(share) + 1), "0", "list:65"):
+        with pytest.raises(ValueError):
+            watch.cores_of_level(wrong, share)
+
+
+def test_ends(tmp_path: Path) -> None:
+    record = attempt(tmp_path / "ok", ["/bin/sh", "-c", "echo out; echo err >&2"])
+    assert (record["status"], record["exit"], record["signal"]) == ("ok", 0, None)
+    assert (tmp_path / "ok" / "stdout").read_text() == "out\n"
+    assert (tmp_path / "ok" / "stderr").read_text() == "err\n"
+    record = attempt(tmp_path / "failed", ["/bin/sh", "-c", "exit 7"])
+    assert (record["status"], record["exit"]) == ("failed", 7)
+    assert attempt(tmp_path / "good 7", ["/bin/sh", "-c", "exit 7"], success=[0, 7])["status"] == "ok"
+    record = attempt(tmp_path / "killed", ["/bin/sh", "-c", "kill -9 $$"])
+    assert (record["status"], record["exit"], record["signal"]) == ("killed", None, 9)
+    for name, command in (("none", ["no-such-program"]), ("folder", ["/tmp"])):
+        record = attempt(tmp_path / name, command)
+        assert (
+            record["status"] == "failed"
+            and record["exit"] is None
+            and "cannot be started" in record["reason"]
+        )
+    record = attempt(tmp_path / "prepare", ["/bin/true"], prepare=[["/bin/false"]])
+    assert record["status"] == "failed" and "prepare" in record["reason"]
+
+
+def test_time_limit_ends_all_of_it(tmp_path: Path) -> None:
+    """A task that ignores SIGTERM, with a child in a session of its own."""
+    program = f"""
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    open({str(tmp_path / "child")!r}, "w").write(str(os.getpid()))
+while True: signal.pause()
+"""
+    record = attempt(tmp_path / "a", [*PYTHON, program], time_limit=0.5, grace=0.2)
+    assert record["status"] == "timeout" and record["signal"] == signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), 0)
+
+
+def test_what_it_leaves_behind_is_ended_and_counted(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+r, w = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(w, str(os.getpid()).encode())
+        while True: signal.pause()
+    os._exit(0)
+open({str(tmp_path / "daemon")!r}, "wb").write(os.read(r, 64))
+"""
+    record = attempt(tmp_path / "a", [*PYTHON, program])
+    assert record["status"] == "ok" and record["sampling"]["left_behind"] == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "daemon").read_text()), 0)
+
+
+def test_cpu_time_of_all_descendants(tmp_path: Path) -> None:
+    """Of a child, its child, a thread, and an orphan that outlives all of them."""
+    program = (
+        BURN
+        + """
+import os, threading, sys
+if os.fork() == 0:
+    if os.fork() == 0:
+        burn(0.15)
+        os._exit(0)
+    burn(0.1)
+    os.wait()
+    os._exit(0)
+if os.fork() == 0:
+    if os.fork() == 0:
+        burn(0.2)
+        os._exit(0)
+    os._exit(0)
+t = threading.Thread(target=burn, args=(0.1,))
+t.start()
+t.join()
+os.wait()
+os.wait()
+"""
+    )
+    record = attempt(tmp_path / "a", [*PYTHON, program])
+    used = record["user"] + record["system"]
+    assert 0.55 <= used < 0.85, "0.55 s were burnt; starting Python takes some"
+    assert record["sampling"]["own_seconds"] < 0.1 * used
+
+
+def test_io_is_exact(tmp_path: Path) -> None:
+    """The difference of two runs is what one wrote and read more, in a grandchild, to the byte and the call."""
+    program = """
+import os, sys
+n, size = int(sys.argv[1]), 1000
+if os.fork() == 0:
+    if os.fork() == 0:
+        f = os.open("data", os.O_CREAT | os.O_RDWR)
+        for i in range(n): os.write(f, bytes(size))
+        os.lseek(f, 0, 0)
+        for i in range(n): os.read(f, size)
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+    few, many = (attempt(tmp_path / str(n), [*PYTHON, program, str(n)])["io"] for n in (10, 47))
+    difference = {k: many[k] - few[k] for k in few}
+    assert difference["write_chars"] == difference["read_chars"] == 37_000
+    assert difference["write_calls"] == difference["read_calls"] == 37
+    assert few["write_chars"] == 10_000 and few["write_calls"] == 10, "nothing of the watcher's own"
+
+
+def test_io_is_not_that_of_checks(tmp_path: Path) -> None:
+    check = {"kind": "check", "command": ["/bin/sh", "-c", "head -c 50000 /dev/zero; : {pid}"], "after": 0.0}
+    record = attempt(tmp_path / "a", [*PYTHON, BURN + "burn(0.3)"], verify={"f": check})
+    assert record["verified"]["f"] is not None
+    assert record["io"]["write_chars"] == 0
+
+
+def test_memory(tmp_path: Path) -> None:
+    record = attempt(tmp_path / "large", [*PYTHON, "x = bytearray(96 << 20)"])
+    assert 96 << 20 <= record["max_memory_bytes"] < 130 << 20
+    small = attempt(tmp_path / "small", ["/bin/true"])["max_memory_bytes"]
+    assert small < 6 << 20, "not what the watcher held"
+
+
+def test_context_switches_and_faults(tmp_path: Path) -> None:
+    program = """
+import os
+import select
+a, b = os.pipe(), os.pipe()
+if os.fork() == 0:
+    for i in range(500):
+        os.read(a[0], 1); os.write(b[1], b"x")
+    os._exit(0)
+for i in range(500):
+    os.write(a[1], b"x"); os.read(b[0], 1)
+os.wait()
+x = bytearray(4096 * 3000)
+for i in range(0, len(x), 4096): x[i] = 1
+"""
+    record = attempt(tmp_path / "a", [*PYTHON, program])
+    assert record["context_switches"]["voluntary"] >= 500
+    assert record["page_faults"]["minor"] >= 3000 or record["facts"]["host"]["huge_pages"].startswith(
+        "[always]"
+    )
+
+
+# Two burners on one core: each waits while the other runs, and knows from its own clocks for how long.
+CONTEND = (
+    BURN
+    + """
+import os
+import select
+pids = []
+for i in range(2):
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        begin, used = time.monotonic(), time.process_time()
+        burn(0.25)
+        os.write(w, repr(time.monotonic() - begin - (time.process_time() - used)).encode())
+        os._exit(0)
+    pids.append(r)
+print(sum(float(os.read(r, 64)) for r in pids))
+os.wait(), os.wait()
+"""
+)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_run_queue_delay(listen: bool, tmp_path: Path) -> None:
+    if listen and not exact():
+        pytest.skip("the kernel does not tell of threads that end: needs root and CONFIG_TASKSTATS")
+    record = attempt(tmp_path / "a", [*PYTHON, CONTEND], cores=CORES[:1], listen=listen, period=0.02)
+    truth = float((tmp_path / "a" / "stdout").read_text())
+    assert truth > 0.1, "they were in each other's way"
+    assert record["sampling"]["run_queue_delay"] == ("exact" if listen else "sampled")
+    if listen:
+        # Starting, and the parent's own waits, come on top.
+        assert 0.98 * truth <= record["run_queue_delay"] <= 1.1 * truth + 0.15
+        assert record["sampling"]["threads"] == 3
+    else:
+        # A reading may come late where cores are busy: what it missed, it says.
+        assert record["run_queue_delay"] <= 1.1 * truth + 0.15
+        assert record["run_queue_delay"] >= 0.5 * truth * record["sampling"]["coverage"]
+
+
+# Threads that live some milliseconds and say, as the last thing that they do, for how long they waited.
+SHORT = """
+import threading, time
+waited = []
+def work():
+    end = time.thread_time() + 0.002
+    while time.thread_time() < end: pass
+    waited.append(int(open("/proc/thread-self/schedstat").read().split()[1]))
+for i in range(30):
+    own = [threading.Thread(target=work) for _ in range(4)]
+    for t in own: t.start()
+    for t in own: t.join()
+print((sum(waited) + int(open("/proc/thread-self/schedstat").read().split()[1])) / 1e9)
+"""
+
+
+def test_run_queue_delay_of_threads_that_live_briefly(tmp_path: Path) -> None:
+    if not exact():
+        pytest.skip("the kernel does not tell of threads that end: needs root and CONFIG_TASKSTATS")
+    record = attempt(tmp_path / "a", [*PYTHON, SHORT], cores=CORES[:1])
+    truth = float((tmp_path / "a" / "stdout").read_text())
+    assert record["sampling"]["threads"] == 121
+    assert record["run_queue_delay"] >= 0.999 * truth
+    # And what reading at intervals loses, it says by its coverage.
+    assert record["sampling"]["sampled_run_queue_delay"] <= record["run_queue_delay"] + 1e-6
+    assert record["sampling"]["coverage"] < 0.95
+
+
+def test_what_is_verified(tmp_path: Path) -> None:
+    program = (
+        BURN
+        + """
+import threading
+t = [threading.Thread(target=burn, args=(0.3,)) for _ in range(3)]
+for x in t: x.start()
+for x in t: x.join()
+"""
+    )
+    record = attempt(
+        tmp_path / "a",
+        [*PYTHON, program],
+        cores=CORES,
+        cores_level="all-but-one" if len(CORES) > 1 else "all",
+        environment={"TWINRUN_A": "1", "HOME": None},
+        verify={
+            "cores": {"kind": "cores"},
+            "a": {"kind": "environment", "variable": "TWINRUN_A"},
+            "home": {"kind": "environment", "variable": "HOME"},
+            "threads": {"kind": "threads"},
+            "check": {"kind": "check", "command": ["readlink", "/proc/{pid}/exe"], "after": 0.0},
+            "none": {"kind": "check", "command": ["/bin/false"], "after": 0.0},
+        },
+    )
+    seen = record["verified"]
+    assert seen["cores"] == watch.list_of_numbers(CORES[1:] or CORES)
+    assert record["cores"] == (CORES[1:] or CORES)
+    assert (seen["a"], seen["home"], seen["threads"]) == ("1", "(unset)", "4")
+    assert seen["check"] == os.path.realpath(sys.executable) and seen.get("none") is None
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_a_program_that_moves_is_seen(tmp_path: Path) -> None:
+    program = BURN + f"import os\nos.sched_setaffinity(0, {{{CORES[0]}}})\nburn(0.3)"
+    record = attempt(tmp_path / "a", [*PYTHON, program], cores=CORES, verify={"cores": {"kind": "cores"}})
+    assert record["verified"]["cores"] == str(CORES[0])
+
+
+def test_environment_facts_hold_no_secrets(tmp_path: Path) -> None:
+    secret = {"TWINRUN_API_TOKEN": "hunter2", "OMP_NUM_THREADS": "3", "MY_NOTE": "hunter2"}
+    record = attempt(tmp_path / "a", ["/bin/true"], environment=secret)
+    assert "hunter2" not in json.dumps(record)
+    assert record["facts"]["environment"]["OMP_NUM_THREADS"] == "3"
+    assert record["facts"]["host"]["name"] and record["facts"]["program"]["sha256"]
+    assert all(isinstance(v, str) for group in record["facts"].values() for v in group.values())
+
+
+def test_only_one_runs_an_attempt(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = ["/bin/sh", "-c", f"echo x >> {log}"]
+    folder = tmp_path / "a"
+    watchers = [start_watch(folder, command) for _ in range(4)]
+    assert {w.wait(timeout=60) for w in watchers} <= {0, 3}
+    assert log.read_text() == "x\n"
+    # Withdrawn before it began.
+    folder = tmp_path / "b"
+    folder.mkdir()
+    (folder / "claim").touch()
+    assert start_watch(folder, command).wait(timeout=60) == 0
+    assert log.read_text() == "x\n" and not (folder / "record.json").exists()
+
+
+def test_sigterm_ends_it_with_a_record(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    watcher = start_watch(tmp_path / "a", ["/bin/sh", "-c", f"echo > {fifo}; exec cat {fifo}"])
+    fifo.read_text()  # it runs
+    (tmp_path / "a" / "stop").touch()
+    watcher.terminate()
+    assert watcher.wait(timeout=60) == 0
+    record = json.loads((tmp_path / "a" / "record.json").read_text())
+    assert (record["status"], record["signal"], record["interrupted"]) == ("killed", signal.SIGTERM, True)
+
+
+def test_sampling_costs_little(tmp_path: Path) -> None:
+    """CPU time of the watcher while the task burns half a second, at the usual period, in 8 threads."""
+    program = (
+        BURN
+        + """
+import threading
+t = [threading.Thread(target=burn, args=(0.5,)) for _ in range(8)]
+for x in t: x.start()
+for x in t: x.join()
+"""
+    )
+    for listen in (True, False):
+        record = attempt(tmp_path / str(listen), [*PYTHON, program], listen=listen)
+        assert record["sampling"]["own_seconds"] < 0.02 * record["wall"], "a share of one core"
+
+
+def test_the_task_dies_with_its_watcher(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    watcher = start_watch(tmp_path / "a", ["/bin/sh", "-c", f"echo $$ > {fifo}; exec cat {fifo}"])
+    task = os.pidfd_open(int(fifo.read_text()))
+    watcher.kill()
+    watcher.wait(timeout=60)
+    poll = select.poll()
+    poll.register(task, select.POLLIN)
+    assert poll.poll(30_000), "it has ended"
+    os.close(task)
