@@ -21,7 +21,7 @@ json as_json(const Spread& spread) {
 
 double rate(double bytes, double seconds) { return seconds > 0 ? bytes / seconds : 0; }
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
     std::string result = "\"";
     for (const char c : text)
         result += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -109,7 +109,7 @@ void Results::add(const Measurement& m) {
         char begin[40];
         std::snprintf(begin, sizeof begin, "%.6f", m.begin);
         put(csv_, csv_name_,
-            quoted(m.method) + "," + m.operation + "," + std::to_string(m.repetition) + "," +
+            in_quotes(m.method) + "," + m.operation + "," + std::to_string(m.repetition) + "," +
                 std::to_string(m.order) + "," + begin + "," + std::to_string(m.bytes) + "," +
                 number(m.seconds) + "," + sync_seconds + "," + number(rate(bytes, m.seconds)) + "," + synced +
                 "," + (m.resident ? number(*m.resident) : "") + "," +

@@ -32,7 +32,8 @@ constexpr float kHop = 1e-7F;
 
 Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
 
-std::string quoted(std::string_view text) {
+// Not "quoted": with that name std::quoted is a candidate, where <iomanip> happens to be included.
+std::string in_quotes(std::string_view text) {
     std::string out = "'";
     for (const char c : text.substr(0, 80))
         out += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
@@ -84,7 +85,7 @@ Result<> expand_bracket(const std::vector<std::string>& heads, std::string_view 
             std::uint32_t first = 0;
             std::uint32_t last = 0;
             if (!digits(low, first) || !digits(high, last) || last < first)
-                return wrong(quoted(range) + " is no range of numbers");
+                return wrong(in_quotes(range) + " is no range of numbers");
             for (std::uint32_t k = first; k <= last; ++k) {
                 std::string number = std::to_string(k);
                 if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
@@ -101,9 +102,10 @@ Result<std::vector<std::string>> expand_item(std::string_view item, std::size_t 
     while (at < item.size()) {
         const std::size_t open = std::min(item.find('[', at), item.size());
         const std::string_view plain = item.substr(at, open - at);
-        if (plain.find(']') != std::string_view::npos) return wrong(quoted(item) + ": a ']' without '['");
+        if (plain.find(']') != std::string_view::npos) return wrong(in_quotes(item) + ": a ']' without '['");
         for (const char c : plain) {
-            if (std::isgraph(static_cast<unsigned char>(c)) == 0) return wrong(quoted(item) + " is no name");
+            if (std::isgraph(static_cast<unsigned char>(c)) == 0)
+                return wrong(in_quotes(item) + " is no name");
         }
         for (std::string& head : heads) {
             head += plain;
@@ -111,7 +113,7 @@ Result<std::vector<std::string>> expand_item(std::string_view item, std::size_t 
         }
         if (open == item.size()) break;
         const std::size_t close = item.find(']', open);
-        if (close == std::string_view::npos) return wrong(quoted(item) + ": a '[' without ']'");
+        if (close == std::string_view::npos) return wrong(in_quotes(item) + ": a '[' without ']'");
         Names next{.most = most};
         TWR_CHECK(expand_bracket(heads, item.substr(open + 1, close - open - 1), next));
         heads = std::move(next.all);
@@ -204,11 +206,11 @@ std::vector<std::string> parts_of(std::string_view text, std::size_t most) {
 
 Result<std::vector<std::string>> expand_hostlist(std::string_view list, std::size_t most) {
     Names names{.most = most};
-    if (list.ends_with(',')) return wrong(quoted(list) + ": an empty name");
+    if (list.ends_with(',')) return wrong(in_quotes(list) + ": an empty name");
     for (std::size_t begin = 0; begin < list.size();) {
         const std::string_view item = item_at(list, begin);
         begin += item.size() + 1;
-        if (item.empty()) return wrong(quoted(list) + ": an empty name");
+        if (item.empty()) return wrong(in_quotes(list) + ": an empty name");
         TWR_TRY(std::vector<std::string> some, expand_item(item, most));
         for (std::string& name : some) {
             if (!names.add(std::move(name))) return wrong("too many names, or too long ones");
@@ -255,14 +257,15 @@ Result<NamedTopology> parse_scontrol_topology(std::string_view text) {
         if (words.switches.empty()) {  // a leaf: a switch above names its nodes again
             for (const std::string& name : nodes) {
                 if (!builder.node(name, self) && blocks)
-                    return wrong("Slurm's topology: node " + quoted(name) + " is in two blocks");
+                    return wrong("Slurm's topology: node " + in_quotes(name) + " is in two blocks");
             }
             continue;
         }
         TWR_TRY(const std::vector<std::string> below, told(expand(words.switches)));
         for (const std::string& name : below) {
             const std::uint32_t child = builder.switch_of(name);
-            if (child == self) return wrong("Slurm's topology: switch " + quoted(name) + " is below itself");
+            if (child == self)
+                return wrong("Slurm's topology: switch " + in_quotes(name) + " is below itself");
             if (builder.plan.switches[child].parent == TreePlan::kNone)
                 builder.plan.switches[child].parent = self;
         }
@@ -310,12 +313,12 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
     Builder builder;
     for (const Host& host : hosts) {
         const auto said = [&](const std::string& what) {
-            return wrong("SLURM_TOPOLOGY_ADDR of node " + quoted(host.name) + ": " + what);
+            return wrong("SLURM_TOPOLOGY_ADDR of node " + in_quotes(host.name) + ": " + what);
         };
         if (host.address.empty()) return said("not set");
         if (host.address.size() > 16384 || host.pattern.size() > 16384) return said("too long");
         if (host.pattern != hosts[0].pattern)
-            return said("its pattern is " + quoted(host.pattern) + ", not " + quoted(hosts[0].pattern));
+            return said("its pattern is " + in_quotes(host.pattern) + ", not " + in_quotes(hosts[0].pattern));
         // Names of nodes may have dots; the pattern says how many parts come before them.
         const std::size_t levels =
             1 + static_cast<std::size_t>(std::count(host.pattern.begin(), host.pattern.end(), '.'));
@@ -324,7 +327,7 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
             parts_of(host.address, host.pattern.empty() ? std::string::npos : levels);
         if (parts.size() > 65) return said("more than 64 levels of switches");
         if (!host.pattern.empty() && parts.size() != levels)
-            return said(quoted(host.address) + " is not of its pattern, " + quoted(host.pattern));
+            return said(in_quotes(host.address) + " is not of its pattern, " + in_quotes(host.pattern));
         // A switch's name on the path from the top: names of leaves need not be unique then.
         std::uint32_t above = TreePlan::kNone;
         std::string path;

@@ -98,7 +98,7 @@ std::string_view without_comment(std::string_view text) {
 }
 
 // For messages: without what a terminal would obey, and not for ever long.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     std::string result = "'";
     for (const char c : text.substr(0, 80))
         result += c >= ' ' && c != 0x7f ? c : '?';
@@ -144,20 +144,20 @@ std::optional<std::string> read_lines(std::string_view text, const std::string& 
             sign == std::string_view::npos ? content : stripped(content.substr(0, sign));
         if (sign == std::string_view::npos || name.empty() ||
             without_comment(content.substr(0, sign)).size() < name.size()) {
-            return where + quoted(content) + " is not of the form: key = value";
+            return where + in_quotes(content) + " is not of the form: key = value";
         }
         const std::string key = folded_key(name);
         after_key = true;
         if (in_section) {  // VELOC reads only what stands before the first section
             if (key.starts_with("twinrun"))
-                return where + quoted(name) + ": put it before the first [section]";
+                return where + in_quotes(name) + ": put it before the first [section]";
             continue;
         }
         const std::string value(without_comment(stripped(content.substr(sign + 1))));
         if (value.empty()) continue;  // the same as not there
         const auto [place, added] = values.try_emplace(key, Value{value, where});
         if (!added && place->second.text != value)
-            return where + quoted(name) + " was set to something else above";
+            return where + in_quotes(name) + " was set to something else above";
     }
     return std::nullopt;
 }
@@ -204,7 +204,7 @@ bool is_region(const std::string& text) {
 std::optional<std::string> take_rule(const std::string& kind, const std::string& region, const Value& value,
                                      Config& config) {
     if (!is_region(region)) {
-        return value.where + quoted("twinrun_" + kind + "_" + region) + ": after twinrun_" + kind +
+        return value.where + in_quotes("twinrun_" + kind + "_" + region) + ": after twinrun_" + kind +
                "_ comes the id of a region, or name.id";
     }
     RegionRule& rule = config.rules[region];
@@ -216,7 +216,7 @@ std::optional<std::string> take_rule(const std::string& kind, const std::string&
             std::string all;
             for (const auto& t : kTypes)
                 all.append(all.empty() ? "" : ", ").append(t.first);
-            return value.where + quoted(value.text) + " is not a type: " + all;
+            return value.where + in_quotes(value.text) + " is not a type: " + all;
         }
         rule.dtype = type->second.first;
         rule.item_bytes = type->second.second;
@@ -227,7 +227,7 @@ std::optional<std::string> take_rule(const std::string& kind, const std::string&
             return value.where + "not a name for a field: at most 200 bytes, none of them for control";
         rule.field = value.text;
     } else if (!read_tolerance(value.text, kind == "atol" ? rule.atol : rule.rtol)) {
-        return value.where + quoted(value.text) + " is not a tolerance: a number that is not negative";
+        return value.where + in_quotes(value.text) + " is not a tolerance: a number that is not negative";
     }
     return std::nullopt;
 }
@@ -244,14 +244,14 @@ std::optional<std::string> take_own(const std::string& name, const Value& value,
         config.reference = value.text;
     } else if (name == "copy_regions") {
         if (!read_bool(value.text, config.copy_regions))
-            return value.where + quoted(value.text) + " is neither true nor false";
+            return value.where + in_quotes(value.text) + " is neither true nor false";
     } else {
         if (name == "mode") config.digests_only = value.text == "digests";
         if (name == "flusher") config.keeps_local = value.text == "none";
         if (name == "atol" && !read_tolerance(value.text, config.atol))
-            return value.where + quoted(value.text) + " is not a tolerance: a number that is not negative";
+            return value.where + in_quotes(value.text) + " is not a tolerance: a number that is not negative";
         if (name == "rtol" && !read_tolerance(value.text, config.rtol))
-            return value.where + quoted(value.text) + " is not a tolerance: a number that is not negative";
+            return value.where + in_quotes(value.text) + " is not a tolerance: a number that is not negative";
         // Names and values are checked now, not at the first checkpoint hours later.
         twr_settings* settings = nullptr;
         if (twr_settings_create(&settings) != TWR_OK) return value.where + twr_error_message();
@@ -300,7 +300,7 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
     config.scratch = take("scratch")->text;
     const Value& mode = *take("mode");
     if (mode.text != "sync" && mode.text != "async")
-        return mode.where + "mode is " + quoted(mode.text) + ": it must be sync or async";
+        return mode.where + "mode is " + in_quotes(mode.text) + ": it must be sync or async";
     config.sync = mode.text == "sync";
     if (take("daos_pool") != nullptr && take("daos_cont") != nullptr)
         return take("daos_pool")->where +
@@ -308,12 +308,13 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
     if (const Value* persistent = take("persistent")) config.persistent = persistent->text;
     if (const Value* versions = take("max_versions");
         versions && !read_int(versions->text, config.max_versions))
-        return versions->where + "max_versions is " + quoted(versions->text) + ": it must be a whole number";
+        return versions->where + "max_versions is " + in_quotes(versions->text) +
+               ": it must be a whole number";
     config.max_versions = std::max(config.max_versions, 0);
     if (const Value* interval = take("persistent_interval")) {
         int seconds = 0;
         if (!read_int(interval->text, seconds)) {
-            return interval->where + "persistent_interval is " + quoted(interval->text) +
+            return interval->where + "persistent_interval is " + in_quotes(interval->text) +
                    ": it must be a whole number";
         }
         if (seconds < 0) config.persistent.clear();
@@ -322,7 +323,7 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
         if (key.starts_with(kOwn)) {
             if (auto problem = take_own(key.substr(kOwn.size()), value, config)) return problem;
         } else if (key.starts_with("twinrun")) {
-            return value.where + quoted(key) + ": keys of twinrun begin with twinrun_";
+            return value.where + in_quotes(key) + ": keys of twinrun begin with twinrun_";
         } else if (key != "scratch" && key != "mode" && key != "persistent" && key != "max_versions" &&
                    !kIgnored.contains(key)) {
             config.unknown.push_back(key);
@@ -339,9 +340,9 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
         const std::size_t dot = region.rfind('.');
         const std::string group = dot == std::string::npos ? "" : region.substr(0, dot);
         if (!fields.emplace(group + "\n" + rule.field, region).second)
-            return where + ": two regions are named " + quoted(rule.field);
+            return where + ": two regions are named " + in_quotes(rule.field);
         if (rule.field.starts_with("region-") || rule.field == "file")
-            return where + ": " + quoted(rule.field) + " is a name that twinrun gives: choose another";
+            return where + ": " + in_quotes(rule.field) + " is a name that twinrun gives: choose another";
     }
     return std::nullopt;
 }
