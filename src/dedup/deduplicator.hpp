@@ -138,7 +138,8 @@ class Deduplicator {
 
 // Errors: options that contradict each other, or are had on devices only.
 Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions& options);
-// Errors: no such device; what is not had there (unsupported): verify; pack_block_bytes without a library for it.
+// Errors: no such device; what is not had there (unsupported): verify; pack_block_bytes without a library for it. Segments with a
+// bound are refused by step().
 Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const DedupOptions& options);
 
 }  // namespace twinrun

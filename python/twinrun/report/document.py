@@ -89,6 +89,11 @@ def write_json(path: str, content: dict) -> None:
     if path == "-":
         print(text, end="")
         return
+    write_whole(path, text, "JSON")
+
+
+def write_whole(path: str, text: str, kind: str) -> None:
+    """Writes a report of this kind (JSON, HTML) whole or not at all; TwinrunError where it cannot."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
@@ -107,7 +112,7 @@ def write_json(path: str, content: dict) -> None:
                 raise
     except OSError as e:
         raise TwinrunError(
-            f"cannot write the JSON report: {e.strerror or e}",
+            f"cannot write the {kind} report: {e.strerror or e}",
             where=path,
-            fix="name another file with --json",
+            fix=f"name another file with --{kind.lower()}",
         ) from None

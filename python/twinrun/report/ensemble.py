@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import html
 import io
-import os
 import re
-import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TwinrunError, one_line
+from ..errors import one_line
+from .document import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,29 +124,7 @@ def page(findings: Any) -> str:
 
 def write_html(findings: Any, path: str) -> None:
     """Writes the page whole or not at all; TwinrunError where it cannot."""
-    text = page(findings)
-    folder = os.path.dirname(os.path.abspath(path))
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
-            with open(path, "w", encoding="utf-8") as out:
-                out.write(text)
-            return
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as out:
-            try:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-                os.chmod(out.name, 0o644)
-                os.replace(out.name, path)
-            except BaseException:
-                os.unlink(out.name)
-                raise
-    except OSError as e:
-        raise TwinrunError(
-            f"cannot write the HTML report: {e.strerror or e}",
-            where=path,
-            fix="name another file with --html",
-        ) from None
+    write_whole(path, page(findings), "HTML")
 
 
 def summary_lines(findings: Any) -> list[str]:
