@@ -13,7 +13,7 @@ from .. import __version__
 from ..comparison import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line
 
-__all__ = ["document", "field_document", "incomparable_document", "write_json"]
+__all__ = ["document", "field_document", "incomparable_document", "write_json", "write_whole"]
 
 
 def _plain(value: Any) -> Any:
