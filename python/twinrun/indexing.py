@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from . import _core
 from .errors import Incomparable, Stale, TwinrunError
-from .formats import FileContent, open_file
+from .formats import FileContent, detect, open_file
 from .formats.folder import is_history, list_folder
 from .settings import check_settings, checked_path, utf8
 from .subject import FieldRef, metadata_path, refs_of_fields, untouched
@@ -228,7 +228,7 @@ def index(
         path = checked_path(given)
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
-        if os.path.isdir(path):
+        if os.path.isdir(path) and detect(path) is None:
             openers = [(f.path, f.open) for f in list_folder(path).files]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)

@@ -100,10 +100,11 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
                 reason = f"{promised.name} without a description: give dtype=, or write {sidecar}"
             listing.ignored.append((relative, reason))
             continue
-        place = parse_path(relative)
+        place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
         listing.files.append(
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
+    _drop_parts(listing)
     _settle_names(listing)
     listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, f.relative))
     return listing
@@ -159,6 +160,29 @@ def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
             if len(found) > _MOST_FILES:
                 raise FormatError(f"more than {_MOST_FILES} files", where=folder)
     return found
+
+
+def _drop_parts(listing: Listing) -> None:
+    """Files that another file of the listing names as parts of itself are read with that one."""
+    kinds = formats()
+    parts: dict[str, str] = {}
+    for file in listing.files:
+        if (parts_of := kinds[file.format].parts) is not None:
+            try:
+                named = parts_of(file.path)
+            except FormatError:
+                continue  # opening it says what is wrong with it
+            parts.update((os.path.realpath(part), file.relative) for part in named)
+    if not parts:
+        return
+    kept = []
+    for file in listing.files:
+        whole = parts.get(os.path.realpath(file.path))
+        if whole is None or whole == file.relative:
+            kept.append(file)
+        else:
+            listing.ignored.append((file.relative, f"a part of {whole}, and read with it"))
+    listing.files = kept
 
 
 def _settle_names(listing: Listing) -> None:

@@ -19,10 +19,22 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
+from .attributes import add_constant
 from .blocks import BandCache, BandReader, Box
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields
-from .model import Field, FileContent, Format, checked_shape, decoded, dtype_of, storage_dtype, unreadable
+from .model import (
+    Field,
+    FileContent,
+    Format,
+    checked_shape,
+    decoded,
+    dtype_of,
+    flag,
+    storage_dtype,
+    unreadable,
+)
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 256 << 20  # decoded chunks that are kept for the reads that follow, a file
@@ -32,14 +44,24 @@ _FILTERS = {
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
     32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
+# Bookkeeping of HDF5's dimension scales and of NetCDF-4.
+_INTERNAL = frozenset(
+    "DIMENSION_LIST REFERENCE_LIST _Netcdf4Dimid _Netcdf4Coordinates _nc3_strict _NCProperties".split()
+)
 
 
 class _Skip(Exception):
     """This part of a dataset cannot be compared; the message says why."""
 
 
-def open_hdf5(path: str, cache: object = CACHE_BYTES) -> FileContent:
-    """Opens an HDF5 file. cache: bytes of decoded chunks to keep, 256 MiB where not given.
+def open_hdf5(
+    path: str, cache: object = CACHE_BYTES, attributes: object = False, convention: object = "auto"
+) -> FileContent:
+    """Opens an HDF5 file.
+
+    cache: bytes of decoded chunks to keep, 256 MiB where not given. attributes: numeric attributes are fields too,
+    `dataset@attribute`. convention: 'auto' reads openPMD, VTKHDF, GADGET and NetCDF-4 files as what they are, 'none'
+    any file as plain HDF5.
 
     Fields are named by their path in the file without the slash in front. Soft and external links are
     followed; a group that was met before is skipped, so that links may form loops.
@@ -52,13 +74,20 @@ def open_hdf5(path: str, cache: object = CACHE_BYTES) -> FileContent:
         cache = int(cache[:18])
     if type(cache) is not int or cache < 0:
         raise FormatError(f"cache must be a number of bytes, not {cache!r:.40}", where=path)
+    with_attributes = flag(attributes, "attributes", path)
+    if convention not in ("auto", "none"):
+        raise FormatError(f"convention must be auto or none, not {convention!r:.40}", where=path)
     file_size(path)
     with reading(path, "HDF5"):
         file = h5py.File(path, "r", locking="best-effort")
-    walker = _Walker(h5py, path, file, BandCache(cache))
+    walker = _Walker(h5py, path, file, BandCache(cache), with_attributes)
     try:
         with reading(path, "HDF5"):
             walker.walk()
+            if convention == "auto":
+                known = next((m for m in (openpmd, vtkhdf, gadget_hdf5, netcdf4) if m.recognises(file)), None)
+                if known is not None:
+                    known.apply(h5py, file, walker.content)
     except BaseException:
         walker.close()
         raise
@@ -67,8 +96,11 @@ def open_hdf5(path: str, cache: object = CACHE_BYTES) -> FileContent:
 
 
 class _Walker:
-    def __init__(self, h5py: Any, path: str, file: Any, cache: BandCache) -> None:
+    def __init__(
+        self, h5py: Any, path: str, file: Any, cache: BandCache, with_attributes: bool = False
+    ) -> None:
         self.h5py, self.path, self.file, self.cache = h5py, path, file, cache
+        self.with_attributes = with_attributes
         self.content = FileContent(path, "hdf5")
         self.handles: list[Any] = []  # objects behind external links: they keep those files open
         self.sources: dict[str, None] = {}
@@ -87,11 +119,13 @@ class _Walker:
         seen = {self.identity(self.file["/"]): "/"}
         stack: list[tuple[Any, str]] = [(self.file["/"], "")]
         links = 0
+        self.attributes(self.file["/"], "")
         while stack:
             group, prefix = stack.pop()
             deeper = []
             with reading(self.path, f"group {'/' + prefix!r}"):
-                names = sorted(group)
+                # Links last: what they lead to keeps its own name (SWIFT has GasParticles beside PartType0).
+                names = sorted(group, key=lambda name, group=group: (not self.is_hard(group, name), name))
             for name in names:
                 links += 1
                 if links > _MOST_LINKS:
@@ -104,15 +138,41 @@ class _Walker:
                         self.skip(label, f"the same group as {seen[identity]!r}")
                         continue
                     seen[identity] = label
+                    self.attributes(item, label)
                     deeper.append((item, label + "/"))
                 elif isinstance(item, self.h5py.Dataset):
                     with reading(self.path, f"dataset {label!r}"):
                         _Dataset(self, item, label).add()
+                    self.attributes(item, label)
             stack.extend(reversed(deeper))
         self.content.sources = tuple(self.sources)
 
+    def attributes(self, item: Any, label: str) -> None:
+        """Adds the numeric attributes of an object, where they are asked for."""
+        if not self.with_attributes:
+            return
+        with reading(self.path, f"attributes of {label!r}"):
+            names = sorted(item.attrs)
+        for name in names:
+            if name in _INTERNAL or (name in ("CLASS", "NAME") and label):
+                continue
+            try:
+                value = item.attrs[name]
+            except (TypeError, ValueError, OSError, KeyError, RuntimeError):
+                self.skip(f"{label}@{name}", "an attribute that h5py cannot read")
+                continue
+            if isinstance(value, self.h5py.Empty):
+                continue
+            add_constant(self.content, f"{label}@{name}", value)
+
     def skip(self, name: str, reason: str) -> None:
         self.content.skipped.append((name, reason))
+
+    def is_hard(self, group: Any, name: str) -> bool:
+        try:
+            return isinstance(group.get(name, getlink=True), self.h5py.HardLink)
+        except (TypeError, KeyError):  # a user-defined link
+            return False
 
     def follow(self, group: Any, name: str, label: str) -> Any:
         """The object behind a link, or None where it was skipped."""
@@ -456,5 +516,6 @@ FORMAT = Format(
     suffixes=(".h5", ".hdf5", ".he5", ".h5part", ".vtkhdf", ".nc4"),
     magic=(MAGIC,),
     sniff=_sniff,
-    options=frozenset({"cache"}),
+    options=frozenset({"cache", "attributes", "convention"}),
+    many_steps=True,
 )

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import DamagedFile, FormatError
 from .files import open_regular, reading
+from .naming import Place
 
 __all__ = [
     "ITEMSIZE",
@@ -27,6 +28,8 @@ __all__ = [
     "checked_shape",
     "decoded",
     "dtype_of",
+    "flag",
+    "of_header",
     "parse_dtype",
     "storage_dtype",
     "unreadable",
@@ -93,6 +96,25 @@ def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
     raise FormatError(f"unknown type {text!r}", where=where, fix="use one of " + " ".join(ITEMSIZE))
 
 
+def flag(value: object, name: str, where: str) -> bool:
+    """An option that is on or off: True, False, or a word from the command line."""
+    if isinstance(value, bool):
+        return value
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise FormatError(f"{name} must be true or false, not {value!r:.40}", where=where)
+
+
 def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str) -> tuple[int, ...]:
     """`shape` as a tuple of ints, or DamagedFile: negative, not integers, or more than 2^63 bytes in all."""
     sizes = tuple(shape)
@@ -143,6 +165,15 @@ class Field:
         to what the user knows.
     problem: why this field cannot be read though the file can (a missing filter, a missing external file).
         `read` raises the same error.
+
+    What a file may tell beside the elements, None where it does not:
+
+    step: the step it belongs to, in files that hold several; then `series` is the name that the same array has
+        in every step (`name` stays unique in the file).
+    group: fields of the same group have an element, or a row along their first axis, for each of the same
+        things: the particles of a kind.
+    key: name of the field of the same file (and group, and step) that holds the IDs of those things; of the ID
+        field itself too.
     """
 
     name: str
@@ -153,6 +184,10 @@ class Field:
     read: Reader | None = None
     fortran_order: bool = False
     problem: FormatError | None = None
+    step: int | None = None
+    series: str | None = None
+    group: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):
@@ -283,6 +318,13 @@ def decoded(name: str, dtype: str, size: int, where: str, read: Reader) -> Reade
     return checked
 
 
+def of_header(name: str, values: Iterable[float], where: str) -> Field:
+    """Numbers that a header tells as text, such as a box, as a field f64 of their own: a difference in them is one."""
+    array = np.array(list(values), np.float64)
+    read = decoded(name, "f64", array.size, where, lambda first, count: array[first : first + count])
+    return Field(name, "f64", "little", array.shape, read=read)
+
+
 def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:
     """A field that is known to exist and cannot be read."""
 
@@ -300,6 +342,11 @@ class FileContent:
     skipped: (name, reason) of what cannot be compared, such as text. one_array: the format holds a single,
     unnamed array; the name of its field comes from the file's name. sources: other files whose bytes belong
     to it.
+
+    time: physical time of the file, in its own units; None where it tells none, or holds several steps.
+    times: physical time by step, of files that hold several steps. period: length of the periodic box along
+    each axis, in the units of positions; None where the file tells none. notes: lines that a user should see
+    beside any result, such as that values are compared as stored.
     """
 
     path: str
@@ -308,6 +355,10 @@ class FileContent:
     skipped: Skipped = field(default_factory=list)
     one_array: bool = False
     sources: tuple[str, ...] = ()
+    time: float | None = None
+    times: dict[int, float] = field(default_factory=dict)
+    period: tuple[float, ...] | None = None
+    notes: list[str] = field(default_factory=list)
     on_close: Callable[[], None] | None = None
 
     def add(self, new: Field) -> None:
@@ -316,10 +367,15 @@ class FileContent:
             raise DamagedFile(f"two fields are named {new.name!r}", where=self.path)
         self.fields[new.name] = new
 
+    def steps(self) -> list[int]:
+        """Steps that its fields name, ascending; empty where the file is of one step."""
+        return sorted({f.step for f in self.fields.values() if f.step is not None})
+
     def files(self) -> tuple[str, ...]:
-        """Every file that holds its data, this one first."""
+        """Every file that holds its data, this one first; of a data set that is a folder those in it."""
         named = [e.path for f in self.fields.values() for e in f.extents or ()]
-        return tuple(dict.fromkeys([self.path, *self.sources, *named]))
+        own = [] if os.path.isdir(self.path) else [self.path]
+        return tuple(dict.fromkeys([*own, *self.sources, *named]))
 
     def close(self) -> None:
         """Closes files that readers hold; fields with `read` cannot be read any more.
@@ -346,7 +402,10 @@ class Format:
     a file. claims: by name and neighbours alone, before any content is looked at. sniff: sniff(path, file)
     looks at content. is_folder: whether a folder is one data set of this format. options: what `open` takes.
     one_array: its files hold a single array, as a rule, named after the file. order: detection asks lower
-    ones first.
+    ones first. place: step, rank and name from the path relative to the run's folder, where the format has
+    rules of its own; None: those of `naming`. parts: paths of other files that `open` reads with this one, so
+    that a folder does not list them again. many_steps: its files may hold several steps (`Field.step`), so
+    that a folder's listing has to open them.
     """
 
     name: str
@@ -360,6 +419,9 @@ class Format:
     options: frozenset[str] = frozenset()
     one_array: bool = False
     order: int = 0
+    place: Callable[[str], Place | None] | None = None
+    parts: Callable[[str], Sequence[str]] | None = None
+    many_steps: bool = False
 
 
 def renamed(old: Field, name: str) -> Field:

@@ -51,7 +51,9 @@ def parse_path(path: str) -> Place:
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]
-    stem = os.path.splitext(base)[0] or base
+    stem, suffix = os.path.splitext(base)
+    if not stem or suffix[1:].isdecimal():  # snapshot_010.3, dump.melt.1000: a number, and no suffix
+        stem = base
     used: list[set[tuple[int, int]]] = [set() for _ in range(len(folders) + 1)]
     parts = [*folders, stem]
     inner_first = range(len(parts) - 1, -1, -1)

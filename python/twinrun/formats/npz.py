@@ -6,69 +6,16 @@ Stored members are read by offset, deflated ones are streamed.
 from __future__ import annotations
 
 import io
-import struct
 import threading
 import zipfile
 from typing import BinaryIO
 
-from ..errors import DamagedFile, FormatError, Unsupported
+from ..errors import DamagedFile
+from .archives import MemberStream, check_sizes, first_member, member_offset
 from .files import open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields
 from .model import FileContent, Format
 from .npy import parse_header
-
-_LOCAL = struct.Struct("<4s5H3I2H")  # local file header
-_ENCRYPTED = 0x1
-_DEFLATE_LIMIT = 1032  # bytes out of one byte of deflate, at the very most (zlib's technical details)
-
-
-class _Stream:
-    """Bytes of one compressed member by offset: forward goes on where it was, backward starts again."""
-
-    def __init__(
-        self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, lock: threading.Lock, path: str
-    ) -> None:
-        self._archive, self._info, self._lock, self._path = archive, info, lock, path
-        self._stream: zipfile.ZipExtFile | None = None
-
-    def read(self, offset: int, count: int) -> bytearray:
-        name = self._info.filename
-        with self._lock, reading(self._path, f"member {name!r}"):
-            if self._archive.fp is None:
-                raise FormatError("the file was closed", where=self._path)
-            if self._stream is None:
-                self._stream = self._archive.open(self._info)  # type: ignore[assignment]
-            stream = self._stream
-            assert stream is not None
-            try:
-                if stream.tell() != offset:
-                    stream.seek(offset)
-                result = bytearray()
-                while len(result) < count:
-                    piece = stream.read(min(count - len(result), 1 << 20))
-                    if not piece:
-                        raise DamagedFile(f"member {name!r} ends before its array does", where=self._path)
-                    result += piece
-            except BaseException:
-                self._stream = None  # its state is unknown; the next read starts again
-                raise
-            return result
-
-
-def _data_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str) -> int:
-    """Where the bytes of a member begin: after its local header, whose extra part has a length of its own."""
-    what = f"member {info.filename!r}"
-    if info.header_offset < 0 or info.header_offset + _LOCAL.size > size:
-        raise DamagedFile(f"{what} begins outside the file", where=path)
-    header = _LOCAL.unpack(read_exact(file, info.header_offset, _LOCAL.size, path, what))
-    if header[0] != b"PK\3\4" or header[3] != info.compress_type:
-        raise DamagedFile(f"{what}: no matching header at byte {info.header_offset}", where=path)
-    offset = info.header_offset + _LOCAL.size + header[9] + header[10]
-    if offset + info.compress_size > size:
-        raise DamagedFile(
-            f"{what}: {info.compress_size} bytes at {offset} pass the end of the file", where=path
-        )
-    return offset
 
 
 def open_npz(path: str) -> FileContent:
@@ -118,18 +65,10 @@ def _add_member(
 ) -> bool:
     """Adds the fields of one member; whether they need the archive to stay open."""
     path, what = content.path, f"member {info.filename!r}"
-    if info.flag_bits & _ENCRYPTED:
-        raise Unsupported(f"{what} is encrypted", where=path)
-    offset = _data_offset(file, size, info, path)
+    check_sizes(info, path)
+    offset = member_offset(file, size, info, path)
     stored = info.compress_type == zipfile.ZIP_STORED
-    if stored and info.compress_size != info.file_size:
-        raise DamagedFile(f"{what} is stored, yet has two sizes", where=path)
-    if (
-        info.compress_type == zipfile.ZIP_DEFLATED
-        and info.file_size > (info.compress_size + 16) * _DEFLATE_LIMIT
-    ):
-        raise DamagedFile(f"{what} claims {info.file_size} bytes out of {info.compress_size}", where=path)
-    stream = _Stream(archive, info, lock, path)
+    stream = MemberStream(archive, info, lock, path)
 
     def read(at: int, count: int) -> bytes:
         if stored:
@@ -154,10 +93,7 @@ def _add_member(
 
 def _sniff(path: str, file: BinaryIO) -> bool:
     """A zip file whose first member is an .npy: other formats are zip files too."""
-    start = file.read(_LOCAL.size)
-    if len(start) < _LOCAL.size or start[:4] != b"PK\3\4":
-        return False
-    return file.read(_LOCAL.unpack(start)[9]).endswith(b".npy")
+    return first_member(file).endswith(b".npy")
 
 
 FORMAT = Format("npz", "NumPy archive", open_npz, suffixes=(".npz",), sniff=_sniff)

@@ -22,6 +22,8 @@ from twinrun.formats.naming import Place, field_name, parse_path
         ("rank-00001_step_20_x.npy", 20, 1, "x"),
         ("x_rank2.f32", None, 2, "x"),
         ("snap_010.3.hdf5", 10, 3, "snap"),
+        ("snapshot_010.3", 10, 3, "snapshot"),
+        ("dump.melt.1000", 1000, 0, "dump.melt"),
         ("out_250.7.h5", 250, 7, "out"),
         ("step-10/x.3.f32", 10, 3, "x"),
         ("0250/x.3.f32", 250, 3, "x"),

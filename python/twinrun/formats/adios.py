@@ -1,0 +1,216 @@
+"""ADIOS2's BP5 and BP4 folders, and BP3 files, through the adios2 package: every step of a file is a step.
+
+Global arrays are whole, however many processes wrote them; blocks that have no place in a global array are fields of
+their own, `name/block-3`. The package decodes what was compressed, where it was built with that compressor. It crashes
+on some damaged files and waits without end on others, so a process of its own reads them: see `adios_worker`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from ..errors import DamagedFile, FormatError, MissingPackage
+from . import adios_worker
+from .attributes import add_constant
+from .blocks import BandCache, BandReader, Box
+from .files import reading
+from .frames import Frame, add_frames
+from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, dtype_of, flag, storage_dtype
+
+_CACHE_BYTES = 256 << 20
+_PATIENCE = 120.0  # seconds without a byte of an answer: a read of 16 MiB takes milliseconds
+_LONGEST_ANSWER = 1 << 30
+_NOT_DATA = ("profiling.json", "profiling.log")
+
+
+def open_adios(path: str, attributes: object = False) -> FileContent:
+    """Opens a BP folder or file. attributes: numeric attributes are fields too, `@attribute`."""
+    with_attributes = flag(attributes, "attributes", path)
+    try:
+        found = importlib.util.find_spec("adios2")
+    except ValueError:
+        found = None
+    if found is None:
+        raise MissingPackage.of("adios2", "twinrun[adios]", where=path)
+    content = FileContent(path, "adios", sources=_sources(path))
+    reader = _Reader(path)
+    try:
+        with reading(path, "ADIOS2"):
+            facts, _ = reader.ask({})
+            frames = []
+            text: dict[str, str] = {}
+            for number, variables in enumerate(facts["steps"]):
+                frame = Frame(number, [])
+                for variable in variables:
+                    frame.fields += reader.fields(variable, text)
+                    is_time = variable["single"] and variable["name"].lower() == "time"
+                    if is_time and variable["kind"] in ("float", "double"):
+                        frame.time = float(frame.fields[-1].elements()[0])
+                frames.append(frame)
+            add_frames(content, frames)
+            content.skipped += text.items()
+            for name, value in facts["attributes"].items() if with_attributes else ():
+                add_constant(content, f"@{name}", "" if value is None else value)
+    except BaseException:
+        reader.close()
+        raise
+    content.on_close = reader.close
+    return content
+
+
+def _sources(path: str) -> tuple[str, ...]:
+    if not os.path.isdir(path):
+        return ()
+    with reading(path):
+        names = sorted(n for n in os.listdir(path) if n not in _NOT_DATA)
+    return tuple(p for p in (os.path.join(path, n) for n in names) if os.path.isfile(p))
+
+
+class _Reader:
+    """Asks the process that reads. Thread-safe by the cache's lock."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.cache = path, BandCache(_CACHE_BYTES)
+        self.problem: FormatError | None = None
+        command = [sys.executable, adios_worker.__file__, path]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        with reading(path, "ADIOS2"):
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                bufsize=0,
+            )
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self.cache.lock:
+            self.cache.clear()
+            if self.problem is None:
+                self._end(FormatError("the file was closed", where=self.path))
+
+    def _end(self, problem: FormatError) -> FormatError:
+        self.problem = problem
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return problem
+
+    def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """(answer, bytes behind it). Raises DamagedFile where the package fails, crashes or falls silent."""
+        with self.cache.lock:
+            if self.problem is not None:
+                raise self.problem
+            assert self._process.stdin is not None
+            buffer = bytearray()
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                while b"\n" not in buffer:
+                    self._more(buffer)
+                line, _, rest = bytes(buffer).partition(b"\n")
+                facts = json.loads(line)
+                data = bytearray(rest)
+                while len(data) < facts["bytes"]:
+                    self._more(data)
+            except (OSError, EOFError) as error:
+                code = self._process.wait()
+                how = f"signal {-code}" if code < 0 else f"status {code}"
+                raise self._end(
+                    DamagedFile(f"the adios2 package crashed on it ({how})", where=self.path)
+                ) from error
+            if "error" in facts:
+                raise DamagedFile(facts["error"], where=self.path)
+            return facts, bytes(data)
+
+    def _more(self, buffer: bytearray) -> None:
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        deadline = time.monotonic() + _PATIENCE
+        poll = select.poll()  # select() is limited to descriptors below 1024
+        poll.register(pipe, select.POLLIN | select.POLLHUP)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            message = (
+                f"no answer of the adios2 package in {_PATIENCE:.0f} s: is it cut short, or still written?"
+            )
+            raise self._end(DamagedFile(message, where=self.path))
+        piece = os.read(pipe, 1 << 20)
+        if not piece:
+            raise EOFError
+        buffer += piece
+        if len(buffer) > _LONGEST_ANSWER:
+            raise self._end(DamagedFile(f"an answer of more than {_LONGEST_ANSWER} bytes", where=self.path))
+
+    def fields(self, variable: dict[str, Any], skipped: dict[str, str]) -> list[Field]:
+        """The fields of a variable in one step."""
+        name, kind = variable["name"], variable["kind"]
+        if kind not in adios_worker.DTYPES:
+            skipped.setdefault(
+                name, "text is not compared" if kind == "string" else f"type {kind} is not supported"
+            )
+            return []
+        if variable["shape"] is None:
+            return [
+                self.field(f"{name}/block-{number}", variable, tuple(count), number, count)
+                for number, count in enumerate(variable["blocks"])
+            ]
+        shape = tuple(variable["shape"])
+        blocks = [b for b in variable["blocks"] if len(b) == len(shape)]
+        return [self.field(name, variable, shape, None, blocks[0] if blocks else [1] * len(shape))]
+
+    def field(
+        self,
+        label: str,
+        variable: dict[str, Any],
+        shape: tuple[int, ...],
+        block: int | None,
+        chunks: list[int],
+    ) -> Field:
+        known = dtype_of(np.dtype(adios_worker.DTYPES[variable["kind"]]))
+        assert known is not None
+        code = known[0]
+        shape = checked_shape(shape, ITEMSIZE[code], self.path, f"variable {label!r:.80}")
+        if math.prod(shape) == 0:
+            return Field(label, code, "little", shape, extents=())
+        native = storage_dtype(code)
+        wanted = {k: variable[k] for k in ("name", "kind", "at", "single")} | {"block": block}
+
+        def read_box(box: Box) -> np.ndarray:
+            count = [b.stop - b.start for b in box]
+            _, data = self.ask({**wanted, "start": [b.start for b in box], "count": count})
+            return np.frombuffer(data, native).reshape(count)
+
+        limits = tuple(max(1, min(c, n)) for c, n in zip(chunks, shape, strict=True))
+        reader = BandReader(shape, limits, native, read_box, self.cache)
+        return Field(
+            label, code, "little", shape, read=decoded(label, code, math.prod(shape), self.path, reader.read)
+        )
+
+
+def _is_folder(path: str) -> bool:
+    """BP4 and BP5 have an index of metadata, and data of each process that wrote."""
+    return os.path.isfile(os.path.join(path, "md.idx")) and os.path.isfile(os.path.join(path, "data.0"))
+
+
+FORMAT = Format(
+    "adios",
+    "ADIOS2 BP",
+    open_adios,
+    suffixes=(".bp",),
+    is_folder=_is_folder,
+    options=frozenset({"attributes"}),
+    many_steps=True,
+)

@@ -1,0 +1,71 @@
+"""Numbers that files keep beside their arrays: as small fields, and said where they change what values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from .model import Field, FileContent, decoded, dtype_of, storage_dtype
+
+__all__ = ["MEANING", "PLAIN", "add_constant", "constant", "note_meaning"]
+
+MEANING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+PLAIN = "convention=none reads it as plain HDF5"
+_SHOWN = 8
+
+
+def add_constant(content: FileContent, name: str, value: object) -> None:
+    """Adds a small array, or a number, that was read already; a line to `skipped` where it is none."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):  # of several lengths, or of more than 64 bits
+        content.skipped.append((name, "not a number, nor an array of numbers"))
+        return
+    known = None if array.dtype.names or array.dtype.subdtype else dtype_of(array.dtype)
+    if known is None:
+        text = array.dtype.kind in "SUO"
+        content.skipped.append((name, "text is not compared" if text else f"{array.dtype} is not supported"))
+        return
+    code = known[0]
+    if array.dtype.kind in "mM":
+        array = array.view("i8")
+    flat = np.ascontiguousarray(array).reshape(-1).astype(storage_dtype(code), copy=False)
+    if flat.size == 0:
+        content.add(Field(name, code, "little", array.shape, extents=()))
+        return
+
+    def read(first: int, count: int) -> np.ndarray:
+        return flat[first : first + count]
+
+    content.add(
+        Field(name, code, "little", array.shape, read=decoded(name, code, flat.size, content.path, read))
+    )
+
+
+def constant(name: str, value: np.generic, shape: tuple[int, ...], where: str) -> Field | None:
+    """A field that holds one number everywhere; None where it is of a type that is not compared."""
+    known = dtype_of(value.dtype)
+    if known is None:
+        return None
+    size = int(np.prod(np.array(shape, dtype=object), initial=1))
+    if size == 0:
+        return Field(name, known[0], "little", shape, extents=())
+    native = value.astype(storage_dtype(known[0]))
+
+    def read(first: int, count: int) -> np.ndarray:
+        return np.full(count, native)
+
+    return Field(name, known[0], "little", shape, read=decoded(name, known[0], size, where, read))
+
+
+def note_meaning(content: FileContent, entries: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+    """One note for all arrays whose attributes say that stored values mean others: they are compared as stored."""
+    said = []
+    for name, attributes in entries:
+        words = [f"{w} {attributes[w]}" for w in MEANING if attributes.get(w) is not None]
+        if words:
+            said.append(f"{name} ({', '.join(words)})")
+    if said:
+        more = f", and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+        content.notes.append(f"values are compared as stored: {', '.join(said[:_SHOWN])}{more}")

@@ -1,0 +1,187 @@
+"""Folders of torch.distributed.checkpoint: `.metadata` says which boxes of which tensor lie in which file.
+
+`.metadata` is a pickle, read by `pickles`, which runs nothing of it. Each box is what torch.save wrote, at some
+bytes of a .distcp file. Tensors are put together to what they are in the whole program: the number of ranks that
+wrote them, and how they were cut, makes no difference.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import DamagedFile, FormatError, Unsupported
+from .blocks import BandCache
+from .files import file_size, open_regular, read_exact, reading
+from .layout import Stored
+from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, unreadable
+from .pickles import Global, Opaque, Pairs, load
+from .pytorch import DTYPES, TensorFile, Walker
+from .strided import Part, field_of_parts
+
+METADATA = ".metadata"
+_CACHE_BYTES = 128 << 20
+_MOST_BOXES = 10_000_000
+_LONGEST_METADATA = 1 << 28
+
+
+def open_dcp(path: str) -> FileContent:
+    """Opens a folder that torch.distributed.checkpoint wrote. Fields are named by their fully qualified names."""
+    place = os.path.join(path, METADATA)
+    file, size = open_regular(place)
+    with file:
+        if size > _LONGEST_METADATA:
+            raise Unsupported(f"{size} bytes of metadata, more than {_LONGEST_METADATA}", where=place)
+        root = load(read_exact(file, 0, size, place, "metadata"), place, "metadata")
+    if not isinstance(root, Opaque) or not str(root.maker).endswith(".metadata.Metadata"):
+        raise DamagedFile("is not the metadata of torch.distributed.checkpoint", where=place)
+    with reading(path):
+        names = sorted(name for name in os.listdir(path) if name.endswith(".distcp"))
+    content = FileContent(path, "dcp", sources=(place, *(os.path.join(path, name) for name in names)))
+    with reading(place):
+        stored = _storage(root.member("storage_data"), place)
+        cache = BandCache(_CACHE_BYTES)
+        others: list[str] = []
+        for name, entry in _pairs(root.member("state_dict_metadata"), "state_dict_metadata", place):
+            kind = entry.maker.name if isinstance(entry, Opaque) and isinstance(entry.maker, Global) else ""
+            if kind == "TensorStorageMetadata":
+                new = _field(path, place, name, entry, stored, cache, content)
+                if new is not None:
+                    content.add(new)
+            else:
+                others.append(name)
+    if others:
+        some = ", ".join(repr(name)[:60] for name in others[:3]) + (", …" if len(others) > 3 else "")
+        content.notes.append(f"values that are no tensors are not compared ({len(others)}: {some})")
+    return content
+
+
+def _pairs(value: Any, what: str, where: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Pairs):
+        raise DamagedFile(f"its metadata lacks {what}", where=where)
+    for key, entry in value.last():
+        if not isinstance(key, str):
+            raise DamagedFile(f"a name in {what} that is no text", where=where)
+        yield key, entry
+
+
+def _numbers(value: Any, what: str, where: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple):
+        raise DamagedFile(f"{what} is no list of numbers", where=where)
+    return checked_shape(value, 0, where, what)
+
+
+def _storage(value: Any, where: str) -> dict[tuple[str, tuple[int, ...] | None], Opaque]:
+    """What was stored, by name and place of the box in its tensor."""
+    if not isinstance(value, Pairs):
+        raise DamagedFile("its metadata lacks storage_data", where=where)
+    result: dict[tuple[str, tuple[int, ...] | None], Opaque] = {}
+    if len(value) > _MOST_BOXES:
+        raise Unsupported(f"more than {_MOST_BOXES} boxes", where=where)
+    for key, entry in value:
+        name = key.member("fqn") if isinstance(key, Opaque) else None
+        offset = key.member("offset") if isinstance(key, Opaque) else None
+        if not isinstance(name, str) or not isinstance(entry, Opaque):
+            raise DamagedFile("a box without a name or a place in storage_data", where=where)
+        result[name, None if offset is None else _numbers(offset, f"a place in {name!r:.80}", where)] = entry
+    return result
+
+
+def _field(
+    folder: str,
+    place: str,
+    name: str,
+    entry: Opaque,
+    stored: dict[tuple[str, tuple[int, ...] | None], Opaque],
+    cache: BandCache,
+    content: FileContent,
+) -> Field | None:
+    """The field of a tensor; None where it is of a type that is skipped."""
+    what = f"tensor {name!r:.80}"
+    properties = entry.member("properties")
+    dtype = properties.state if isinstance(properties, Opaque) else None
+    if isinstance(dtype, Pairs):  # without its __getstate__
+        dtype = dtype.find("dtype")
+    elif isinstance(dtype, tuple) and dtype:
+        dtype = dtype[0]
+    if not isinstance(dtype, Global):
+        raise DamagedFile(f"{what} has no type", where=place)
+    code = DTYPES.get(dtype.name)
+    if code is None:
+        content.skipped.append((name, f"elements of type {dtype.name!r:.40} are not supported"))
+        return None
+    shape = checked_shape(_numbers(entry.member("size"), what, place), ITEMSIZE[code], place, what)
+    if math.prod(shape) == 0:
+        return Field(name, code, "little", shape, extents=())
+    chunks = entry.member("chunks")
+    if not isinstance(chunks, list):
+        raise DamagedFile(f"{what} has no list of boxes", where=place)
+    try:
+        parts = []
+        for chunk in chunks:
+            start = _numbers(chunk.member("offsets") if isinstance(chunk, Opaque) else None, what, place)
+            sizes = _numbers(chunk.member("sizes"), what, place)
+            if len(start) != len(shape) or len(sizes) != len(shape):
+                raise DamagedFile(f"{what}: a box of another number of dimensions", where=place)
+            if math.prod(sizes) == 0:
+                continue
+            info = stored.get((name, start)) or (stored.get((name, None)) if not any(start) else None)
+            if info is None:
+                raise DamagedFile(f"{what}: its box at {start} is stored nowhere", where=place)
+            parts.append(_part(folder, place, what, code, start, sizes, info))
+        return field_of_parts(name, code, shape, parts, place, cache)
+    except FormatError as problem:  # a file of one rank is lost: the other tensors are not
+        return unreadable(name, code, "little", shape, problem)
+
+
+def _part(
+    folder: str,
+    place: str,
+    what: str,
+    code: str,
+    start: tuple[int, ...],
+    sizes: tuple[int, ...],
+    info: Opaque,
+) -> Part:
+    """A box of a tensor, from the bytes that torch.save wrote for it."""
+    relative, offset, length = info.member("relative_path"), info.member("offset"), info.member("length")
+    if not isinstance(relative, str) or type(offset) is not int or type(length) is not int or length < 0:
+        raise DamagedFile(f"{what}: a place without a file, an offset or a length", where=place)
+    if relative != os.path.basename(relative) or relative in ("", ".", ".."):
+        raise DamagedFile(f"{what}: the file {relative!r:.80} is not beside the metadata", where=place)
+    if info.member("transform_descriptors"):
+        raise Unsupported(f"{what} was transformed when it was written (compressed, say)", where=place)
+    path = os.path.join(folder, relative)
+    size = file_size(path)
+    if offset < 0 or offset + length > size:
+        raise DamagedFile(f"{what} needs bytes {offset} to {offset + length}: it has {size}", where=path)
+    tensors = TensorFile(path, offset, length)
+    try:
+        walker = Walker(path)
+        found = list(walker.walk("", tensors.root))
+        if len(found) != 1:
+            reason = walker.skipped[0][1] if walker.skipped else f"{len(found)} tensors where one should be"
+            raise Unsupported(f"{what}: {reason}", where=path)
+        tensor = found[0][1]
+        if tensor.dtype != code or tensor.shape != sizes:
+            message = f"{what}: {tensor.shape} of {tensor.dtype} where its metadata says {sizes} of {code}"
+            raise DamagedFile(message, where=path)
+        array = tensors.strided(tensor, what)
+        if array is None or not isinstance(array.source, Stored):
+            raise Unsupported(f"{what} is compressed", where=path)
+        return Part(start, array)
+    finally:
+        tensors.archive.close()
+
+
+def _is_folder(path: str) -> bool:
+    place = os.path.join(path, METADATA)
+    if not os.path.isfile(place):
+        return False
+    with reading(path):
+        return any(name.endswith(".distcp") for name in os.listdir(path))
+
+
+FORMAT = Format("dcp", "torch.distributed.checkpoint", open_dcp, is_folder=_is_folder)

@@ -1,0 +1,52 @@
+"""Files of several steps: the same arrays again and again, one set a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from .model import Field, FileContent
+
+__all__ = ["Frame", "add_frames"]
+
+
+@dataclass
+class Frame:
+    """fields: of one step, under the names that they have in every step. period: 0 along an axis that is not periodic."""
+
+    step: int
+    fields: list[Field]
+    time: float | None = None
+    period: tuple[float, ...] | None = None
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
+    """Adds the fields of all frames: `x` where there is one frame, else `step-<step>/x`.
+
+    A step that comes again (a run that was started again went on with the same file) counts as it was written last; the earlier
+    one is skipped, and said.
+    """
+    last: dict[int, Frame] = {}
+    for frame in frames:
+        if frame.step in last:
+            again = "the step was written again later in the file, and that is what counts"
+            content.skipped.append((f"step-{frame.step}", again))
+            del last[frame.step]
+        last[frame.step] = frame
+    several = len(last) > 1
+    for step, frame in last.items():
+        prefix = f"step-{step}/" if several else ""
+        for old in frame.fields:
+            key = None if old.key is None else prefix + old.key
+            content.add(replace(old, name=prefix + old.name, step=step, series=old.name, key=key))
+        content.skipped += [(prefix + name, why) for name, why in frame.skipped]
+        if frame.time is not None:
+            content.times[step] = frame.time
+    if len(last) == 1:
+        content.time = next(iter(last.values())).time
+    periods = {frame.period for frame in last.values()}
+    if len(periods) == 1:
+        content.period = periods.pop()
+    elif periods:
+        content.notes.append("the box changes from step to step: give a period by hand where positions wrap")

@@ -1,0 +1,48 @@
+"""Snapshots of GADGET, AREPO, GIZMO and SWIFT in HDF5: groups of particles whose IDs are their keys.
+
+A snapshot in several files is read file by file: `snap_010.3.hdf5` is file 3 of step 10.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import DamagedFile
+from .attributes import PLAIN
+from .model import FileContent
+
+_GROUP = "PartType"
+
+
+def recognises(file: Any) -> bool:
+    """Whether an HDF5 file is such a snapshot."""
+    return "Header" in file and "NumPart_ThisFile" in file["Header"].attrs
+
+
+def apply(h5py: Any, file: Any, content: FileContent) -> None:
+    """Gives particles their group and key, and the file its time and its box."""
+    header = file["Header"].attrs
+    counts = [int(n) for n in np.atleast_1d(header["NumPart_ThisFile"])]
+    for name, field in content.fields.items():
+        group, _, rest = name.partition("/")
+        number = group.removeprefix(_GROUP)
+        if not group.startswith(_GROUP) or not number.isdecimal() or "/" in rest or not field.shape:
+            continue
+        if int(number) < len(counts) and field.shape[0] != counts[int(number)]:
+            message = (
+                f"{name!r:.80} has {field.shape[0]} rows, and the header says {counts[int(number)]} particles"
+            )
+            raise DamagedFile(message, where=content.path, fix=PLAIN)
+        ids = content.fields.get(group + "/ParticleIDs")
+        field.group = group
+        field.key = ids.name if ids is not None else None
+    if "Time" in header:
+        content.time = float(np.atleast_1d(header["Time"])[0])
+    box = np.atleast_1d(header.get("BoxSize", 0)).astype(float)
+    if box.size in (1, 3) and np.isfinite(box).all() and (box > 0).all():
+        content.period = tuple(float(b) for b in np.broadcast_to(box, 3))
+    files = int(np.atleast_1d(header.get("NumFilesPerSnapshot", 1))[0])
+    if files > 1:
+        content.notes.append(f"one of the {files} files of its snapshot: name the folder to take all of them")

@@ -1,0 +1,301 @@
+"""NetCDF classic: CDF-1, CDF-2 (64-bit offsets) and CDF-5 (64-bit data), parsed here. NetCDF-4 is HDF5.
+
+A variable without the record dimension lies dense, in big-endian order. Variables with it take turns, record by
+record: a variable of one element a record is one strided extent; one of more elements has an extent a record
+where the records are few, else its records are gathered by a reader. Values are compared as stored: a
+_FillValue, scale_factor or add_offset is noted, not applied.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, Unsupported
+from .attributes import MEANING, note_meaning
+from .files import open_regular, read_exact
+from .model import (
+    ITEMSIZE,
+    Extent,
+    Field,
+    FileContent,
+    Format,
+    checked_shape,
+    decoded,
+    flag,
+    read_records,
+    storage_dtype,
+)
+
+_DIMENSION, _VARIABLE, _ATTRIBUTE = 0x0A, 0x0B, 0x0C
+_TYPES = {
+    1: "i8", 3: "i16", 4: "i32", 5: "f32", 6: "f64", 7: "u8", 8: "u16", 9: "u32", 10: "i64", 11: "u64",
+}  # fmt: skip
+_CHAR = 2
+_LONGEST_HEADER = 1 << 24
+_MOST_DIMENSIONS = 1024  # NC_MAX_VAR_DIMS
+# Extents cost the caller about a microsecond and 28 bytes of metadata each; a reader of 10^5 records does not.
+_MOST_RECORD_EXTENTS = 1024
+
+
+class _Cursor:
+    """Reads a header from its start; never past the file, nor past the longest header that is believed."""
+
+    def __init__(self, file: BinaryIO, size: int, version: int, path: str) -> None:
+        self._file, self._size, self.path = file, size, path
+        self._data = b""
+        self.at = 4
+        self.is_narrow = version == 1  # CDF-1: offsets have 32 bits
+        self.is_wide = version == 5  # CDF-5: counts, lengths and dimension numbers have 64 bits
+
+    def take(self, count: int, what: str) -> bytes:
+        end = self.at + count
+        if end > self._size:
+            raise DamagedFile(f"its header ends before {what}", where=self.path)
+        if end > _LONGEST_HEADER:
+            raise Unsupported(f"a header of more than {_LONGEST_HEADER} bytes", where=self.path)
+        if end > len(self._data):
+            wanted = min(max(end, 2 * len(self._data), 1 << 14), self._size, _LONGEST_HEADER)
+            self._data = read_exact(self._file, 0, wanted, self.path, "header")
+        self.at = end
+        return self._data[self.at - count : self.at]
+
+    def word(self, what: str) -> int:
+        return struct.unpack(">I", self.take(4, what))[0]
+
+    def number(self, what: str, bits: int | None = None) -> int:
+        """A count or an offset: never negative."""
+        wide = self.is_wide if bits is None else bits == 64
+        value: int = struct.unpack(">q" if wide else ">i", self.take(8 if wide else 4, what))[0]
+        if value < 0:
+            raise DamagedFile(f"{what} is negative", where=self.path)
+        return value
+
+    def length(self, what: str) -> int:
+        """The size of a variable or a number of records, which may have all bits set; -1 then."""
+        value: int = struct.unpack(">Q" if self.is_wide else ">I", self.take(8 if self.is_wide else 4, what))[
+            0
+        ]
+        return -1 if value == (1 << (64 if self.is_wide else 32)) - 1 else value
+
+    def name(self, what: str) -> str:
+        length = self.number(f"the length of {what}")
+        raw = self.take(length + -length % 4, what)[:length]
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise DamagedFile(f"{what} is no UTF-8 text", where=self.path) from None
+
+    def list_of(self, tag: int, what: str) -> int:
+        """Number of elements of a list that begins here."""
+        found, count = self.word(what), self.number(f"the number of {what}")
+        if found != tag and (found, count) != (0, 0):
+            raise DamagedFile(f"no list of {what} where one should begin", where=self.path)
+        return count
+
+
+@dataclass
+class _Attribute:
+    code: int  # type, as in the file
+    count: int
+    offset: int
+    raw: bytes
+
+    def first(self) -> float | None:
+        """Its only number, None where it is text or has several."""
+        code = _TYPES.get(self.code)
+        if code is None or self.count != 1:
+            return None
+        return np.frombuffer(self.raw, storage_dtype(code, "big"), 1)[0].item()
+
+
+@dataclass
+class _Variable:
+    name: str
+    dimensions: list[int]
+    attributes: dict[str, _Attribute]
+    code: int
+    begin: int
+    shape: tuple[int, ...] = ()  # without the record dimension
+    is_record: bool = False
+    span: int = 0  # bytes, of a record where it has any
+
+
+@dataclass
+class _Header:
+    records: int = 0  # -1: as many as the file holds
+    dimensions: list[tuple[str, int]] = field(default_factory=list)
+    attributes: dict[str, _Attribute] = field(default_factory=dict)
+    variables: list[_Variable] = field(default_factory=list)
+    end: int = 0
+
+
+def open_netcdf(path: str, attributes: object = False) -> FileContent:
+    """Opens a NetCDF classic file without reading its data.
+
+    attributes: numeric attributes are fields too, `variable@attribute`, and `@attribute` those of the file.
+    """
+    with_attributes = flag(attributes, "attributes", path)
+    file, size = open_regular(path)
+    with file:
+        start = read_exact(file, 0, min(size, 4), path, "header")
+        if start[:3] != b"CDF" or len(start) < 4:
+            raise DamagedFile("does not begin like a NetCDF classic file", where=path)
+        if start[3] not in (1, 2, 5):
+            raise Unsupported(f"NetCDF classic version {start[3]} is not known", where=path)
+        header = _parse(_Cursor(file, size, start[3], path))
+    content = FileContent(path, "netcdf")
+    if with_attributes:
+        _add_attributes(content, "", header.attributes)
+    records, stride = _records(header, size, path)
+    for variable in header.variables:
+        if with_attributes:
+            _add_attributes(content, variable.name, variable.attributes)
+        if variable.code == _CHAR:
+            content.skipped.append((variable.name, "text is not compared"))
+            continue
+        content.add(_field(variable, records, stride, size, path))
+    note_meaning(
+        content,
+        (
+            (v.name, {word: v.attributes[word].first() for word in MEANING if word in v.attributes})
+            for v in header.variables
+        ),
+    )
+    return content
+
+
+def _parse(cursor: _Cursor) -> _Header:
+    header = _Header(cursor.length("the number of records"))
+    for _ in range(cursor.list_of(_DIMENSION, "dimensions")):
+        name = cursor.name("the name of a dimension")
+        header.dimensions.append((name, cursor.number(f"the length of dimension {name!r:.60}")))
+    if sum(length == 0 for _, length in header.dimensions) > 1:
+        raise DamagedFile("two record dimensions", where=cursor.path)
+    header.attributes = _parse_attributes(cursor)
+    for _ in range(cursor.list_of(_VARIABLE, "variables")):
+        header.variables.append(_parse_variable(cursor, header))
+    header.end = cursor.at
+    return header
+
+
+def _parse_attributes(cursor: _Cursor) -> dict[str, _Attribute]:
+    result: dict[str, _Attribute] = {}
+    for _ in range(cursor.list_of(_ATTRIBUTE, "attributes")):
+        name = cursor.name("the name of an attribute")
+        code = cursor.word(f"the type of attribute {name!r:.60}")
+        if code != _CHAR and code not in _TYPES:
+            raise DamagedFile(f"attribute {name!r:.60} is of the unknown type {code}", where=cursor.path)
+        count = cursor.number(f"the length of attribute {name!r:.60}")
+        length = count * (1 if code == _CHAR else ITEMSIZE[_TYPES[code]])
+        offset = cursor.at
+        raw = cursor.take(length + -length % 4, f"the values of attribute {name!r:.60}")
+        if name in result:
+            raise DamagedFile(f"two attributes are named {name!r:.60}", where=cursor.path)
+        result[name] = _Attribute(code, count, offset, raw[:length])
+    return result
+
+
+def _parse_variable(cursor: _Cursor, header: _Header) -> _Variable:
+    path = cursor.path
+    name = cursor.name("the name of a variable")
+    what = f"variable {name!r:.60}"
+    rank = cursor.number(f"the number of dimensions of {what}")
+    if rank > _MOST_DIMENSIONS:
+        raise DamagedFile(f"{what} has {rank} dimensions", where=path)
+    dimensions = [cursor.number(f"a dimension of {what}") for _ in range(rank)]
+    if any(d >= len(header.dimensions) for d in dimensions):
+        raise DamagedFile(f"{what} has a dimension that the file lacks", where=path)
+    attributes = _parse_attributes(cursor)
+    code = cursor.word(f"the type of {what}")
+    if code != _CHAR and code not in _TYPES:
+        raise DamagedFile(f"{what} is of the unknown type {code}", where=path)
+    cursor.length(f"the size of {what}")  # redundant, and wrong by design in large files
+    begin = cursor.number(f"the place of {what}", 32 if cursor.is_narrow else 64)
+    variable = _Variable(name, dimensions, attributes, code, begin)
+    lengths = [header.dimensions[d][1] for d in dimensions]
+    variable.is_record = bool(lengths) and lengths[0] == 0
+    if variable.is_record:
+        lengths = lengths[1:]
+    if 0 in lengths:
+        raise DamagedFile(f"{what}: only its first dimension may be the record dimension", where=path)
+    itemsize = 1 if code == _CHAR else ITEMSIZE[_TYPES[code]]
+    variable.shape = checked_shape(lengths, itemsize, path, what)
+    variable.span = math.prod(variable.shape) * itemsize
+    return variable
+
+
+def _records(header: _Header, size: int, path: str) -> tuple[int, int]:
+    """(number of records, bytes from one to the next)."""
+    turns = [v for v in header.variables if v.is_record]
+    if not turns:
+        return 0, 0
+    # Every part is padded to 4 bytes, but not where there is a single variable.
+    stride = turns[0].span if len(turns) == 1 else sum(v.span + -v.span % 4 for v in turns)
+    if header.records >= 0:
+        return header.records, stride
+    # As many as lie in the file whole; the padding at its very end may be missing.
+    first = min(v.begin for v in turns)
+    end = max(v.begin - first + v.span for v in turns)
+    left = size - first
+    return (0 if left < end else (left - end) // stride + 1), stride
+
+
+def _field(variable: _Variable, records: int, stride: int, size: int, path: str) -> Field:
+    name, code = variable.name, _TYPES[variable.code]
+    itemsize = ITEMSIZE[code]
+    shape = (records, *variable.shape) if variable.is_record else variable.shape
+    checked_shape(shape, itemsize, path, f"variable {name!r:.60}")
+    count = math.prod(shape)
+    if count == 0:
+        return Field(name, code, "big", shape, extents=())
+    last = (records - 1) * stride if variable.is_record else 0
+    if variable.begin < 4 or variable.begin + last + variable.span > size:
+        message = (
+            f"variable {name!r:.60} needs bytes {variable.begin} to {variable.begin + last + variable.span} of a "
+            f"file of {size}"
+        )
+        raise DamagedFile(message, where=path, fix="the file is cut short or its header is wrong")
+    within = math.prod(variable.shape)
+    if not variable.is_record or stride == variable.span:
+        return Field(name, code, "big", shape, extents=(Extent(path, variable.begin, count, itemsize),))
+    if within == 1:
+        return Field(name, code, "big", shape, extents=(Extent(path, variable.begin, records, stride),))
+    if records <= _MOST_RECORD_EXTENTS:
+        extents = tuple(
+            Extent(path, variable.begin + number * stride, within, itemsize) for number in range(records)
+        )
+        return Field(name, code, "big", shape, extents=extents)
+
+    def read(first: int, wanted: int) -> np.ndarray:
+        start, stop = first // within, -(-(first + wanted) // within)
+        raw = read_records(path, variable.begin + start * stride, stride, stop - start, variable.span)
+        skip = first - start * within
+        return raw.reshape(-1).view(storage_dtype(code, "big"))[skip : skip + wanted]
+
+    return Field(name, code, "big", shape, read=decoded(name, code, count, path, read))
+
+
+def _add_attributes(content: FileContent, owner: str, attributes: dict[str, _Attribute]) -> None:
+    for name, attribute in attributes.items():
+        label = f"{owner}@{name}"
+        if attribute.code == _CHAR:
+            content.skipped.append((label, "text is not compared"))
+            continue
+        code, count = _TYPES[attribute.code], attribute.count
+        extents = (Extent(content.path, attribute.offset, count, ITEMSIZE[code]),) if count else ()
+        content.add(Field(label, code, "big", (count,), extents=extents))
+
+
+FORMAT = Format(
+    "netcdf",
+    "NetCDF classic",
+    open_netcdf,
+    suffixes=(".nc", ".cdf", ".nc3"),
+    magic=(b"CDF\x01", b"CDF\x02", b"CDF\x05"),
+    options=frozenset({"attributes"}),
+)

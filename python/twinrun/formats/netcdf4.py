@@ -1,0 +1,62 @@
+"""NetCDF-4 on top of HDF5: dimensions without values are no arrays, and packed values are said to be packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .attributes import MEANING, note_meaning
+from .model import FileContent
+
+# What the NetCDF library writes as the name of a dimension that has no variable of its own.
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
+
+
+def recognises(file: Any) -> bool:
+    """Whether the NetCDF library, or h5netcdf, wrote an HDF5 file, or one that follows its rules."""
+    return "_NCProperties" in file.attrs or any(
+        _text(getattr(item, "attrs", {}).get("CLASS")) == b"DIMENSION_SCALE" for item in _datasets(file)
+    )
+
+
+def _datasets(file: Any) -> list[Any]:
+    found = []
+    for name in list(file)[:1000]:
+        try:
+            found.append(file[name])
+        except (KeyError, OSError, RuntimeError):
+            continue  # a link that leads nowhere
+    return found
+
+
+def _text(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    return bytes(value) if isinstance(value, (bytes, np.bytes_)) else b""
+
+
+def apply(h5py: Any, file: Any, content: FileContent) -> None:
+    """Leaves out dimensions without values, and notes fill values, scales and offsets."""
+    entries = []
+    for name in list(content.fields):
+        if "@" in name:
+            continue
+        item = file.get(name)
+        if not isinstance(item, h5py.Dataset):
+            continue  # a member of a compound type
+        attributes = item.attrs
+        if _text(attributes.get("CLASS")) == b"DIMENSION_SCALE" and _text(attributes.get("NAME")).startswith(
+            _NO_VARIABLE
+        ):
+            del content.fields[name]
+            content.skipped.append((name, "a dimension without values"))
+            continue
+        found = {}
+        for word in MEANING:
+            value = attributes.get(word)
+            if value is not None and np.size(value) == 1 and np.asarray(value).dtype.kind in "fiu":
+                found[word] = np.asarray(value).reshape(-1)[0].item()
+        if found:
+            entries.append((name, found))
+    note_meaning(content, entries)

@@ -1,0 +1,249 @@
+"""The structure of a pickle, read without running anything of it.
+
+A pickle is a program that may call any function. This interpreter calls none and imports nothing: whatever a
+pickle would import is a `Global`, whatever it would call or build is an `Opaque` that keeps what it would have
+been made of. Numbers, texts, bytes, tuples, lists and dictionaries are themselves; dictionaries are lists of
+pairs (`Pairs`), so that no key needs to be hashed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import Unsupported
+from .files import reading
+
+__all__ = ["Global", "Opaque", "Pairs", "Persistent", "load"]
+
+_LONGEST = 1 << 28  # bytes of a pickle: PyTorch's holds no tensor data, about 200 bytes a tensor
+_MOST_STEPS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Global:
+    """A class or function that the pickle names; it was not imported."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(eq=False)
+class Persistent:
+    """Something outside the pickle, by the ID that its writer gave it."""
+
+    identity: Any
+
+
+@dataclass(eq=False)
+class Opaque:
+    """What a call would have made: `maker` of `args`, then `state`, `items` and `pairs` put into it."""
+
+    maker: Any
+    args: Any
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: Pairs = field(default_factory=lambda: Pairs())
+
+    def __repr__(self) -> str:  # it may hold itself
+        return f"Opaque({self.maker})"
+
+    def member(self, name: str) -> Any:
+        """An attribute from its state, or None."""
+        state = self.state
+        if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
+            state = state[0] if isinstance(state[0], Pairs) else state[1]
+        return state.find(name) if isinstance(state, Pairs) else None
+
+
+class Pairs(list[tuple[Any, Any]]):
+    """A dictionary, as its pairs in order."""
+
+    def find(self, key: str) -> Any:
+        """The value of a key that is text; None where there is none."""
+        return next((v for k, v in reversed(self) if isinstance(k, str) and k == key), None)
+
+    def last(self) -> Iterator[tuple[Any, Any]]:
+        """Its pairs; of a number or text that is a key several times only the last one, where it was first."""
+        plain = {k: v for k, v in self if isinstance(k, (str, int))}
+        seen: set[Any] = set()
+        for key, value in self:
+            if isinstance(key, (str, int)):
+                if key in seen:
+                    continue
+                seen.add(key)
+                value = plain[key]
+            yield key, value
+
+
+_MARK = object()
+
+
+def load(data: bytes, where: str, what: str = "pickle") -> Any:
+    """What the pickle at the start of `data` would give. Raises DamagedFile or Unsupported, nothing else."""
+    if len(data) > _LONGEST:
+        raise Unsupported(f"{what}: {len(data)} bytes, more than {_LONGEST}", where=where)
+    with reading(where, what):
+        return _run(data)
+
+
+def _run(data: bytes) -> Any:
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+
+    def pop() -> Any:
+        if not stack or stack[-1] is _MARK:
+            raise ValueError("the stack is empty")
+        return stack.pop()
+
+    def top() -> Any:
+        if not stack or stack[-1] is _MARK:
+            raise ValueError("the stack is empty")
+        return stack[-1]
+
+    def pop_to_mark() -> list[Any]:
+        at = len(stack) - 1
+        while at >= 0 and stack[at] is not _MARK:
+            at -= 1
+        if at < 0:
+            raise ValueError("no mark on the stack")
+        found = stack[at + 1 :]
+        del stack[at:]
+        return found
+
+    def extend(target: Any, values: list[Any]) -> None:
+        if isinstance(target, Opaque):
+            target.items.extend(values)
+        elif type(target) is list:
+            target.extend(values)
+        else:
+            raise ValueError(f"values added to a {type(target).__name__}")
+
+    def put(target: Any, values: list[Any]) -> None:
+        pairs = target.pairs if isinstance(target, Opaque) else target
+        if not isinstance(pairs, Pairs) or len(values) % 2:
+            raise ValueError(f"pairs set in a {type(target).__name__}")
+        pairs.extend(zip(values[::2], values[1::2], strict=True))
+
+    # genops finds the length of every argument within the bytes that are there, and decodes it.
+    for steps, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+        if steps > _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS} instructions")
+        name = opcode.name
+        if name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _ARGUMENTS:
+            stack.append(argument)
+        elif name in _NEW:
+            stack.append(_NEW[name]())
+        elif name in ("PROTO", "FRAME"):
+            pass
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+            memo[argument] = top()
+        elif name == "MEMOIZE":
+            memo[len(memo)] = top()
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(memo[argument])
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name == "TUPLE":
+            stack.append(tuple(pop_to_mark()))
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            values = [pop() for _ in range(int(name[5]))]
+            stack.append(tuple(reversed(values)))
+        elif name == "LIST":
+            stack.append(pop_to_mark())
+        elif name == "FROZENSET":
+            stack.append(pop_to_mark())
+        elif name == "DICT":
+            values = pop_to_mark()
+            stack.append(Pairs())
+            put(stack[-1], values)
+        elif name == "APPEND":
+            value = pop()
+            extend(top(), [value])
+        elif name in ("APPENDS", "ADDITEMS"):
+            values = pop_to_mark()
+            extend(top(), values)
+        elif name == "SETITEM":
+            value, key = pop(), pop()
+            put(top(), [key, value])
+        elif name == "SETITEMS":
+            values = pop_to_mark()
+            put(top(), values)
+        elif name == "GLOBAL":
+            module, _, attribute = argument.partition(" ")
+            stack.append(Global(module, attribute))
+        elif name == "STACK_GLOBAL":
+            attribute, module = pop(), pop()
+            if not isinstance(attribute, str) or not isinstance(module, str):
+                raise ValueError("a class whose name is no text")
+            stack.append(Global(module, attribute))
+        elif name in ("REDUCE", "NEWOBJ"):
+            args, maker = pop(), pop()
+            stack.append(_made(maker, args))
+        elif name == "NEWOBJ_EX":
+            keywords, args, maker = pop(), pop(), pop()
+            stack.append(_made(maker, args))
+            if isinstance(stack[-1], Opaque):
+                stack[-1].pairs.extend(keywords if isinstance(keywords, Pairs) else ())
+        elif name == "OBJ":
+            maker, *args = pop_to_mark() or [None]
+            stack.append(_made(maker, tuple(args)))
+        elif name == "INST":
+            module, _, attribute = argument.partition(" ")
+            stack.append(_made(Global(module, attribute), tuple(pop_to_mark())))
+        elif name == "BUILD":
+            state = pop()
+            target = top()
+            if isinstance(target, Opaque):
+                target.state = state
+            # Of dictionaries it sets attributes (an OrderedDict's _metadata), which are no data.
+        elif name == "PERSID":
+            stack.append(Persistent(argument))
+        elif name == "BINPERSID":
+            stack.append(Persistent(pop()))
+        elif name == "POP":
+            if not stack:
+                raise ValueError("the stack is empty")
+            stack.pop()
+        elif name == "POP_MARK":
+            pop_to_mark()
+        elif name == "DUP":
+            stack.append(top())
+        elif name == "STOP":
+            return pop()
+        else:
+            raise ValueError(f"the instruction {name} is not supported")
+    raise ValueError("it does not end")
+
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_ARGUMENTS = frozenset(
+    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
+    "BINBYTES8 BYTEARRAY8 UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT BINFLOAT".split()
+)
+_NEW = {"EMPTY_LIST": list, "EMPTY_DICT": Pairs, "EMPTY_SET": list}
+
+
+def _made(maker: Any, args: Any) -> Any:
+    """What a call gives. A few of them have a plain meaning; all others stay as they are."""
+    if not isinstance(args, tuple):
+        raise ValueError("a call whose arguments are no tuple")
+    if isinstance(maker, Global):
+        known = (maker.module, maker.name)
+        if known == ("collections", "OrderedDict") and len(args) <= 1:
+            result = Pairs()
+            for entry in args[0] if args and isinstance(args[0], list) else ():
+                if isinstance(entry, (tuple, list)) and len(entry) == 2:
+                    result.append((entry[0], entry[1]))
+            return result
+        if known == ("torch", "Size") and len(args) == 1 and isinstance(args[0], (tuple, list)):
+            return tuple(args[0])
+    return Opaque(maker, args)

@@ -1,0 +1,344 @@
+"""PyTorch's .pt and .pth files: a zip archive of a pickle and of the bytes of each storage.
+
+The pickle is read by `pickles`, which runs nothing of it. Tensors are named by their path: `model.layer1.weight`,
+`optimizer.state.0.exp_avg`. PyTorch stores its members uncompressed, so that tensors are extents of the file;
+only what is neither dense nor of one stride is read box by box.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, Unsupported
+from .archives import Archive, first_member
+from .blocks import BandCache
+from .files import open_regular, read_exact
+from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, flag
+from .naming import field_name
+from .pickles import Global, Opaque, Pairs, Persistent, load
+from .strided import Strided, field_of_strided
+
+LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # the magic number of files before PyTorch 1.6
+_CACHE_BYTES = 64 << 20
+_LONGEST_PICKLE = 1 << 28
+_MOST_VALUES = 1_000_000
+_DEEPEST = 100
+_LONGEST_NAME = 4096
+_MOST_BROADCAST = 1 << 24  # elements of a tensor that has more than its storage
+
+_STORAGES = {
+    "HalfStorage": "f16", "BFloat16Storage": "bf16", "FloatStorage": "f32", "DoubleStorage": "f64",
+    "CharStorage": "i8", "ShortStorage": "i16", "IntStorage": "i32", "LongStorage": "i64",
+    "ByteStorage": "u8", "BoolStorage": "bool", "ComplexFloatStorage": "c64", "ComplexDoubleStorage": "c128",
+}  # fmt: skip
+DTYPES = {
+    "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "float64": "f64",
+    "double": "f64", "int8": "i8", "int16": "i16", "short": "i16", "int32": "i32", "int": "i32", "int64": "i64",
+    "long": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
+    "complex64": "c64", "cfloat": "c64", "complex128": "c128", "cdouble": "c128",
+}  # fmt: skip
+_TRANSPARENT = frozenset(
+    {"_parameters", "_buffers", "_modules"}
+)  # a module's weights are named as its state_dict
+
+
+class _Skip(Exception):
+    """This tensor cannot be compared; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: str
+    dtype: str
+    offset: int  # in elements
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class TensorFile:
+    """A zip archive that torch.save wrote, at bytes [base, base + length) of a file."""
+
+    def __init__(self, path: str, base: int = 0, length: int | None = None) -> None:
+        self.path = path
+        self.archive = Archive(path, base, length)
+        try:
+            pickles = [
+                name for name in self.archive.members if name.count("/") == 1 and name.endswith("/data.pkl")
+            ]
+            if len(pickles) != 1:
+                raise DamagedFile(
+                    f"a zip archive with {len(pickles)} members data.pkl: no PyTorch file", where=path
+                )
+            self.prefix = pickles[0].removesuffix("data.pkl")
+            self.byte_order = "little"
+            if self.prefix + "byteorder" in self.archive.members:
+                order = self.archive.read(self.prefix + "byteorder", 16)
+                if order not in (b"little", b"big"):
+                    raise DamagedFile(f"its byte order is {order!r}", where=path)
+                self.byte_order = order.decode()
+            self.root = load(self.archive.read(pickles[0], _LONGEST_PICKLE), path, "data.pkl")
+        except BaseException:
+            self.archive.close()
+            raise
+
+    def strided(self, tensor: _Tensor, what: str) -> Strided | None:
+        """Where the elements of a tensor lie; None where it has none. Checks that they are there."""
+        size = ITEMSIZE[tensor.dtype]
+        if math.prod(tensor.shape) == 0:
+            return None
+        member = f"{self.prefix}data/{tensor.storage}"
+        info = self.archive.members.get(member)
+        if info is None:
+            raise DamagedFile(f"{what}: its storage {member!r:.80} is not in the archive", where=self.path)
+        last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
+        if (last + 1) * size > info.file_size:
+            raise DamagedFile(
+                f"{what} needs {(last + 1) * size} bytes of a storage of {info.file_size}", where=self.path
+            )
+        count = math.prod(tensor.shape)
+        if count > info.file_size // size and count > _MOST_BROADCAST:
+            raise _Skip(f"a broadcast tensor of {count} elements out of {info.file_size // size}")
+        source = self.archive.source(member)
+        return Strided(
+            source, tensor.offset * size, tensor.dtype, self.byte_order, tensor.shape, tensor.strides
+        )
+
+
+def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
+    """The tensor that a call of torch._utils would rebuild; None where it is no such call.
+
+    A parameter gives the call for its data. Raises _Skip for tensors that are not supported.
+    """
+    maker, args = made.maker, made.args
+    if not isinstance(maker, Global) or maker.module not in ("torch._utils", "torch._tensor"):
+        return None
+    if maker.name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+        if not args or not isinstance(args[0], Opaque):
+            raise DamagedFile(f"{what} is a parameter without data", where=where)
+        return args[0]
+    if maker.name == "_rebuild_from_type_v2":
+        if len(args) < 3 or not isinstance(args[2], tuple):
+            raise DamagedFile(f"{what} is a tensor without arguments", where=where)
+        return Opaque(args[0], args[2])
+    if maker.name not in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"):
+        if maker.name.startswith("_rebuild"):
+            kind = maker.name.removeprefix("_rebuild_")
+            raise _Skip(f"a tensor of the kind {kind!r} is not supported")
+        return None
+    storage = args[0].identity if args and isinstance(args[0], Persistent) else None
+    if len(args) < 4 or not isinstance(storage, tuple) or len(storage) < 5 or storage[0] != "storage":
+        raise DamagedFile(f"{what} is a tensor without a storage", where=where)
+    if len(storage) > 5 and storage[5] is not None:
+        raise _Skip("a view of a storage as old PyTorch wrote it is not supported")
+    kind, key = storage[1], storage[2]
+    if not isinstance(kind, Global) or not isinstance(key, str):
+        raise DamagedFile(f"{what}: its storage has no type or no name", where=where)
+    if maker.name == "_rebuild_tensor_v3":
+        if len(args) < 7 or not isinstance(args[6], Global):
+            raise DamagedFile(f"{what} has no type", where=where)
+        code, title, metadata = DTYPES.get(args[6].name), args[6].name, args[7:8]
+    else:
+        code, title, metadata = _STORAGES.get(kind.name), kind.name, args[6:7]
+    flags = metadata[0] if metadata else None
+    if isinstance(flags, Pairs) and (flags.find("conj") or flags.find("neg")):
+        raise _Skip("a tensor that is conjugated or negated when it is read is not supported")
+    shape, strides, offset = args[2], args[3], args[1]
+    if not isinstance(shape, tuple) or not isinstance(strides, tuple) or len(shape) != len(strides):
+        raise DamagedFile(f"{what}: shape or strides of the wrong kind", where=where)
+    if code is None:
+        raise _Skip(f"elements of type {title!r:.40} are not supported")
+    sizes = checked_shape(shape, ITEMSIZE[code], where, what)
+    if any(type(n) is not int or not 0 <= n < 1 << 62 for n in (offset, *strides)):
+        raise DamagedFile(f"{what}: an offset or a stride out of range", where=where)
+    return _Tensor(key, code, offset, sizes, strides)
+
+
+class Walker:
+    """The tensors of a pickle by name. `notes` and `skipped` say what else there was."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.skipped: list[tuple[str, str]] = []
+        self.numbers: list[tuple[str, bool | int | float | complex]] = []
+        self.visited = 0
+        self.names: dict[str, int] = {}
+
+    def walk(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, _Tensor]]:
+        """Depth first, in the order of the pickle."""
+        self.visited += 1
+        if self.visited > _MOST_VALUES:
+            raise Unsupported(f"more than {_MOST_VALUES} values", where=self.where)
+        if depth > _DEEPEST:
+            raise Unsupported(f"values nested more than {_DEEPEST} deep (or in themselves)", where=self.where)
+        if isinstance(value, Opaque):
+            try:
+                found = tensor_of(value, self.where, f"tensor {name!r:.80}")
+            except _Skip as reason:
+                if _sparse(value):
+                    yield from self._sparse(name, value, depth)
+                else:
+                    self.skipped.append((name, str(reason)))
+                return
+            if isinstance(found, _Tensor):
+                yield name, found
+            elif found is not None:
+                yield from self.walk(name, found, depth + 1)
+            else:
+                yield from self._object(name, value, depth)
+        elif isinstance(value, Pairs):
+            for key, entry in value.last():
+                if isinstance(key, (str, int)):
+                    yield from self.walk(_joined(name, str(key)), entry, depth + 1)
+        elif isinstance(value, (list, tuple)):
+            for number, entry in enumerate(value):
+                yield from self.walk(_joined(name, str(number)), entry, depth + 1)
+        elif isinstance(value, (bool, int, float, complex)):
+            self.numbers.append((name, value))
+
+    def unique(self, name: str) -> str:
+        """The name, or `name#2` where it was given before: {"a": {"b": …}, "a.b": …} has one twice."""
+        while True:
+            number = self.names[name] = self.names.get(name, 0) + 1
+            if number == 1:
+                return name
+            name = f"{name}#{number}"
+
+    def _object(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
+        """An object of some class: what it would have been given."""
+        if isinstance(value.maker, Global) and value.maker.module.startswith("numpy"):
+            self.skipped.append((name, "a NumPy object inside a pickle is not supported"))
+            return
+        state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
+        if isinstance(state, Pairs):
+            for key, entry in state.last():
+                if isinstance(key, str):
+                    label = name if key in _TRANSPARENT else _joined(name, key)
+                    yield from self.walk(label, entry, depth + 1)
+        if value.items:
+            yield from self.walk(name, value.items, depth + 1)
+        if value.pairs:
+            yield from self.walk(name, value.pairs, depth + 1)
+
+    def _sparse(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
+        """The parts of a sparse tensor are tensors."""
+        parts = value.args[1]
+        labels = ("indices", "values") if isinstance(parts[1], Opaque) and not isinstance(parts[2], Opaque) else (
+            "compressed", "plain", "values")  # fmt: skip
+        for label, entry in zip(labels, parts, strict=False):
+            yield from self.walk(_joined(name, label), entry, depth + 1)
+
+
+def _sparse(value: Opaque) -> bool:
+    return (
+        value.maker.name == "_rebuild_sparse_tensor"
+        and len(value.args) >= 2
+        and isinstance(value.args[1], tuple)
+        and len(value.args[1]) >= 3
+        and isinstance(value.args[1][0], Opaque)
+    )
+
+
+def _joined(name: str, key: str) -> str:
+    if len(key) + len(name) > _LONGEST_NAME:
+        raise ValueError(f"a name of more than {_LONGEST_NAME} characters")
+    return f"{name}.{key}" if name else key
+
+
+def open_pytorch(path: str, attributes: object = False) -> FileContent:
+    """Opens a .pt or .pth file without unpickling it.
+
+    attributes: numbers beside the tensors (a learning rate, an epoch) are fields too. Raises Unsupported for files
+    that are no zip archives: those of PyTorch before 1.6, and plain pickles.
+    """
+    with_numbers = flag(attributes, "attributes", path)
+    file, size = open_regular(path)
+    with file:
+        start = read_exact(file, 0, min(size, len(LEGACY)), path, "header")
+    if start.startswith((b"\x80", b"ustar")) and not start.startswith(b"PK"):
+        kind = "in the format of PyTorch before 1.6" if start == LEGACY else "a plain pickle"
+        fix = "load it with torch.load(…, weights_only=True) and write it again with torch.save"
+        raise Unsupported(f"is {kind}", where=path, fix=fix)
+    tensors = TensorFile(path)
+    content = FileContent(path, "pytorch")
+    try:
+        walker = Walker(path)
+        cache = BandCache(_CACHE_BYTES)
+        add_tensors(content, walker, tensors, cache)
+        content.skipped += walker.skipped
+        add_numbers(content, walker, with_numbers)
+        if tensors.prefix + "constants.pkl" in tensors.archive.members:
+            content.notes.append("TorchScript: its code and constants are not compared")
+        content.one_array = list(content.fields) == [""] or not content.fields
+        if "" in content.fields:
+            only = content.fields.pop("")
+            only.name = field_name(path)
+            content.add(only)
+    except BaseException:
+        tensors.archive.close()
+        raise
+    content.on_close = tensors.archive.close
+    return content
+
+
+def add_tensors(content: FileContent, walker: Walker, tensors: TensorFile, cache: BandCache) -> None:
+    """Adds the tensors of a file under names that are unique: the second one of a name is `name#2`."""
+    for name, tensor in walker.walk("", tensors.root):
+        unique = walker.unique(name)
+        try:
+            array = tensors.strided(tensor, f"tensor {name!r:.80}")
+        except _Skip as reason:
+            walker.skipped.append((unique, str(reason)))
+            continue
+        if array is None:
+            content.add(Field(unique, tensor.dtype, tensors.byte_order, tensor.shape, extents=()))
+        else:
+            content.add(field_of_strided(unique, array, content.path, cache))
+
+
+def add_numbers(content: FileContent, walker: Walker, as_fields: bool) -> None:
+    """Numbers as fields of one element, or a note that they are there."""
+    numbers = walker.numbers
+    if not as_fields:
+        if numbers:
+            some = ", ".join(repr(name)[:60] for name, _ in numbers[:3]) + (", …" if len(numbers) > 3 else "")
+            content.notes.append(
+                f"numbers beside the tensors are not compared ({len(numbers)}: {some}): attributes=true compares them"
+            )
+        return
+    kinds = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
+    for name, value in numbers:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            content.skipped.append((name, "an integer of more than 64 bits"))
+            continue
+        code = kinds[type(value)]
+        unique = walker.unique(name or "value")
+        read = decoded(unique, code, 1, content.path, _constant(value))
+        content.add(Field(unique, code, "little", (), read=read))
+
+
+def _constant(value: bool | int | float | complex) -> Callable[[int, int], np.ndarray]:
+    return lambda first, count: np.full(count, value)
+
+
+def _sniff(path: str, file: BinaryIO) -> bool:
+    folder, _, name = first_member(file).partition(b"/")
+    return bool(folder) and (
+        name in (b"data.pkl", b"version", b"byteorder", b".format_version", b"constants.pkl")
+        or name.startswith((b"data/", b"code/", b"constants/"))
+    )
+
+
+FORMAT = Format(
+    "pytorch",
+    "PyTorch file",
+    open_pytorch,
+    suffixes=(".pt", ".pth", ".ckpt"),
+    magic=(LEGACY,),
+    sniff=_sniff,
+    options=frozenset({"attributes"}),
+)

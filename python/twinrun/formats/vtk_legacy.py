@@ -1,0 +1,283 @@
+"""VTK's legacy files, .vtk: lines of text that say what comes, then numbers, big-endian (extents) or as text (decoded).
+
+Arrays have the names that they have in VTK's XML files, PointData/velocity and so on, and the same shapes; see `vtk_xml`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, Unsupported
+from .files import open_regular, read_exact
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, of_header
+from .vtk_xml import _Array, _ascii, _Document, _File
+
+_TYPES = {
+    "char": "i8", "unsigned_char": "u8", "short": "i16", "unsigned_short": "u16", "int": "i32", "unsigned_int": "u32",
+    "long": "i64", "unsigned_long": "u64", "float": "f32", "double": "f64", "vtkidtype": "i32",
+    "vtktypeint64": "i64", "vtktypeuint64": "u64", "signed_char": "i8",
+}  # fmt: skip
+_GRIDS = ("STRUCTURED_POINTS", "STRUCTURED_GRID", "RECTILINEAR_GRID", "UNSTRUCTURED_GRID", "POLYDATA")
+_CELLS = {
+    "CELLS": "Cells",
+    "VERTICES": "Verts",
+    "LINES": "Lines",
+    "TRIANGLE_STRIPS": "Strips",
+    "POLYGONS": "Polys",
+}
+_MOST_ARRAYS = 100_000
+_LONGEST_LINE = 4096
+
+
+class _Cursor:
+    """Lines and numbers, one after another."""
+
+    def __init__(self, file: BinaryIO, size: int, path: str) -> None:
+        self._file, self.size, self.path, self.at = file, size, path, 0
+        self.binary = False
+
+    def line(self) -> str | None:
+        """The next line that is not empty."""
+        while self.at < self.size:
+            piece = read_exact(
+                self._file, self.at, min(_LONGEST_LINE, self.size - self.at), self.path, "line"
+            )
+            end = piece.find(b"\n")
+            if end < 0 and len(piece) == _LONGEST_LINE:
+                raise DamagedFile(f"a line of more than {_LONGEST_LINE} bytes at {self.at}", where=self.path)
+            taken = piece if end < 0 else piece[: end + 1]
+            self.at += len(taken)
+            if text := taken.decode("utf-8", "backslashreplace").strip():
+                return text
+        return None
+
+    def words(self, least: int, what: str) -> list[str]:
+        found = (self.line() or "").split()
+        if len(found) < least:
+            raise DamagedFile(f"byte {self.at}: {what} is missing", where=self.path)
+        return found
+
+    def skip(self, count: int, item: int) -> tuple[int, int]:
+        """Passes so many numbers of `item` bytes: where they begin and end."""
+        begin = self.at
+        if self.binary:
+            self.at += count * item
+            if self.at > self.size:
+                raise DamagedFile(f"{count * item} bytes at {begin} pass its end", where=self.path)
+            return begin, self.at
+        left, inside = count, False  # inside: the piece before ended within a number
+        while left or inside:
+            piece = read_exact(self._file, self.at, min(1 << 20, self.size - self.at), self.path, "numbers")
+            if not piece:
+                if left:
+                    raise DamagedFile(f"{left} numbers are missing at its end", where=self.path)
+                break
+            letters = np.frombuffer(piece, np.uint8) > 32
+            before = np.concatenate([[inside], letters[:-1]])
+            ends = np.flatnonzero(before & ~letters)  # behind a number
+            if ends.size >= left + inside:
+                self.at += int(ends[left + inside - 1])
+                return begin, self.at
+            left -= int(np.count_nonzero(letters & ~before))
+            inside = bool(letters[-1])
+            if left < 0:
+                raise DamagedFile(f"byte {self.at}: numbers that cannot be told apart", where=self.path)
+            self.at += len(piece)
+        return begin, self.at
+
+
+def _number(text: str, where: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise DamagedFile(f"{text[:40]!r} where a number should be", where=where)
+    return int(text)
+
+
+def open_vtk_legacy(path: str) -> FileContent:
+    """Opens a legacy .vtk file."""
+    file, size = open_regular(path)
+    content = FileContent(path, "vtk-legacy")
+    with file:
+        cursor = _Cursor(file, size, path)
+        if not (cursor.line() or "").startswith("# vtk DataFile"):
+            raise DamagedFile("does not begin like a VTK file", where=path)
+        title = read_exact(file, cursor.at, min(_LONGEST_LINE, size - cursor.at), path, "title")
+        cursor.at += title.find(b"\n") + 1  # may be empty
+        mode = cursor.words(1, "ASCII or BINARY")[0].upper()
+        if mode not in ("ASCII", "BINARY"):
+            raise DamagedFile(f"{mode[:40]!r} where ASCII or BINARY should be", where=path)
+        cursor.binary = mode == "BINARY"
+        _Reader(content, cursor).read()
+    return content
+
+
+class _Reader:
+    """Takes section after section."""
+
+    def __init__(self, content: FileContent, cursor: _Cursor) -> None:
+        self._content, self._cursor, self._path = content, cursor, cursor.path
+        self._text = _File(cursor.path, cursor.size, _Document(), "big", 4, "")
+        self._grid: tuple[int, ...] = ()  # points, z first, of grids with axes
+        self._section, self._tuples = "", 0
+
+    def read(self) -> None:
+        cursor = self._cursor
+        while (line := cursor.line()) is not None:
+            words = line.split()
+            word = words[0].upper()
+            if len(self._content.fields) > _MOST_ARRAYS:
+                raise Unsupported(f"more than {_MOST_ARRAYS} arrays", where=self._path)
+            if word == "DATASET":
+                if len(words) < 2 or words[1].upper() not in _GRIDS:
+                    raise Unsupported(f"a data set {' '.join(words[1:])[:40]!r}", where=self._path)
+            elif word == "DIMENSIONS":
+                self._grid = tuple(_number(w, self._path) for w in self._rest(words, 3))[::-1]
+            elif word in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
+                numbers = map(float, self._rest(words, 3))
+                self._content.add(of_header("Origin" if word == "ORIGIN" else "Spacing", numbers, self._path))
+            elif word == "METADATA":
+                self._pass_metadata()
+            elif word in ("POINT_DATA", "CELL_DATA"):
+                self._section = "PointData" if word == "POINT_DATA" else "CellData"
+                self._tuples = _number(self._rest(words, 1)[0], self._path)
+            elif word == "POINTS":
+                count, kind = self._rest(words, 2)
+                self._array("Points", kind, _number(count, self._path), 3, points=True)
+            elif word[1:] == "_COORDINATES" and word[0] in "XYZ":
+                count, kind = self._rest(words, 2)
+                self._array(f"Coordinates/{word[0].lower()}", kind, _number(count, self._path), 1)
+            elif word in _CELLS:
+                self._cells(_CELLS[word], *(_number(w, self._path) for w in self._rest(words, 2)))
+            elif word == "CELL_TYPES":
+                self._array("Cells/types", "int", _number(self._rest(words, 1)[0], self._path), 1)
+            elif word == "FIELD":
+                self._fields(_number(self._rest(words, 2)[1], self._path))
+            else:
+                self._attribute(word, words)
+
+    def _rest(self, words: list[str], count: int) -> list[str]:
+        if len(words) < count + 1:
+            raise DamagedFile(f"{' '.join(words)[:60]!r} lacks something", where=self._path)
+        return words[1 : count + 1]
+
+    def _attribute(self, word: str, words: list[str]) -> None:
+        """SCALARS and the like of points or cells."""
+        if (
+            word == "LOOKUP_TABLE"
+        ):  # four bytes, or four real numbers, an entry; a table without data is only named
+            name, count = self._rest(words, 2)
+            self._cursor.skip(4 * _number(count, self._path), 1)
+            self._content.skipped.append((f"LOOKUP_TABLE {name}", "colours are not compared"))
+            return
+        widths = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6}
+        if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
+            raise DamagedFile(f"{word[:40]!r} is no section of a VTK file", where=self._path)
+        name = self._rest(words, 1)[0]
+        label = f"{self._section}/{name}"
+        if word == "COLOR_SCALARS":
+            width = _number(self._rest(words, 2)[1], self._path)
+            self._array(
+                label, "unsigned_char" if self._cursor.binary else "float", self._tuples, width, grid=True
+            )
+        elif word == "TEXTURE_COORDINATES":
+            width = _number(self._rest(words, 2)[1], self._path)
+            self._array(label, self._rest(words, 3)[2], self._tuples, width, grid=True)
+        elif word == "SCALARS":
+            width = _number(words[3], self._path) if len(words) > 3 else 1
+            here = self._cursor.at
+            if not (self._cursor.line() or "").upper().startswith("LOOKUP_TABLE"):
+                self._cursor.at = here
+            self._array(label, self._rest(words, 2)[1], self._tuples, width, grid=True)
+        else:
+            self._array(label, self._rest(words, 2)[1], self._tuples, widths[word], grid=True)
+
+    def _fields(self, count: int) -> None:
+        for _ in range(count):
+            words = self._cursor.words(4, "an array")
+            if words[0].upper() == "METADATA":
+                self._pass_metadata()
+                words = self._cursor.words(4, "an array")
+            width, tuples = _number(words[1], self._path), _number(words[2], self._path)
+            own = self._section and tuples == self._tuples
+            self._array(f"{self._section or 'FieldData'}/{words[0]}", words[3], tuples, width, grid=bool(own))
+            if not self._section and words[0].lower() in ("time", "timevalue") and width * tuples == 1:
+                new = self._content.fields.get(f"FieldData/{words[0]}")
+                if new is not None:
+                    self._content.time = float(new.elements()[0])
+
+    def _cells(self, section: str, first: int, second: int) -> None:
+        """Until version 5 a list of n and n points; then offsets, of which there are `first`, and points."""
+        here = self._cursor.at
+        piece = self._cursor.line() or ""
+        if not piece.upper().startswith("OFFSETS"):
+            self._cursor.at = here
+            self._array(section, "int", second, 1)
+            return
+        self._array(f"{section}/offsets", self._rest(piece.split(), 1)[0], first, 1)
+        words = self._cursor.words(2, "CONNECTIVITY")
+        if words[0].upper() != "CONNECTIVITY":
+            raise DamagedFile(f"{words[0][:40]!r} instead of CONNECTIVITY", where=self._path)
+        self._array(f"{section}/connectivity", words[1], second, 1)
+
+    def _pass_metadata(self) -> None:
+        """Up to an empty line."""
+        cursor = self._cursor
+        while cursor.at < cursor.size:
+            start = cursor.at
+            cursor_line = read_exact(
+                cursor._file, start, min(_LONGEST_LINE, cursor.size - start), self._path, "metadata"
+            )
+            end = cursor_line.find(b"\n")
+            cursor.at += len(cursor_line) if end < 0 else end + 1
+            if not cursor_line[: max(end, 0)].strip():
+                return
+
+    def _array(
+        self, name: str, kind: str, tuples: int, width: int, points: bool = False, grid: bool = False
+    ) -> None:
+        dtype = _TYPES.get(kind.lower())
+        numbers = tuples * width
+        if dtype is None:
+            if kind.lower() != "bit" or not self._cursor.binary:
+                raise Unsupported(f"array {name!r} of type {kind[:40]!r}", where=self._path)
+            self._cursor.skip(-(-numbers // 8), 1)
+            self._content.skipped.append((name, "arrays of bits are not compared"))
+            return
+        item = ITEMSIZE[dtype]
+        shape = checked_shape(
+            (*self._shape(name, tuples, points, grid), width), item, self._path, f"array {name!r}"
+        )
+        if width == 1:
+            shape = shape[:-1]
+        if not self._cursor.binary and numbers > self._cursor.size:
+            raise DamagedFile(
+                f"array {name!r}: {numbers} numbers in {self._cursor.size} bytes", where=self._path
+            )
+        begin, end = self._cursor.skip(numbers, item)
+        if self._cursor.binary:
+            extents = (Extent(self._path, begin, numbers, item),) if numbers else ()
+            self._content.add(Field(name, dtype, "big", shape, extents=extents))
+            return
+        text = _Array("", {}, begin, end)
+        tuple_shape = shape if width == 1 else shape[:-1]
+        self._content.add(_ascii(self._text, text, name, dtype, tuple_shape, width, numbers))
+
+    def _shape(self, name: str, tuples: int, points: bool, grid: bool) -> tuple[int, ...]:
+        """Without components: that of the grid where the array has a number for each of its points or cells."""
+        if self._grid and (points or grid):
+            cells = tuple(max(n - 1, 1) for n in self._grid)
+            wanted = cells if name.startswith("CellData/") else self._grid
+            if math.prod(wanted) == tuples:
+                return wanted
+            raise DamagedFile(
+                f"array {name!r}: {tuples} where the grid has {math.prod(wanted)}", where=self._path
+            )
+        return (tuples,)
+
+
+FORMAT = Format(
+    "vtk-legacy", "VTK legacy file", open_vtk_legacy, suffixes=(".vtk",), magic=(b"# vtk DataFile ",)
+)

