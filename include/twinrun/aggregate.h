@@ -37,7 +37,7 @@ typedef struct twr_aggregate_options {
     const char* placement; /* "cost" (default), "rank", "bridge", "random", "worst" */
     const char*
         topology; /* "auto" (default: Slurm's where it tells, else nodes by shared memory), "flat", "node", "slurm",
-                              "file:PATH", "torus:...", "dragonfly:...", "fattree:..." (docs/aggregate.md) */
+                              "file:PATH", "torus:...", "dragonfly:...", "fattree:...", "hwloc" (docs/aggregate.md) */
     const char* backend; /* "posix" (default), "uring", "mpiio" */
     int buffers;         /* an aggregator; 0: 2 */
     uint64_t
@@ -48,7 +48,8 @@ typedef struct twr_aggregate_options {
     int update; /* 1: write into the file that is there (made if not), and leave all bytes alone that nobody declared; 0
                               (default): a new file, which replaces an old one at once when it is complete (undeclared bytes are zeros) */
     double
-        time_limit; /* seconds that a rank waits for the others before it gives up with an error; 0: 600; negative: for ever */
+        time_limit; /* seconds that a rank waits for the others before it gives up with an error; 0: as TWINRUN_AGGREGATE_TIME_LIMIT
+                              says, else 600; negative: for ever */
     uint64_t seed; /* of "random" */
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \

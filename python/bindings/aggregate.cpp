@@ -24,7 +24,16 @@ Result<VolumeModel::Kind> volume_kind_of(const std::string& name) {
 nb::dict topology_dict(const Topology& t) {
     nb::list gateway_of;
     nb::list bridges;
+    nb::list places;
     for (std::uint32_t node = 0; node < t.nodes(); ++node) {
+        const InnerPlace inner = t.inner_place(node);
+        if (inner != InnerPlace()) {
+            const auto part = [&](std::size_t level) {
+                return inner.parts[level] == InnerPlace::kAny ? nb::object(nb::none())
+                                                              : nb::object(nb::int_(inner.parts[level]));
+            };
+            places.append(nb::make_tuple(t.host_of(node), part(0), part(1), part(2), part(3)));
+        }
         gateway_of.append(t.gateway_of(node));
         if (t.bridge(node)) bridges.append(node);
     }
@@ -36,6 +45,7 @@ nb::dict topology_dict(const Topology& t) {
     d["latency"] = t.latency();
     d["gateway_of"] = gateway_of;
     d["bridges"] = bridges;
+    d["places"] = places;
     return d;
 }
 

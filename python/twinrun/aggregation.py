@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import _core
 from .errors import MissingFile, TwinrunError
@@ -23,6 +24,7 @@ __all__ = [
     "AggregationPlan",
     "Aggregator",
     "Partition",
+    "Place",
     "PlacementPlan",
     "plan_aggregation",
     "read_volumes",
@@ -77,6 +79,16 @@ class PlacementPlan:
     aggregators: list[Aggregator]
 
 
+class Place(NamedTuple):
+    """Where in a host, by hwloc's numbers; None: no one part of that level has it all."""
+
+    host: int
+    package: int | None
+    numa: int | None
+    cache: int | None  # L3
+    core: int | None
+
+
 @dataclass(frozen=True)
 class AggregationPlan:
     """A plan: partitions of the files, and for each placement their aggregators."""
@@ -94,6 +106,7 @@ class AggregationPlan:
     partition_of_node: list[int | None]  # the one with the most of its bytes
     gateway_of: list[int]  # by node
     bridges: list[int]  # nodes
+    places: list[Place]  # by node, where nodes are cores (hwloc); else empty
 
     def placement(self, name: str) -> PlacementPlan:
         """The plan of this placement."""
@@ -202,7 +215,8 @@ def plan_aggregation(
 ) -> AggregationPlan:
     """Plans who aggregates for whom.
 
-    topology: "torus:4x4x4x4x2", "dragonfly:9x16x4", "fattree:16,3", "flat:64", "file:PATH" (docs/aggregate.md); nodes: of "flat".
+    topology: "torus:4x4x4x4x2", "dragonfly:9x16x4", "fattree:16,3", "flat:64", "file:PATH", "hwloc" (docs/aggregate.md); nodes: of
+    "flat". hwloc's nodes are cores.
     ranks: all that the nodes hold if None; rank r is on node r // ranks_per_node. volumes: bytes of each rank, or a model of
     them with the mean bytes_per_rank: "uniform", "skewed" (one rank in 256 has 64 times the others'), "linear", "lognormal:1.5",
     "heavy:FACTOR,EVERY", or a .json or .csv file. layout: how the file orders variables, whose items have item_bytes each (default:
@@ -265,4 +279,5 @@ def plan_aggregation(
         partition_of_node=d["partition_of_node"],
         gateway_of=machine["gateway_of"],
         bridges=machine["bridges"],
+        places=[Place(*place) for place in machine["places"]],
     )

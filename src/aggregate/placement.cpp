@@ -71,7 +71,8 @@ PlacementCost placement_cost(const Topology& topology, std::span<const Contribut
     PlacementCost cost;
     for (std::size_t i = 0; i < contributions.size(); ++i) {
         const Contribution& c = contributions[i];
-        if (nodes.empty() || nodes.back() != c.node) nodes.push_back(c.node);
+        const std::uint32_t host = topology.host_of(c.node);
+        if (nodes.empty() || nodes.back() != host) nodes.push_back(host);
         if (i == candidate) continue;
         cost.gather = larger(cost.gather, term(latency, topology.distance(c.node, node), c.bytes,
                                                topology.bandwidth(c.node, node)));
@@ -110,6 +111,11 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
             node.second = larger(node.second, c.bytes);
         }
     }
+    std::vector<std::uint32_t> hosts(nodes_.size());
+    for (std::size_t k = 0; k < nodes_.size(); ++k)
+        hosts[k] = topology.host_of(nodes_[k].node);
+    if (!std::is_sorted(hosts.begin(), hosts.end())) std::sort(hosts.begin(), hosts.end());
+    hosts_ = static_cast<std::size_t>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
     heaviest_.resize(nodes_.size());
     std::iota(heaviest_.begin(), heaviest_.end(), 0U);
     // Nodes of equal weight in no order of the machine's: the first few are then far from most candidates, and bound them.
@@ -132,7 +138,7 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
 }
 
 float PartitionCosts::write_cost(std::uint32_t node) const {
-    return write_term(*topology_, node, gateway_, bytes_, nodes_.size());
+    return write_term(*topology_, node, gateway_, bytes_, hosts_);
 }
 
 // From the other ranks of the candidate's node.
@@ -277,19 +283,31 @@ void Turns::eligible(std::span<const Contribution> contributions, std::span<bool
     const auto of = [](const std::vector<std::uint32_t>& times, std::uint32_t number) {
         return number < times.size() ? times[number] : 0U;
     };
-    std::pair<std::uint32_t, std::uint32_t> least{~0U, ~0U};
+    using Times = std::array<std::uint32_t, 3>;
+    const auto times = [&](const Contribution& c) {
+        return Times{of(ranks_, c.rank), of(hosts_, topology_->host_of(c.node)), of(nodes_, c.node)};
+    };
+    Times least{~0U, ~0U, ~0U};
     for (const Contribution& c : contributions)
-        least = std::min(least, {of(ranks_, c.rank), of(nodes_, c.node)});
+        least = std::min(least, times(c));
     for (std::size_t i = 0; i < contributions.size(); ++i)
-        eligible[i] =
-            std::pair{of(ranks_, contributions[i].rank), of(nodes_, contributions[i].node)} == least;
+        eligible[i] = times(contributions[i]) == least;
 }
 
 void Turns::elected(const Contribution& aggregator) {
-    if (ranks_.size() <= aggregator.rank) ranks_.resize(std::size_t{aggregator.rank} + 1, 0);
-    if (nodes_.size() <= aggregator.node) nodes_.resize(std::size_t{aggregator.node} + 1, 0);
-    ++ranks_[aggregator.rank];
-    ++nodes_[aggregator.node];
+    const auto count = [](std::vector<std::uint32_t>& times, std::uint32_t number) {
+        if (times.size() <= number) times.resize(std::size_t{number} + 1, 0);
+        ++times[number];
+    };
+    count(ranks_, aggregator.rank);
+    count(hosts_, topology_->host_of(aggregator.node));
+    count(nodes_, aggregator.node);
+}
+
+void Turns::reserve(std::uint32_t ranks) {
+    ranks_.resize(std::max<std::size_t>(ranks_.size(), ranks), 0);
+    hosts_.resize(std::max<std::size_t>(hosts_.size(), topology_->nodes()), 0);
+    nodes_.resize(std::max<std::size_t>(nodes_.size(), topology_->nodes()), 0);
 }
 
 std::vector<Election> elect(const Topology& topology, Placement placement,
@@ -303,7 +321,7 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
         last = std::max(last, contributions.back().rank);
         most = std::max(most, contributions.size());
     }
-    Turns turns;
+    Turns turns(topology);
     const auto flags = std::make_unique<bool[]>(most);
     std::vector<bool> bridged(topology.gateways(), false);
     std::vector<Election> elections;

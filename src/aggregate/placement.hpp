@@ -31,7 +31,7 @@ struct Contribution {
 // A candidate's cost, in seconds, were it the aggregator:
 //   C1 = max over i != A of (l d(i, A) + w(i, A) / B(i, A))
 //   C2 = l d(A, IO) + w(A, IO) / (|V_C| B(A, IO))
-// V_C: the nodes that contribute. Equations of section III-B of the paper, float arithmetic, volumes in bytes.
+// V_C: the nodes (hosts, where these are divided) that contribute. Equations of section III-B of the paper, float arithmetic, volumes in bytes.
 struct PlacementCost {
     float gather = 0;  // C1
     float write = 0;   // C2
@@ -76,6 +76,7 @@ class PartitionCosts {
     std::uint32_t gateway_;
     float latency_;
     float bytes_ = 0;                      // of the partition
+    std::size_t hosts_ = 0;                // |V_C|
     std::vector<Node> nodes_;              // ascending
     std::vector<std::uint32_t> members_;   // contributions by node
     std::vector<std::uint32_t> heaviest_;  // places in nodes_, descending by bytes
@@ -86,17 +87,23 @@ class PartitionCosts {
 [[nodiscard]] std::uint32_t gateway_of_partition(const Topology& topology,
                                                  std::span<const Contribution> contributions);
 
-// Whose turn it is: of a partition's ranks those that were elected least often so far, and of them those on the nodes that were
-// elected least often. So no rank is elected twice while another one of its partition was not, and no node has two aggregators, which
-// would share its links, while another one could have one.
+// Whose turn it is: of a partition's ranks those that were elected least often so far, of them those on the hosts that were elected
+// least often, and of them those in the places (nodes of the topology) that were. So no rank is elected twice while another one of
+// its partition was not, and no host has two aggregators, which would share its links, while another one could have one.
 class Turns {
    public:
+    // Keeps the topology.
+    explicit Turns(const Topology& topology) : topology_(&topology) {}
     // eligible[i]: of contribution i; at least one is.
     void eligible(std::span<const Contribution> contributions, std::span<bool> eligible) const;
     void elected(const Contribution& aggregator);
+    // Room for ranks below this number: elected() and eligible() need no memory then.
+    void reserve(std::uint32_t ranks);
 
    private:
+    const Topology* topology_;
     std::vector<std::uint32_t> ranks_;  // elections so far, by number
+    std::vector<std::uint32_t> hosts_;
     std::vector<std::uint32_t> nodes_;
 };
 

@@ -201,19 +201,20 @@ Prediction predict(const Topology& topology, std::span<const PlannedPartition> p
     struct Port {
         double in = 0, memory = 0, out = 0;  // seconds
     };
-    std::unordered_map<std::uint32_t, Port> nodes;  // of aggregators' nodes
+    std::unordered_map<std::uint32_t, Port> hosts;  // of aggregators
     std::vector<double> gateways(topology.gateways(), 0);
     for (std::size_t p = 0; p < partitions.size(); ++p) {
         const PlannedPartition& part = partitions[p];
         const std::uint32_t node = elections[p].rank / ranks_per_node;
-        Port& port = nodes[node];
+        const std::uint32_t host = topology.host_of(node);
+        Port& port = hosts[host];
         const std::vector<Contribution>& all = part.contributions;
         for (std::size_t i = 0; i < all.size();) {
             const std::uint32_t from = all[i].node;
             double bytes = 0;
             for (; i < all.size() && all[i].node == from; ++i)
                 bytes += all[i].rank == elections[p].rank ? 0 : static_cast<double>(all[i].bytes);
-            (from == node ? port.memory : port.in) +=
+            (topology.host_of(from) == host ? port.memory : port.in) +=
                 bytes / static_cast<double>(topology.bandwidth(from, node));
         }
         const auto bytes = static_cast<double>(part.bytes);
@@ -224,7 +225,7 @@ Prediction predict(const Topology& topology, std::span<const PlannedPartition> p
     const double ports = topology.ports();
     for (std::size_t p = 0; p < partitions.size(); ++p) {
         const std::uint32_t node = elections[p].rank / ranks_per_node;
-        const Port& port = nodes[node];
+        const Port& port = hosts[topology.host_of(node)];
         const auto total = static_cast<double>(elections[p].cost.total());
         const double gather =
             std::max({static_cast<double>(elections[p].cost.gather), port.in / ports, port.memory});

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "aggregate/hwloc.hpp"
 #include "aggregate/models.hpp"
 #include "aggregate/topology_file.hpp"
 
@@ -14,8 +15,8 @@ namespace twinrun {
 namespace {
 
 constexpr const char* kForms =
-    "flat:NODES, torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, fattree:AxBxC or "
-    "file:PATH";
+    "flat:NODES, torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, fattree:AxBxC, "
+    "file:PATH or hwloc";
 
 Error wrong(const std::string& description, const std::string& what) {
     return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};
@@ -70,6 +71,7 @@ Result<std::shared_ptr<const Topology>> make_topology(const std::string& descrip
         TWR_TRY(NamedTopology named, read_topology_file(description.substr(5)));
         return std::move(named.topology);
     }
+    if (is_hwloc(description)) return make_hwloc(description);
     const std::string_view text = description;
     const std::size_t colon = std::min(text.find(':'), text.size());
     const std::string_view kind = text.substr(0, colon);

@@ -5,6 +5,8 @@
 // Performance on BG/Q", 2017, section III-B: hops d, latency l, bandwidth B.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -14,6 +16,15 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+
+// Where in a host: a package, a NUMA node, a group of cores that shares an L3 cache, a core, by their numbers in the host; kAny where none
+// of that level has it all, or none is known.
+struct InnerPlace {
+    static constexpr std::uint32_t kLevels = 4;
+    static constexpr std::uint32_t kAny = std::numeric_limits<std::uint32_t>::max();
+    std::array<std::uint32_t, kLevels> parts{kAny, kAny, kAny, kAny};
+    auto operator<=>(const InnerPlace&) const = default;
+};
 
 // Thread-safe: nothing changes after it was made.
 class Topology {
@@ -45,6 +56,9 @@ class Topology {
     // No two nodes are farther apart, and none of their ways is slower. They let elections leave out most pairs.
     [[nodiscard]] virtual std::uint32_t diameter() const { return std::numeric_limits<std::uint32_t>::max(); }
     [[nodiscard]] virtual float least_bandwidth() const { return 0; }
+    // Where nodes are places within hosts (places.hpp): whose links and memory it uses, and where it is. Else each is a host.
+    [[nodiscard]] virtual std::uint32_t host_of(std::uint32_t node) const { return node; }
+    [[nodiscard]] virtual InnerPlace inner_place(std::uint32_t /*node*/) const { return {}; }
 };
 
 // More nodes than this, in a description, a file or what Slurm says, are an error.
@@ -58,6 +72,7 @@ inline constexpr std::uint32_t kMostNodes = 1U << 20;
 //   "fattree:RADIX,LEVELS[,gateways=N]"            switches of RADIX ports
 //   "fattree:AxBxC[,gateways=N]"                   A nodes a leaf switch, B of those a switch above, ...
 //   "file:PATH"                       what docs/aggregate.md defines
+//   "hwloc[:synthetic:TEXT|:xml:PATH][,hosts=N]"   a host's cores, as hwloc.hpp says
 // To all models: [,latency=S][,bandwidth=B][,memory=B][,gateway_bandwidth=B], seconds and bytes a second.
 // nodes: of a description that leaves them open. Errors: invalid_argument, what the words should be; those of the file.
 Result<std::shared_ptr<const Topology>> make_topology(const std::string& description, std::uint32_t nodes);

@@ -42,16 +42,61 @@ struct CapturedStep {
     std::shared_ptr<MetadataFile> metadata;
     std::vector<std::byte> metadata_bytes;
     std::vector<std::byte> data;
+    bool shared = false;       // data is this rank's part of a file of several ranks
+    std::uint64_t origin = 0;  // where that begins: the metadata's extents count from the file's begin
 };
+
+// What the metadata says where the data is a file of the rank's own.
+Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
+    Directory directory = step.metadata->directory();
+    if (!step.shared) return directory;
+    if (directory.data_files.size() != 1)
+        return Error{ErrorCode::damaged, step.metadata->path() + ": damaged: its data is not one file"};
+    directory.data_files[0].path = rank_name(rank) + ".data";
+    directory.data_files[0].stamp.size = step.data.size();
+    for (FieldMetadata& field : directory.fields) {
+        for (Extent& extent : field.extents)
+            extent.offset -= step.origin;  // none begins before it: check_data()
+    }
+    return directory;
+}
+
+// That metadata as a file: the same digests and checksums, other extents.
+Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::string& path,
+                                            const CapturedStep& step, std::uint32_t rank) {
+    constexpr std::uint64_t kPart = 256 * kPageBytes;
+    TWR_TRY(Directory directory, own_directory(step, rank));
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(directory)));
+    std::vector<std::byte> bytes;
+    for (std::size_t f = 0; f < step.metadata->directory().fields.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const auto section = static_cast<Section>(s);
+            const std::uint64_t length = step.metadata->directory().fields[f].place(section).length;
+            if (writer->directory().fields[f].place(section).length != length) {
+                return Error{
+                    ErrorCode::damaged,
+                    step.metadata->path() + ": damaged: a section of another length than its fields say"};
+            }
+            for (std::uint64_t at = 0; at < length; at += bytes.size()) {
+                bytes.resize(std::min(kPart, length - at));
+                TWR_CHECK(step.metadata->read(f, section, at, bytes));
+                TWR_CHECK(writer->write(f, section, at, bytes));
+            }
+        }
+    }
+    TWR_CHECK(writer->finish());
+    return read_whole_file(path, kLargestMetadata);
+}
 
 // Metadata of data that is not, to the last bit, what was captured: of the same fields, with digests and checksums of what is
 // there.
 Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
-                                               const MetadataFile& had, const std::vector<std::byte>& data) {
-    Directory directory = had.directory();
-    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(directory)));
-    for (std::size_t f = 0; f < had.directory().fields.size(); ++f) {
-        const FieldMetadata& field = had.directory().fields[f];
+                                               const CapturedStep& step, std::uint32_t rank,
+                                               const std::vector<std::byte>& data) {
+    TWR_TRY(const Directory directory, own_directory(step, rank));
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, directory));
+    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+        const FieldMetadata& field = directory.fields[f];
         FieldDigests digests(field);
         std::vector<std::byte> residues;
         for (std::uint64_t s = 0; s < digests.slices(); ++s) {
@@ -153,7 +198,9 @@ class RankRecord {
             std::vector<std::byte> metadata = captured->metadata_bytes;
             if (settings_.bounded) {
                 TWR_TRY(const auto given_back, read_image(recorded.ordinal));
-                TWR_TRY(metadata, remake_metadata(system, name, *captured->metadata, given_back));
+                TWR_TRY(metadata, remake_metadata(system, name, *captured, files.rank, given_back));
+            } else if (captured->shared) {
+                TWR_TRY(metadata, own_metadata(system, name, *captured, files.rank));
             } else {
                 TWR_CHECK(write_file(system, name, metadata));
             }
@@ -200,7 +247,10 @@ Result<> check_data(const CapturedStep& step, const std::string& where) {
         if (field.extents.size() != 1 || field.extents[0].stride != item ||
             field.place(Section::data_sums).length == 0)
             return Error{ErrorCode::not_found, where + ": field '" + field.name + "': its data was not kept"};
-        const std::uint64_t begin = field.extents[0].offset;
+        if (field.extents[0].offset < step.origin)
+            return Error{ErrorCode::damaged,
+                         where + ": damaged: field '" + field.name + "' lies before its rank's part"};
+        const std::uint64_t begin = field.extents[0].offset - step.origin;
         if (begin > step.data.size() || field.data_bytes() > step.data.size() - begin)
             return Error{ErrorCode::damaged, where + ": damaged: shorter than its fields"};
         covered.emplace_back(begin, begin + field.data_bytes());
@@ -244,7 +294,18 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
         return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
     }
     const std::string data = (fs::path(source) / folder / files.data).string();
-    if (store == nullptr) {
+    if (files.shared) {
+        TWR_TRY(const auto file, InputFile::open(data));
+        if (file->size() != files.file_bytes) {
+            return Error{ErrorCode::damaged, data + ": damaged: has " + std::to_string(file->size()) +
+                                                 " bytes, and the journal says " +
+                                                 std::to_string(files.file_bytes)};
+        }
+        step.shared = true;
+        step.origin = files.offset;
+        step.data.resize(files.data_bytes);  // the journal's reader holds it to be within the file
+        TWR_CHECK(file->read_at(files.offset, step.data));
+    } else if (store == nullptr) {
         TWR_TRY(step.data, read_whole_file(data, std::uint64_t{1} << 62));
     } else {
         TWR_TRY(const StepMap map, store->map(number));
@@ -276,17 +337,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
         return Error{ErrorCode::invalid_argument,
                      source + ": has files of other programs: give them back, and pack these"};
     }
-    if (std::any_of(history.steps.begin(), history.steps.end(), [](const HistoryStep& step) {
-            return std::any_of(step.ranks.begin(), step.ranks.end(),
-                               [](const RankFiles& r) { return r.shared; });
-        })) {
-        return Error{
-            ErrorCode::unsupported,
-            source +
-                ": its steps are in files of several ranks (shared_files), which cannot be packed yet: "
-                "capture without them, or with record"};
-    }
-    settings.shared = false;
+    settings.shared = false;  // each rank's part becomes differences of its own
     if (absolute_path(source) == absolute_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
     TWR_CHECK(settle_against(system, *settings.record, target, history.ranks, options.against, true));
@@ -313,7 +364,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
                 if (field.items() == 0) continue;
                 RecordSegment segment;
                 segment.name = field.name;
-                segment.offset = field.extents[0].offset;
+                segment.offset = field.extents[0].offset - captured.origin;
                 segment.bytes = field.data_bytes();
                 ImageSegment part{segment.name, captured.data.data() + segment.offset, segment.bytes,
                                   std::nullopt, field.dtype};

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
@@ -67,6 +69,13 @@ void release(void* context) {
 
 // ---- files of several ranks ----
 
+// The aggregate's own time limit, which reads the same variable and says if it is no number.
+double time_limit() {
+    const char* const text = std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT");
+    const double value = text == nullptr ? 0 : std::strtod(text, nullptr);
+    return value > 0 ? value : value < 0 ? HUGE_VAL : 600;
+}
+
 // Aggregated, by a communicator of their own, since that may be called while the application's thread uses the other one.
 struct Shared {
     MPI_Comm run = MPI_COMM_NULL;    // twr_comm's: not ours
@@ -80,9 +89,9 @@ struct Shared {
     std::uint64_t offset = 0;
     std::uint64_t file_bytes = 0;
     std::string path;
+    double patience = time_limit();  // seconds
 };
 
-constexpr std::chrono::seconds kPatience{600};  // as the aggregate's own
 constexpr const char* kGroup = "group.data";
 
 int failed(int status, const std::string& what) {
@@ -102,11 +111,15 @@ int finish(Shared& shared, MPI_Request request, const char* function) {
         int done = 0;
         if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return mpi_failed(shared, function);
         if (done != 0) return TWR_OK;
-        if (std::chrono::steady_clock::now() - begin > kPatience) {
+        const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+        if (waited.count() > shared.patience) {
             shared.broken = true;
-            return failed(TWR_ERROR_IO, "not all ranks came to write a step within " +
-                                            std::to_string(kPatience.count()) +
-                                            " seconds: one has ended, or had no memory to take the step");
+            char limit[32];
+            std::snprintf(limit, sizeof limit, "%g", shared.patience);
+            return failed(TWR_ERROR_IO,
+                          "not all ranks came to write a step within " + std::string(limit) +
+                              " seconds (TWINRUN_AGGREGATE_TIME_LIMIT): one has ended, hangs, or had "
+                              "no memory to take the step");
         }
         std::this_thread::sleep_for(pause);
         pause = std::min(pause * 2, std::chrono::microseconds{1000});
@@ -142,7 +155,6 @@ int prepare_shared(void* context, const char* files, int background, char* name,
     twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
     options.files = files;
     options.sync = 1;
-    options.time_limit = static_cast<double>(kPatience.count());
     if (const int status = twr_aggregate_create(&shared->aggregate, shared->comm, &options))
         return failed(status, twr_aggregate_error_message());
     int file = 0;

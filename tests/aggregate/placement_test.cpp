@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <map>
@@ -26,7 +27,7 @@ PlacementCost direct(const Topology& t, const std::vector<Contribution>& all, st
     std::map<std::uint32_t, bool> nodes;
     double sum = 0;
     for (const Contribution& i : all) {
-        nodes[i.node] = true;
+        nodes[t.host_of(i.node)] = true;
         sum += static_cast<double>(i.bytes);
         if (i.rank == a.rank) continue;
         cost.gather = std::max(cost.gather, t.latency() * static_cast<float>(t.distance(i.node, a.node)) +
@@ -41,17 +42,21 @@ PlacementCost direct(const Topology& t, const std::vector<Contribution>& all, st
 std::vector<Election> direct_election(const Topology& t, bool dearest, const Partitions& partitions,
                                       const std::vector<std::uint32_t>& gateways) {
     std::map<std::uint32_t, std::uint32_t> ranks;
+    std::map<std::uint32_t, std::uint32_t> hosts;
     std::map<std::uint32_t, std::uint32_t> nodes;
+    const auto times = [&](const Contribution& c) {
+        return std::array{ranks[c.rank], hosts[t.host_of(c.node)], nodes[c.node]};
+    };
     std::vector<Election> elections;
     for (std::size_t p = 0; p < partitions.size(); ++p) {
         const auto& all = partitions[p];
-        std::pair<std::uint32_t, std::uint32_t> least{~0U, ~0U};
+        std::array least{~0U, ~0U, ~0U};
         for (const Contribution& c : all)
-            least = std::min(least, {ranks[c.rank], nodes[c.node]});
+            least = std::min(least, times(c));
         std::size_t best = all.size();
         PlacementCost cost;
         for (std::size_t i = 0; i < all.size(); ++i) {
-            if (std::pair{ranks[all[i].rank], nodes[all[i].node]} != least) continue;
+            if (times(all[i]) != least) continue;
             const PlacementCost here = direct(t, all, i, gateways[p]);
             if (best == all.size() || (dearest ? here.total() > cost.total() : here.total() < cost.total())) {
                 best = i;
@@ -59,6 +64,7 @@ std::vector<Election> direct_election(const Topology& t, bool dearest, const Par
             }
         }
         ++ranks[all[best].rank];
+        ++hosts[t.host_of(all[best].node)];
         ++nodes[all[best].node];
         elections.push_back({all[best].rank, cost});
     }
@@ -102,7 +108,8 @@ bool same_bits(const PlacementCost& a, const PlacementCost& b) {
 }
 
 std::shared_ptr<const Topology> some_topology(std::mt19937_64& random) {
-    switch (random() % 8) {
+    switch (random() % 9) {
+        case 8: return testing::made_up_places(random);
         case 0: return topology("flat:" + std::to_string(1 + random() % 9));
         case 1: return topology("torus:4x3x2x2,pset=16");
         case 2: return topology("torus:5x7,pset=9,latency=1e-3");

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "aggregate/places.hpp"
 #include "aggregate/topology.hpp"
 #include "aggregate/topology_file.hpp"
 
@@ -50,6 +54,30 @@ inline std::shared_ptr<const Topology> made_up(std::mt19937_64& random, std::uin
     auto named = parse_topology_file(text);
     EXPECT_TRUE(named.ok()) << (named.ok() ? "" : named.error().message);
     return named.ok() ? named->topology : nullptr;
+}
+
+// Places in hosts of a made-up network: cores in NUMA nodes in packages, and ranks that are bound to less.
+inline std::shared_ptr<const Topology> made_up_places(std::mt19937_64& random) {
+    const auto up_to = [&](std::uint64_t most) { return static_cast<std::uint32_t>(random() % (most + 1)); };
+    auto hosts = made_up(random, 1 + up_to(4));
+    std::vector<HostPlace> places(1 + up_to(40));
+    for (HostPlace& place : places) {
+        place.host = up_to(hosts->nodes() - 1);
+        const std::uint32_t core = up_to(15);
+        const std::array<std::uint32_t, 4> whole{core / 8, core / 4, core / 2, core};
+        for (std::uint32_t level = up_to(4); level > 0; --level)
+            place.inner.parts[level - 1] = whole[level - 1];
+    }
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+    PlaceBandwidths bandwidths;
+    bandwidths.numa = 1e9F * static_cast<float>(1 + up_to(40));
+    bandwidths.package = 1e9F * static_cast<float>(1 + up_to(40));
+    if (up_to(1) != 0) bandwidths.memory = 3e10F;
+    if (up_to(1) != 0) bandwidths.cache = 5e10F;
+    auto made = make_places(std::move(hosts), std::move(places), bandwidths, "made up");
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+    return made.ok() ? *made : nullptr;
 }
 
 }  // namespace twinrun::testing

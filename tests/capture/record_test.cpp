@@ -290,6 +290,128 @@ TEST(Pack, GivesBackEveryStepBitForBit) {
     }
 }
 
+// Each rank's part of a file of all of them becomes its own, with metadata that fits it.
+TEST(Pack, SharedFilesAreTakenApart) {
+    std::uint64_t seed = 900;
+    for (const int ranks : {1, 2, 4}) {
+        for (const RecordMethod method : {RecordMethod::runs, RecordMethod::basic}) {
+            SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(method_name(method)));
+            RecordFolder folder;
+            const Truth truth = random_truth(++seed, 6, ranks);
+            SessionSettings shared;
+            shared.shared_files = SharedFiles::one;
+            capture(folder / "run", truth, shared);
+            if (::testing::Test::HasFailure()) return;
+            const auto run = History::open(folder / "run");
+            ASSERT_TRUE(run) << run.error().message;
+            ASSERT_TRUE(run->settings.shared);
+            pack(folder / "run", folder / "record", options(method));
+            expect_record(folder / "record", truth);
+            const auto record = History::open(folder / "record");
+            ASSERT_TRUE(record) << record.error().message;
+            EXPECT_FALSE(record->settings.shared);
+            // Out of it, and packed once more.
+            const auto made = unpack_steps(unsynced_file_system(), folder / "record", steps_of(truth),
+                                           folder / "back", false, 1);
+            ASSERT_TRUE(made) << made.error().message;
+            const auto back = History::open(folder / "back");
+            ASSERT_TRUE(back) << back.error().message;
+            ASSERT_EQ(back->steps.size(), run->steps.size());
+            for (std::size_t k = 0; k < run->steps.size(); ++k) {
+                const HistoryStep& had = run->steps[k];
+                const HistoryStep& has = back->steps[k];
+                for (std::size_t rank = 0; rank < had.ranks.size(); ++rank) {
+                    const RankFiles& before = had.ranks[rank];
+                    const RankFiles& after = has.ranks[rank];
+                    EXPECT_FALSE(after.shared);
+                    const auto all =
+                        read_whole_file((fs::path(folder / "run") / had.folder / before.data).string(),
+                                        std::uint64_t{1} << 30);
+                    const auto own =
+                        read_whole_file((fs::path(folder / "back") / has.folder / after.data).string(),
+                                        std::uint64_t{1} << 30);
+                    ASSERT_TRUE(all && own);
+                    const auto from = all->begin() + static_cast<std::ptrdiff_t>(before.offset);
+                    EXPECT_EQ(*own, std::vector<std::byte>(
+                                        from, from + static_cast<std::ptrdiff_t>(before.data_bytes)));
+                    const auto metadata = MetadataFile::open(
+                        (fs::path(folder / "back") / has.folder / after.metadata).string());
+                    ASSERT_TRUE(metadata) << metadata.error().message;
+                    EXPECT_TRUE((*metadata)->check_data_files());
+                    EXPECT_EQ((*metadata)->directory().data_files[0].path, after.data);
+                    // Into arrays, by that metadata.
+                    TestImage image = truth.at(had.step)[rank];
+                    const TestImage wanted = image;
+                    for (auto& segment : image)
+                        std::fill(segment.bytes.begin(), segment.bytes.end(), std::byte{0xEE});
+                    Journal journal;
+                    journal.steps[has.step] = {has.folder, after};
+                    const auto restored =
+                        restore_step({{folder / "back", journal}}, has.step, fields_of(image));
+                    EXPECT_TRUE(restored) << restored.error().message;
+                    for (std::size_t i = 0; i < image.size(); ++i)
+                        EXPECT_EQ(image[i].bytes, wanted[i].bytes) << image[i].name;
+                }
+            }
+            pack(folder / "back", folder / "again", options(method));
+            expect_record(folder / "again", truth);
+            // Steps leave the record as those of any other.
+            CompactOptions few;
+            few.keep_last = 2;
+            const auto compacted = compact_record(unsynced_file_system(), folder / "record", few);
+            ASSERT_TRUE(compacted) << compacted.error().message;
+            expect_record(folder / "record", truth, {40, 50});
+            if (::testing::Test::HasFailure()) return;
+        }
+    }
+}
+
+// Another size than the journal's, a flipped byte, a part that is another rank's: an error before anything is packed of it.
+TEST(Pack, DamagedSharedFilesAreNotPacked) {
+    RecordFolder folder;
+    const Truth truth = random_truth(77, 1, 3);
+    SessionSettings shared;
+    shared.shared_files = SharedFiles::one;
+    capture(folder / "run", truth, shared);
+    const auto run = History::open(folder / "run");
+    ASSERT_TRUE(run) << run.error().message;
+    const std::string file = (fs::path(folder / "run") / run->steps[0].folder / "group.data").string();
+    const auto good = read_whole_file(file, std::uint64_t{1} << 30);
+    ASSERT_TRUE(good);
+    const auto put = [&](const std::vector<std::byte>& bytes) {
+        std::FILE* const out = std::fopen(file.c_str(), "wb");
+        ASSERT_NE(out, nullptr);
+        ASSERT_EQ(std::fwrite(bytes.data(), 1, bytes.size(), out), bytes.size());
+        std::fclose(out);
+    };
+    const auto refused = [&](const std::vector<std::byte>& bytes, const char* what) {
+        put(bytes);
+        fs::remove_all(folder / "record");
+        const auto packed =
+            pack_history(unsynced_file_system(), folder / "run", folder / "record", options(), {});
+        ASSERT_FALSE(packed) << what;
+        EXPECT_EQ(packed.error().code, ErrorCode::damaged) << packed.error().message;
+        EXPECT_NE(packed.error().message.find("group.data"), std::string::npos) << packed.error().message;
+    };
+    auto shorter = *good;
+    shorter.pop_back();
+    refused(shorter, "shorter");
+    auto longer = *good;
+    longer.push_back(std::byte{0});
+    refused(longer, "longer");
+    for (const RankFiles& r : run->steps[0].ranks) {
+        for (const std::uint64_t at : {r.offset, r.offset + r.data_bytes / 2, r.offset + r.data_bytes - 1}) {
+            auto flipped = *good;
+            flipped[at] ^= std::byte{0x10};
+            refused(flipped, "flipped");
+        }
+    }
+    put(*good);
+    fs::remove_all(folder / "record");
+    pack(folder / "run", folder / "record", options());
+    expect_record(folder / "record", truth);
+}
+
 TEST(Pack, SmallChangesCostLittle) {
     RecordFolder folder;
     Truth truth;
@@ -1373,10 +1495,10 @@ TEST(Against, RefusesWhatDoesNotFit) {
 // ---- packing under faults ----
 
 // Any operation fails, or the machine goes down: what was committed reads back, and packing goes on to the same end.
-TEST(Pack, AnyFaultLeavesWholeSteps) {
+void any_fault_leaves_whole_steps(int ranks, int steps, const SessionSettings& settings) {
     RecordFolder folder;
-    const Truth truth = random_truth(4321, 3, 1);
-    capture(folder / "run", truth);
+    const Truth truth = random_truth(4321, steps, ranks);
+    capture(folder / "run", truth, settings);
     const PackOptions how = options();
     std::size_t operations = 0;
     {
@@ -1395,10 +1517,10 @@ TEST(Pack, AnyFaultLeavesWholeSteps) {
             fault.written_first = 60;
             fault.dead_after = kind == 2;
             system.inject(fault);
-            std::set<std::int64_t> promised;
+            std::set<std::int64_t> promised;  // by all ranks: the last one comes last
             const auto packed =
                 pack_history(system, folder / "run", folder / "record", how, [&](const PackedStep& step) {
-                    promised.insert(step.step);
+                    if (step.rank + 1 == static_cast<std::uint32_t>(ranks)) promised.insert(step.step);
                     return true;
                 });
             if (kind == 2) system.power_cut(at % 4);
@@ -1423,6 +1545,14 @@ TEST(Pack, AnyFaultLeavesWholeSteps) {
             if (::testing::Test::HasFailure()) return;
         }
     }
+}
+
+TEST(Pack, AnyFaultLeavesWholeSteps) { any_fault_leaves_whole_steps(1, 3, {}); }
+
+TEST(Pack, AnyFaultLeavesWholeStepsOfSharedFiles) {
+    SessionSettings shared;
+    shared.shared_files = SharedFiles::one;
+    any_fault_leaves_whole_steps(2, 2, shared);
 }
 
 // ---- hostile journals ----

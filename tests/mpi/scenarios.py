@@ -9,13 +9,10 @@ status 0 if all is as it should be; else what is not, on standard error.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shlex
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path[:0] = [
@@ -25,7 +22,7 @@ sys.path[:0] = [
 from commands import command  # noqa: E402
 from twinrun_spec.metadata import parse_file, verify  # noqa: E402
 
-from mpi import SKIPPED, Job, Skipped, expect, is_hydra  # noqa: E402
+from mpi import Job, Scenarios, Skipped, expect, is_hydra, start  # noqa: E402
 
 
 def twinrun(*arguments: object, status: int = 0) -> str:
@@ -53,20 +50,19 @@ def fields_of(history: Path, step: int, rank: int) -> dict:
     return {field.name: field for field in parse_file(path).fields}
 
 
-class Tests:
-    def __init__(self, program: str, mpiexec: str, ranks: int, folder: Path):
-        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
-
-
-class RankTests(Tests):
-    def __init__(self, program: str, mpiexec: str, ranks: int, folder: Path):
-        super().__init__(program, mpiexec, ranks, folder)
-        self.history = folder / "history"
+class RankTests(Scenarios):
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)
+        self.history = self.folder / "history"
 
     def job(
-        self, *arguments: object, status: int | None = 0, environment: dict[str, str] | None = None
+        self,
+        *arguments: object,
+        status: int | None = 0,
+        environment: dict[str, str] | None = None,
+        ranks: int | None = None,
     ) -> Job:
-        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)], environment)
+        job = self.start(*arguments, environment=environment, ranks=ranks)
         if status == 0 and job.numbers("threads"):
             raise Skipped("this MPI gives no MPI_THREAD_MULTIPLE")
         if status is not None:
@@ -99,6 +95,31 @@ class RankTests(Tests):
         again = self.folder / "again"
         self.job("capture", again, 5)
         twinrun("compare", self.history, again)
+
+    def recut(self) -> None:
+        """The same global array on other numbers of ranks: the same where it has a place, and told where it has none."""
+        self.job("capture", self.history, 2)
+        for other in (1, self.ranks + 1, 24):
+            if other == self.ranks:
+                continue
+            path = self.folder / f"on-{other}"
+            self.job("capture", path, 2, ranks=other)
+            for pair in ((self.history, path), (path, self.history)):
+                said = twinrun("compare", *pair, "--field", "x")
+                expect("same: 1 field, 2 steps, 33600 elements" in said, said)
+            said = twinrun("compare", self.history, path, status=2)
+            expect("could not be compared" in said and "not there" in said, said)
+            # One value of one rank's file is found at its place in the global array.
+            (data,) = path.glob("step-0000000002/rank-00000.data")
+            before = data.stat()
+            with data.open("r+b") as file:
+                file.seek(8 * 5)
+                file.write(bytes(8))
+            os.utime(
+                data, ns=(before.st_atime_ns, before.st_mtime_ns)
+            )  # else it is refused as newer than its metadata
+            said = twinrun("compare", self.history, path, "--field", "x", "--no-metadata", status=1)
+            expect("first at step 2, x[0, 5]" in said, said)
 
     def disagree(self) -> None:
         self.job("disagree", self.history)
@@ -168,8 +189,39 @@ class RankTests(Tests):
         is_sound(few, [9, 10, 11])
         left = sorted(p.name for p in few.glob("step-*"))
         expect(left == [f"step-{s:010}" for s in (9, 10, 11)], "what stays:", left)
-        done = command("pack", few, self.folder / "packed")
-        expect(done.status != 0 and "shared_files" in done.out + done.err, done.out, done.err)
+        # Steps in files of all ranks, and others of each rank's own, as a record; and what comes back.
+        mixed, packed, back = (self.folder / name for name in ("one", "packed", "back"))
+        whole = list(range(1, 16))
+        twinrun("pack", mixed, packed)
+        is_sound(packed, whole)
+        twinrun("compare", mixed, packed)
+        twinrun("compare", "--common", plain, packed)
+        twinrun("restore", packed, back)
+        is_sound(back, whole)
+        twinrun("compare", mixed, back)
+        for step in (1, 11, 15):
+            own = b"".join(
+                (back / f"step-{step:010}" / f"rank-{rank:05}.data").read_bytes()
+                for rank in range(self.ranks)
+            )
+            there = sorted((mixed / f"step-{step:010}").glob("group.data*")) or sorted(
+                (mixed / f"step-{step:010}").glob("rank-*.data")
+            )
+            expect(own == b"".join(path.read_bytes() for path in there), "other bytes in step", step)
+        self.job("shared_reread", back, 1, 15)
+        twinrun("compact", packed, "--keep-last", 4)
+        is_sound(packed, whole[-4:])
+        for verb in ("show", "log", "verify"):
+            twinrun(verb, mixed)
+            twinrun(verb, packed)
+        changed = self.folder / "changed"  # the same run, but for a byte
+        shutil.copytree(back, changed)
+        (data,) = changed.glob("step-0000000014/rank-00000.data")
+        bad = bytearray(data.read_bytes())
+        bad[100] ^= 1
+        data.write_bytes(bad)
+        done = command("verify", changed)
+        expect(done.status == 1 and "damaged" in done.out + done.err, done.out, done.err)
         # Each byte of the file is some rank's, and looked at.
         (file,) = few.glob("step-0000000009/group.data")
         good = file.read_bytes()
@@ -241,18 +293,7 @@ class RankTests(Tests):
                         found == list(range(1, len(found) + 1)) and promised <= len(found) <= 5, found, job
                     )
                     is_sound(self.history, found)
-                resumed = Job(
-                    [
-                        *self.mpiexec,
-                        "-n",
-                        str(self.ranks),
-                        self.program,
-                        "resume",
-                        str(self.history),
-                        str(promised),
-                        "7",
-                    ]
-                )
+                resumed = self.start("resume", self.history, promised, 7)
                 expect(resumed.status == 0, job, resumed)
                 is_sound(self.history, [1, 2, 3, 4, 5, 6, 7])
                 left = [f for f in self.history.rglob("*") if f.name.endswith((".tmp", ".twr-partial"))]
@@ -262,31 +303,6 @@ class RankTests(Tests):
                 # All of the first, then ever fewer: the calls of the later steps are those of the first again.
                 count += 1 if count < 12 else count // 4
             expect(reached > 0, f"rank {who} never came to {point}")
-
-
-def start(tests: type[Tests]) -> int:
-    """Runs the scenario that the command line names."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--mpiexec", required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("scenario")
-    parser.add_argument("arguments", nargs="*")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(
-        prefix="twinrun-mpi-", dir=os.environ.get("TWINRUN_TEST_FOLDER")
-    ) as folder:
-        inner = Path(folder) / "run"
-        inner.mkdir()
-        try:
-            getattr(tests(given.program, given.mpiexec, given.ranks, inner), given.scenario)(*given.arguments)
-        except Skipped as why:
-            print(f"skipped: {why}")
-            return SKIPPED
-        except AssertionError as problem:
-            print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
-            return 1
-    return 0
 
 
 if __name__ == "__main__":

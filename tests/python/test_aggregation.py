@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -48,6 +49,52 @@ def test_a_plan_carries_every_byte_once(machine: str, layout: str) -> None:
         assert one.sum == pytest.approx(sum(totals), rel=1e-5)
         assert one.most == pytest.approx(max(totals), rel=1e-5)
         assert one.seconds > 0
+
+
+HWLOC = "hwloc:synthetic:pack:2 numa:2 l3:2 core:2 pu:1"
+
+
+def _hwloc_or_skip() -> None:
+    try:
+        twinrun.plan_aggregation(HWLOC)
+    except TwinrunError as e:
+        pytest.skip(str(e))
+
+
+def test_hwlocs_cores_are_planned_and_drawn(tmp_path: Path) -> None:
+    """Two hosts of two packages, four NUMA nodes and 16 cores: where each aggregator is, is said."""
+    _hwloc_or_skip()
+    plan = twinrun.plan_aggregation(f"{HWLOC},hosts=2", aggregators=4, volumes=[1000] * 31 + [90_000])
+    assert plan.nodes == plan.ranks == len(plan.places) == 32
+    assert [(p.host, p.package, p.numa, p.cache, p.core) for p in plan.places] == [
+        (k // 16, k % 16 // 8, k % 16 // 4, k % 16 // 2, k % 16) for k in range(32)
+    ]
+    last = plan.placement("cost").aggregators[-1]
+    assert last.rank == 31
+    # What it gathers comes from memory of other packages at the worst, not through the network.
+    assert last.gather < 100_000 / 10e9
+    picture = tmp_path / "plan.svg"
+    done = command(
+        "aggregate", "plan", "--topology", f"{HWLOC},hosts=2", "--aggregators", "4", "--svg", picture
+    )
+    assert done.status == 0 and "core 0 (host 0, package 0, NUMA 0, L3 0)" in done.out
+    text = picture.read_text()
+    ElementTree.fromstring(text)
+    assert all(f"host {h}, package {n // 2}, NUMA {n}" in text for h in range(2) for n in range(4))
+    slow = twinrun.plan_aggregation(f"{HWLOC},package=1e6", aggregators=1, bytes_per_rank=10_000)
+    fast = twinrun.plan_aggregation(HWLOC, aggregators=1, bytes_per_rank=10_000)
+    assert slow.placement("cost").sum > 10 * fast.placement("cost").sum
+
+
+def test_without_libhwloc_it_says_what_to_install(tmp_path: Path) -> None:
+    done = process(
+        "aggregate",
+        "plan",
+        "--topology",
+        "hwloc",
+        env={**os.environ, "TWINRUN_HWLOC_LIBRARY": str(tmp_path / "none.so")},
+    )
+    assert done.status != 0 and "install hwloc" in done.err
 
 
 def test_the_heaviest_rank_keeps_its_data() -> None:

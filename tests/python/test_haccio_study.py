@@ -241,7 +241,7 @@ def findings(
 
 def size_study(rate: Callable[..., float], folder: Path, seed: int = 0, **options: object) -> Size:
     defaults = {"particles": (5000, 25000, 100000), "methods": ("posix",)}
-    return Size([FakeHaccio(rate, seed)], 4, folder, **{**defaults, **options})
+    return Size(stacks=[FakeHaccio(rate, seed)], ranks=4, folder=folder, **{**defaults, **options})
 
 
 def varying(deviations: dict[int, float]) -> Callable[..., float]:
@@ -300,7 +300,9 @@ def interference_study(loss: float, spread: float, folder: Path, seed: int = 0) 
     def rate(method: str, particles: int, beside: int, rng: np.random.Generator) -> float:
         return 2.2e9 * rng.normal(1 - (loss if beside > 40_000 else 0), spread * (3 if beside else 1))
 
-    return Interference(FakeHaccio(rate, seed), 4, folder, intensities=(0.2, 4.0), method="posix", repeat=1)
+    return Interference(
+        stack=FakeHaccio(rate, seed), ranks=4, folder=folder, intensities=(0.2, 4.0), method="posix", repeat=1
+    )
 
 
 def test_losses_beside_another_job_are_found(tmp_path: Path) -> None:
@@ -330,13 +332,16 @@ def test_ways_of_making_communicators_are_ranked(tmp_path: Path) -> None:
         slow = {"split": communicators, "group": 1.0, "coloured": 1.02, "disjoint": 1.0}[way]
         return 1e-3 * slow * rng.normal(1, 0.1)
 
-    subject = Split([FakeHaccio(rate)], 8, communicators=(1, 16), sizes=(2, 4, 100))
+    subject = Split(stacks=[FakeHaccio(rate)], ranks=8, communicators=(1, 16), sizes=(2, 4, 100))
     guidance, result = findings(subject, tmp_path, Plan(10, 20))
     assert {r["size"] for r in result["rows"]} == {2, 4}, "sizes above the number of ranks are left out"
     assert len(result["rows"]) == 2 * 2 * 4
     assert guidance and all("avoid successive MPI_Comm_split" in x["sentence"] for x in guidance)
     two = Split(
-        [FakeHaccio(rate, 1), FakeHaccio(lambda *a: 3 * rate(*a), 2)], 8, communicators=(4,), sizes=(2,)
+        stacks=[FakeHaccio(rate, 1), FakeHaccio(lambda *a: 3 * rate(*a), 2)],
+        ranks=8,
+        communicators=(4,),
+        sizes=(2,),
     )
     guidance, _ = findings(two, tmp_path, Plan(10, 20), "two")
     stacks = [x for x in guidance if "times as long as Fake 1.0 (1)" in x["sentence"]]

@@ -3,12 +3,15 @@ container, on nodes that are faked."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 SKIPPED = 77  # exit status of a test that cannot be made here
@@ -79,6 +82,64 @@ def version(mpiexec: list[str]) -> str:
 
 def is_hydra(mpiexec: list[str]) -> bool:
     return "HYDRA" in version(mpiexec)
+
+
+class Scenarios:
+    """Scenarios of one program's ranks: methods, by name. folder: theirs. A class of them has a file of its own, whose last line is
+    sys.exit(start(THAT_CLASS)).
+
+    command line: --program RANKS --mpiexec "MPIEXEC FLAGS" --ranks N [--nodes K] SCENARIO [ARGUMENT ...]
+    --nodes: so many nodes, faked, where the MPI can do that (MPICH); else the scenario is skipped."""
+
+    prefix = "twinrun-mpi-"  # of the folder's name
+    limit = 60.0  # seconds of a job: only a hang gets there
+
+    def __init__(self, program: str, mpiexec: str, ranks: int, nodes: int, folder: Path):
+        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
+        self.nodes = nodes
+        self.environment = {"MPIR_CVAR_NUM_CLIQUES": str(nodes)} if nodes > 1 else {}
+        if nodes > 1 and not is_hydra(self.mpiexec):
+            raise Skipped("nodes can be faked with MPICH only")
+
+    def run(self, scenario: str, *arguments: str) -> None:
+        """Of the command line."""
+        getattr(self, scenario)(*arguments)
+
+    def start(
+        self, *arguments: object, environment: dict[str, str] | None = None, ranks: int | None = None
+    ) -> Job:
+        """A job of all ranks (or another number of them), to its end."""
+        command = [*self.mpiexec, "-n", str(ranks or self.ranks), self.program, *map(str, arguments)]
+        return Job(command, {**self.environment, **(environment or {})}, self.limit)
+
+
+def start(tests: type[Scenarios]) -> int:
+    """Runs the scenario that the command line names: 0 if all is as it should be, SKIPPED if it cannot be made here; else what is not,
+    on standard error."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--mpiexec", required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("scenario")
+    parser.add_argument("arguments", nargs="*")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(
+        prefix=tests.prefix, dir=os.environ.get("TWINRUN_TEST_FOLDER")
+    ) as folder:
+        inner = Path(folder) / "run"
+        inner.mkdir()
+        try:
+            tests(given.program, given.mpiexec, given.ranks, given.nodes, inner).run(
+                given.scenario, *given.arguments
+            )
+        except Skipped as why:
+            print(f"skipped: {why}")
+            return SKIPPED
+        except AssertionError as problem:
+            print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
+            return 1
+    return 0
 
 
 class FakedHosts:

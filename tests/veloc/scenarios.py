@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "mpi"))
-import scenarios as mpi
-from scenarios import Job, expect, fields_of, is_sound, steps_of, twinrun
+from scenarios import Job, Scenarios, expect, fields_of, is_sound, start, steps_of, twinrun
 
 COLUMNS, ROWS, STEPS, EVERY = 60, 47, 50, 10
 
 
-class Tests(mpi.Tests):
+class Tests(Scenarios):
     def config(self, name: str, mode: str = "async", **keys: object) -> Path:
         """A configuration file whose histories lie in folders of this name."""
         lines = {
@@ -201,4 +200,4 @@ class Tests(mpi.Tests):
 
 
 if __name__ == "__main__":
-    sys.exit(mpi.start(Tests))
+    sys.exit(start(Tests))

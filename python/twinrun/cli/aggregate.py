@@ -37,7 +37,7 @@ aggregate.add_command(study)
 
 @aggregate.command()
 @click.option("--topology", required=True, metavar="MACHINE",
-              help="torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, flat:NODES or file:PATH.")  # fmt: skip
+              help="torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, flat:NODES, file:PATH or hwloc.")  # fmt: skip
 @click.option("--ranks-per-node", type=click.IntRange(1, 1 << 20), default=1, show_default=True)
 @click.option("--ranks", type=click.IntRange(1), default=None, help="Default: all that the nodes hold.")
 @click.option("--aggregators", type=click.IntRange(1, 1 << 20), default=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -16,6 +16,7 @@ from ..studies import engine, interference, size, split
 from ..studies.journal import Journal
 from ..studies.launch import Stack, default_program
 from ..studies.report import check_pictures
+from ..studies.study import Study
 from .common import console, progress_bar
 
 __all__ = ["study"]
@@ -73,19 +74,24 @@ def _shared(command: Callable) -> Callable:
         click.option("-q", "--quiet", is_flag=True, help="Print the guidance only."),
         click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
     ]  # fmt: skip
+    return _with_options(command, options)
+
+
+def _storage(command: Callable) -> Callable:
+    """Options of studies that write files."""
+    options = [
+        click.option("--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True),
+        click.option("--folder", type=click.Path(exists=True, file_okay=False), default=".", show_default=True,
+                     help="Where jobs write: on the storage that is studied."),
+        click.option("--sync", is_flag=True, help="The time of fsync counts."),
+    ]  # fmt: skip
+    return _with_options(command, options)
+
+
+def _with_options(command: Callable, options: Sequence[Callable]) -> Callable:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-_folder = click.option(
-    "--folder", type=click.Path(exists=True, file_okay=False), default=".", show_default=True,
-    help="Where jobs write: on the storage that is studied.",
-)  # fmt: skip
-_layout = click.option(
-    "--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True
-)
-_sync = click.option("--sync", is_flag=True, help="The time of fsync counts.")
 
 
 def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
@@ -98,6 +104,31 @@ def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
     return [Stack.of(p, m) for p, m in zip(programs, mpiexecs or [None] * len(programs), strict=True)]
 
 
+def _common(options: Mapping) -> dict:
+    """What the shared options say to every study."""
+    return {
+        "ranks": options["ranks"],
+        "precision": options["precision"],
+        "confidence": options["confidence"],
+        "seconds": options["run_limit"],
+        "arguments": options["arguments"],
+    }
+
+
+def _on_storage(options: Mapping) -> dict:
+    """And to those that write files."""
+    return {
+        **_common(options),
+        "folder": Path(options["folder"]),
+        "layout": options["layout"],
+        "synced": options["sync"],
+    }
+
+
+def _precision(default: float, of: str) -> Callable:
+    return click.option("--precision", type=_SHARE, default=default, show_default=True, help=of)
+
+
 def _facts() -> dict:
     return {
         "twinrun": __version__,
@@ -108,7 +139,7 @@ def _facts() -> dict:
     }
 
 
-def _conduct(subject: object, module: object, options: dict) -> int:
+def _conduct(subject: Study, module: object, options: dict) -> int:
     """Runs a study and tells what it found."""
     if options["picture"]:
         check_pictures()
@@ -170,36 +201,20 @@ def _conduct(subject: object, module: object, options: dict) -> int:
     help="As haccio --method; may be repeated.",
 )
 @click.option("--operation", type=click.Choice(["write", "read"]), default="write", show_default=True)
-@click.option(
-    "--precision",
-    type=_SHARE,
-    default=0.05,
-    show_default=True,
-    help="Of means (relative) and coefficients of variation.",
-)
+@_precision(0.05, "Of means (relative) and coefficients of variation.")
 @click.option(
     "--target", type=_SHARE, default=0.1, show_default=True, help="A coefficient of variation that will do."
 )
-@_layout
-@_folder
-@_sync
-def study_size(particles: tuple, methods: tuple, operation: str, precision: float, target: float, layout: str,
-               folder: str, sync: bool, **options: object) -> int:  # fmt: skip
+@_storage
+def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: object) -> int:
     """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
     subject = size.Size(
         stacks=_stacks(options["program"], options["mpiexec"]),
-        ranks=options["ranks"],
-        folder=Path(folder),
         particles=particles,
         methods=methods,
-        layout=layout,
         operation=operation,
-        synced=sync,
-        precision=precision,
         target=target,
-        confidence=options["confidence"],
-        seconds=options["run_limit"],
-        arguments=options["arguments"],
+        **_on_storage(options),
     )
     return _conduct(subject, size, options)
 
@@ -220,37 +235,27 @@ def study_size(particles: tuple, methods: tuple, operation: str, precision: floa
 @click.option("--method", default="aggregate", show_default=True, help="As haccio --method.")
 @click.option("--other-method", default="", help="Of the second job; default: the same.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Writes of a run.")
-@click.option("--precision", type=_SHARE, default=0.05, show_default=True, help="Of losses.")
+@_precision(0.05, "Of losses.")
 @click.option(
     "--tolerated", type=_SHARE, default=0.05, show_default=True, help="A loss that does not matter."
 )
-@_layout
-@_folder
-@_sync
+@_storage
 def study_interference(particles: int, intensities: tuple, other_ranks: int, method: str, other_method: str, repeat: int,
-                       precision: float, tolerated: float, layout: str, folder: str, sync: bool,
-                       **options: object) -> int:  # fmt: skip
+                       tolerated: float, **options: object) -> int:  # fmt: skip
     """One job alone, and the same job beside a second one of varying intensity: mean, deviation, loss."""
     stacks = _stacks(options["program"], options["mpiexec"])
     if len(stacks) != 1:
         raise TwinrunError("this study is of one MPI library", fix="give --program and --mpiexec once")
     subject = interference.Interference(
         stack=stacks[0],
-        ranks=options["ranks"],
-        folder=Path(folder),
         particles=particles,
         intensities=intensities,
         other_ranks=other_ranks,
         method=method,
         other_method=other_method,
-        layout=layout,
-        synced=sync,
         repeat=repeat,
-        precision=precision,
         tolerated=tolerated,
-        confidence=options["confidence"],
-        seconds=options["run_limit"],
-        arguments=options["arguments"],
+        **_on_storage(options),
     )
     return _conduct(subject, interference, options)
 
@@ -270,19 +275,15 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
     show_default=True,
     help="Ranks of each communicator.",
 )
-@click.option("--precision", type=_SHARE, default=0.2, show_default=True, help="Of mean times (relative).")
-def study_split(communicators: tuple, sizes: tuple, precision: float, **options: object) -> int:
+@_precision(0.2, "Of mean times (relative).")
+def study_split(communicators: tuple, sizes: tuple, **options: object) -> int:
     """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and MPI library."""
     if min(sizes) > options["ranks"]:
         raise TwinrunError("all --sizes are above the number of --ranks")
     subject = split.Split(
         stacks=_stacks(options["program"], options["mpiexec"]),
-        ranks=options["ranks"],
         communicators=communicators,
         sizes=sizes,
-        precision=precision,
-        confidence=options["confidence"],
-        seconds=options["run_limit"],
-        arguments=options["arguments"],
+        **_common(options),
     )
     return _conduct(subject, split, options)

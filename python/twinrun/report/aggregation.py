@@ -69,6 +69,10 @@ def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
         name = str(part.number) if plan.files == 1 else f"{part.file}.{part.number}"
         cells = [name, byte_size(part.bytes), among, part.nodes, a.rank, a.node, part.gateway]
         table.append([*map(str, cells), _seconds(a.gather), _seconds(a.write)])
+    if plan.places:
+        table[0].append("where")
+        for row, a in zip(table[1:], first.aggregators, strict=False):
+            row.append(_node_name(plan, a.node))
     lines = [one_line(_headline(plan)), "", *_aligned(table)]
     if shown < len(plan.partitions):
         lines.append(f"… {len(plan.partitions) - shown} more partitions (--rows 0: all; --json)")
@@ -129,16 +133,43 @@ def _colour(k: int) -> str:
     return f"#{round(r * 255):02x}{round(g * 255):02x}{round(b * 255):02x}"
 
 
+def _panel(plan: AggregationPlan, node: int, gateway: int) -> tuple[int, ...]:
+    """What is drawn together: nodes of a gateway; cores of a NUMA node."""
+    if not plan.places:
+        return (gateway,)
+    place = plan.places[node]
+    return (place.host, *(-1 if part is None else part for part in (place.package, place.numa)))
+
+
+def _panel_name(plan: AggregationPlan, panel: tuple[int, ...]) -> str:
+    if not plan.places:
+        return f"gateway {panel[0]}"
+    hosts = {place.host for place in plan.places}
+    names = [f"host {panel[0]}"] if len(hosts) > 1 else []
+    names += [f"{name} {k}" for name, k in zip(("package", "NUMA"), panel[1:], strict=True) if k >= 0]
+    return ", ".join(names) or "host"
+
+
+def _node_name(plan: AggregationPlan, node: int) -> str:
+    """A node, and where in its host a core is: "core 5 (host 0, package 0, NUMA 1, L3 2)"."""
+    if not plan.places:
+        return f"node {node}"
+    place = plan.places[node]
+    parts = [("host", place.host), ("package", place.package), ("NUMA", place.numa), ("L3", place.cache)]
+    where = ", ".join(f"{name} {k}" for name, k in parts if k is not None)
+    return f"core {node if place.core is None else place.core} ({where})"
+
+
 def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
-    """The machine: a panel a gateway, a square a node in its partition's colour, a ring where an aggregator is."""
+    """The machine: a panel a gateway (a NUMA node, where nodes are cores), a square a node in its partition's colour, a ring where an aggregator is."""
     chosen = plan.placement(placement)
     shapes: list[_Box | _Dot | _Words] = [_Words(10, 26, 18, _headline(plan), True)]
     by_node: dict[int, list[int]] = {}
     for k, a in enumerate(chosen.aggregators):
         by_node.setdefault(a.node, []).append(k)
-    panels: dict[int, list[int]] = {}
+    panels: dict[tuple[int, ...], list[int]] = {}
     for node, gateway in enumerate(plan.gateway_of):
-        panels.setdefault(gateway, []).append(node)
+        panels.setdefault(_panel(plan, node, gateway), []).append(node)
     bridges = set(plan.bridges)
     largest = max(map(len, panels.values()))
     # Squares as large as the width allows, panels as close to a square as can be.
@@ -149,19 +180,22 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
     cell = max(1.0, min(34.0, ((_WIDTH - 20) / columns - gap) / across))
     down = math.ceil(largest / across)
     top = 62.0
-    words = f"{placement} placement: a colour a partition; ring: its aggregator; dot: node linked to its gateway directly"
+    squares = "a square a core; " if plan.places else ""
+    words = f"{placement} placement: {squares}a colour a partition; ring: its aggregator; dot: node linked to its gateway directly"
     shapes.append(_Words(10, 46, 12, words))
-    for k, (gateway, nodes) in enumerate(sorted(panels.items())):
+    for k, (panel, nodes) in enumerate(sorted(panels.items())):
         left = 10 + k % columns * (across * cell + gap)
         upper = top + k // columns * (down * cell + gap + 12)
-        shapes.append(_Words(left, upper + 8, 10, f"gateway {gateway}"))
+        shapes.append(_Words(left, upper + 8, 10, _panel_name(plan, panel)))
         for j, node in enumerate(nodes):
             part = plan.partition_of_node[node]
             x, y = left + j % across * cell, upper + 12 + j // across * cell
             mine = by_node.get(node, [])
             title = ""
             if plan.nodes <= _MOST_TITLES or mine:
-                title = f"node {node}, " + (f"partition {part}" if part is not None else "no data")
+                title = f"{_node_name(plan, node)}, " + (
+                    f"partition {part}" if part is not None else "no data"
+                )
                 for p in mine:
                     a = chosen.aggregators[p]
                     title += f"; rank {a.rank} aggregates partition {p}: C1 {_seconds(a.gather)}, C2 {_seconds(a.write)}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from .engine import Blocks, Condition, key
 from .launch import Result, Stack, data_files
 from .report import Finding, beyond, joint, percent, save_picture, table, top
 from .statistics import Interval
+from .study import Study, stack_words, storage_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +24,8 @@ _FOR_EVER = 1_000_000_000  # repetitions; the second job ends when it is told to
 _PARTICLE = 38e-6  # MB
 
 
-@dataclass(frozen=True)
-class Interference:
+@dataclass(frozen=True, kw_only=True)
+class Interference(Study):
     """What is run. A run is a launch of the job, `repeat` repetitions, with the second job at work all the while or not at all.
 
     precision: how well losses are to be known (absolute). tolerated: a loss that does not matter.
@@ -33,7 +33,6 @@ class Interference:
 
     name = "interference"
     stack: Stack
-    ranks: int
     folder: Path
     particles: int = 52_632  # 2 MB a rank, as the paper's
     intensities: Sequence[float] = INTENSITIES
@@ -43,29 +42,19 @@ class Interference:
     layout: str = "records"
     synced: bool = False
     repeat: int = 3
-    warmup: int = 1
-    precision: float = 0.05
     tolerated: float = 0.05
-    confidence: float = 0.95
-    seconds: float = 600.0
-    arguments: Sequence[str] = field(default_factory=tuple)
 
-    def identity(self) -> dict:
+    def own_identity(self) -> dict:
         """What runs of one journal have in common."""
         return {
-            "stack": [*self.stack.mpiexec, self.stack.program],
-            "ranks": self.ranks,
+            "stack": stack_words(self.stack),
             "other_ranks": self.other_ranks or self.ranks,
-            "folder": os.path.abspath(self.folder),
+            **storage_identity(self.folder, self.layout, self.synced),
             "particles": self.particles,
             "intensities": sorted(self.intensities),
             "method": self.method,
             "other_method": self.other_method or self.method,
-            "layout": self.layout,
-            "synced": self.synced,
             "repeat": self.repeat,
-            "warmup": self.warmup,
-            "arguments": list(self.arguments),
         }
 
     def conditions(self) -> list[Condition]:
@@ -172,18 +161,11 @@ class Interference:
                 }
             rows.append(row)
         runs = [r for b in blocks for r in b.values()]
-        return {
-            "study": self.name,
-            **self.identity(),
+        facts = {
             "mpi": sorted({r["mpi"] for r in runs}),
             "hosts": sorted({h for r in runs for h in r["hosts"]}),
-            "blocks": len(blocks),
-            "precise": ended,
-            "precision": self.precision,
-            "tolerated": self.tolerated,
-            "rows": rows,
-            "guidance": [f.json() for f in self.guidance(blocks)] if blocks else [],
         }
+        return self.document(blocks, ended, rows, **facts, tolerated=self.tolerated)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """Beside which jobs this one may run."""

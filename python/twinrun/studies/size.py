@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import statistics
 from .engine import Blocks, Condition, key
-from .launch import Stack, data_files
+from .launch import data_files
 from .report import Finding, beyond, joint, names_of, percent, save_picture, size_text, table, top
 from .statistics import Interval
+from .study import ManyStacks, launch_arguments, storage_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,43 +23,30 @@ __all__ = ["PARTICLES", "Size"]
 PARTICLES = (5_000, 10_000, 25_000, 50_000, 75_000, 100_000)
 
 
-@dataclass(frozen=True)
-class Size:
+@dataclass(frozen=True, kw_only=True)
+class Size(ManyStacks):
     """What is run. A run is a launch of haccio: a warm-up, then each method once.
 
     precision: how well means (relative) and coefficients of variation (absolute) are to be known. target: a coefficient of variation
-    that is small enough. synced: the time of fsync counts. arguments: further options of haccio.
+    that is small enough. synced: the time of fsync counts.
     """
 
     name = "size"
-    stacks: Sequence[Stack]
-    ranks: int
     folder: Path
     particles: Sequence[int] = PARTICLES
     methods: Sequence[str] = ("aggregate", "posix-packed", "mpiio-collective")
     layout: str = "records"
     operation: str = "write"
     synced: bool = False
-    warmup: int = 1
-    precision: float = 0.05
     target: float = 0.10
-    confidence: float = 0.95
-    seconds: float = 600.0
-    arguments: Sequence[str] = field(default_factory=tuple)
 
-    def identity(self) -> dict:
+    def own_identity(self) -> dict:
         """What runs of one journal have in common."""
         return {
-            "stacks": [[*s.mpiexec, s.program] for s in self.stacks],
-            "ranks": self.ranks,
-            "folder": os.path.abspath(self.folder),
+            **storage_identity(self.folder, self.layout, self.synced),
             "particles": sorted(self.particles),
             "methods": list(self.methods),
-            "layout": self.layout,
             "operation": self.operation,
-            "synced": self.synced,
-            "warmup": self.warmup,
-            "arguments": list(self.arguments),
         }
 
     def conditions(self) -> list[Condition]:
@@ -71,16 +58,7 @@ class Size:
         operations = "write" if self.operation == "write" else "write,read"
         arguments = [
             *("--particles", str(condition["particles"]), "--layout", self.layout),
-            *(
-                "--operations",
-                operations,
-                "--warmup",
-                str(self.warmup),
-                "--repeat",
-                "1",
-                "--seed",
-                str(block + 1),
-            ),
+            *("--operations", operations, *launch_arguments(self.warmup, 1, block)),
             *("--sync", "after" if self.synced else "none"),
             *(word for m in self.methods for word in ("--method", m)),
             *self.arguments,
@@ -138,16 +116,7 @@ class Size:
             }
             for s, m, n, rates in self._cells(blocks)
         ]
-        return {
-            "study": self.name,
-            **self.identity(),
-            "blocks": len(blocks),
-            "precise": ended,
-            "precision": self.precision,
-            "target": self.target,
-            "rows": rows,
-            "guidance": [f.json() for f in self.guidance(blocks)] if blocks else [],
-        }
+        return self.document(blocks, ended, rows, target=self.target)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """Which size, which method, which stack."""

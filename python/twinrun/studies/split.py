@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import statistics
 from .engine import Blocks, Condition, key
-from .launch import Stack
 from .report import Finding, beyond, joint, names_of, save_picture, table
 from .statistics import Interval
+from .study import ManyStacks, launch_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +23,8 @@ SIZES = (2, 4, 8, 16)
 WAYS = ("split", "group", "coloured", "disjoint")
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, kw_only=True)
+class Split(ManyStacks):
     """What is run. A run is a launch of `haccio split`: a warm-up, then each way once.
 
     communicators: how many; sizes: ranks of each, those above the number of ranks left out. precision: how well mean times are to be
@@ -32,27 +32,17 @@ class Split:
     """
 
     name = "split"
-    stacks: Sequence[Stack]
-    ranks: int
     communicators: Sequence[int] = COMMUNICATORS
     sizes: Sequence[int] = SIZES
     ways: Sequence[str] = WAYS
-    warmup: int = 1
     precision: float = 0.2
-    confidence: float = 0.95
-    seconds: float = 600.0
-    arguments: Sequence[str] = field(default_factory=tuple)
 
-    def identity(self) -> dict:
+    def own_identity(self) -> dict:
         """What runs of one journal have in common."""
         return {
-            "stacks": [[*s.mpiexec, s.program] for s in self.stacks],
-            "ranks": self.ranks,
             "communicators": sorted(self.communicators),
             "sizes": sorted(x for x in self.sizes if x <= self.ranks),
             "ways": list(self.ways),
-            "warmup": self.warmup,
-            "arguments": list(self.arguments),
         }
 
     def conditions(self) -> list[Condition]:
@@ -69,16 +59,7 @@ class Split:
         """Launches haccio once."""
         arguments = [
             *("split", "--communicators", str(condition["communicators"]), "--size", str(condition["size"])),
-            *(
-                "--ways",
-                ",".join(self.ways),
-                "--warmup",
-                str(self.warmup),
-                "--repeat",
-                "1",
-                "--seed",
-                str(block + 1),
-            ),
+            *("--ways", ",".join(self.ways), *launch_arguments(self.warmup, 1, block)),
             *self.arguments,
         ]
         result = self.stacks[condition["stack"]].run(self.ranks, arguments, self.seconds)
@@ -120,15 +101,7 @@ class Split:
                 if blocks:
                     row["rounds"] = blocks[0][key(condition)]["rounds"]
                 rows.append(row)
-        return {
-            "study": self.name,
-            **self.identity(),
-            "blocks": len(blocks),
-            "precise": ended,
-            "precision": self.precision,
-            "rows": rows,
-            "guidance": [f.json() for f in self.guidance(blocks)] if blocks else [],
-        }
+        return self.document(blocks, ended, rows)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """Which way, and which MPI library, where communicators are most."""

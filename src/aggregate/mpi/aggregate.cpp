@@ -2,18 +2,23 @@
 #include <twinrun/aggregate.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <exception>
+#include <map>
 #include <memory>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "aggregate/hosts.hpp"
+#include "aggregate/hwloc.hpp"
 #include "aggregate/layout.hpp"
+#include "aggregate/mpi/caught.hpp"
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/plan.hpp"
 #include "aggregate/mpi/storage.hpp"
@@ -64,24 +69,22 @@ int failed(const char* function, const Error& error) noexcept {
 }
 
 template <class Body>
-std::invoke_result_t<Body> caught(Body&& body) noexcept {
-    try {
-        return std::forward<Body>(body)();
-    } catch (const std::bad_alloc&) {
-        return Error{ErrorCode::out_of_memory, "out of memory"};
-    } catch (const std::exception& e) {
-        try {
-            return Error{ErrorCode::internal, std::string("an exception, a defect in twinrun: ") + e.what()};
-        } catch (...) {
-            return Error{ErrorCode::out_of_memory, "out of memory"};
-        }
-    }
-}
-
-template <class Body>
 int answer(const char* function, Body&& body) noexcept {
     const Result<> result = caught(std::forward<Body>(body));
     return result ? static_cast<int>(TWR_OK) : failed(function, result.error());
+}
+
+// The same of a call that all ranks make: those who wait for this one hear of an exception.
+template <class Body>
+int answer_of_all(const char* function, twr_aggregate* aggregate, Body&& body) noexcept {
+    try {
+        const Result<> result = std::forward<Body>(body)();
+        return result ? static_cast<int>(TWR_OK) : failed(function, result.error());
+    } catch (...) {
+        const Error error = caught_error();
+        if (aggregate != nullptr) aggregate->team->abandon(error);
+        return failed(function, error);
+    }
 }
 
 Error refuse(const std::string& what) { return Error{ErrorCode::invalid_argument, what}; }
@@ -97,8 +100,20 @@ bool mpi_runs() {
 
 // ---- settings ----
 
+// Where the program does not say: how long a job may be stuck is its user's affair too.
+Result<double> default_time_limit() {
+    const char* const text = std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT");
+    if (text == nullptr || *text == '\0') return Settings().time_limit;
+    char* end = nullptr;
+    const double value = std::strtod(text, &end);
+    if (*end == '\0' && std::isfinite(value) && value != 0) return value;
+    return refuse("TWINRUN_AGGREGATE_TIME_LIMIT is '" + std::string(text) +
+                  "', and must be seconds (negative: no limit)");
+}
+
 Result<Settings> settings_of(const twr_aggregate_options* options) {
     Settings settings;
+    TWR_TRY(settings.time_limit, default_time_limit());
     if (options == nullptr) return settings;
     if (options->size != sizeof(twr_aggregate_options)) {
         return refuse(
@@ -149,20 +164,17 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
 std::uint64_t hash_of(const std::string& text) { return xxh3(std::string_view(text)); }
 
 std::uint64_t hash_of(const Settings& s) {
-    const nlohmann::json all = {static_cast<int>(s.files),
-                                s.nodes_per_file,
-                                s.aggregators,
-                                static_cast<int>(s.placement),
-                                s.topology,
-                                static_cast<int>(s.backend),
-                                s.buffers,
-                                s.buffer_bytes,
-                                s.block_bytes,
-                                s.sync,
-                                s.update,
-                                s.time_limit,
-                                s.seed};
-    return hash_of(all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    std::string all = s.topology;
+    char limit[32];
+    std::snprintf(limit, sizeof limit, " %a", s.time_limit);
+    all += limit;
+    for (const std::uint64_t number :
+         {static_cast<std::uint64_t>(s.files), static_cast<std::uint64_t>(s.nodes_per_file),
+          static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
+          static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
+          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed})
+        all += " " + std::to_string(number);
+    return hash_of(all);
 }
 
 // ---- topology ----
@@ -175,11 +187,17 @@ struct HostWire {
 
 // [collective] Of all nodes, in their order.
 Result<std::vector<Host>> all_hosts(Team& team) {
-    std::vector<HostWire> wires(team.nodes());
+    struct Wires {
+        HostWire own = {};
+        std::vector<HostWire> all;
+    };
+    const Kept<Wires> kept(team);
+    kept->all.resize(team.nodes());
+    std::vector<HostWire>& wires = kept->all;
     const auto bytes = static_cast<int>(sizeof(HostWire));
     if (team.leader()) {
         const Host host = this_host();
-        HostWire own = {};
+        HostWire& own = kept->own;
         std::snprintf(own.name, sizeof own.name, "%s", host.name.c_str());
         std::snprintf(own.address, sizeof own.address, "%s", host.address.c_str());
         std::snprintf(own.pattern, sizeof own.pattern, "%s", host.pattern.c_str());
@@ -223,8 +241,13 @@ Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::str
         TWR_MPI("MPI_Ibcast", MPI_Ibcast(bytes, static_cast<int>(count), MPI_BYTE, 0, team.comm(), &request));
         return team.finish(request, "rank 0");
     };
-    std::uint64_t about[2] = {0, 0};  // 0: not asked, 1: an answer, else 2 + an error's code; the length
-    std::string text;
+    struct Heard {
+        std::uint64_t about[2] = {0, 0};  // 0: not asked, 1: an answer, else 2 + an error's code; the length
+        std::string text;
+    };
+    const Kept<Heard> kept(team);
+    std::uint64_t(&about)[2] = kept->about;
+    std::string& text = kept->text;
     if (heard) {
         text = heard->ok() ? heard->value() : heard->error().message;
         if (text.size() > (std::size_t{1} << 30)) text.clear();
@@ -240,6 +263,63 @@ Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::str
         if (about[0] == 0) return Error{ErrorCode::internal, "rank 0 did not ask scontrol"};
         return Error{static_cast<ErrorCode>(about[0] - 2), text};
     });
+}
+
+// Where each rank of the team is in the topology.
+struct Placed {
+    std::shared_ptr<const Topology> topology;
+    std::vector<std::uint32_t> node_of;
+};
+
+// [collective] Nodes divided by what hwloc says of each; between nodes as "auto", or as the description's settings say.
+Result<Placed> divided_nodes(Team& team, const std::string& description) {
+    TWR_TRY(const HwlocDescription d, parse_hwloc(description));  // the same everywhere
+    if (d.hosts != 0)
+        return refuse("topology '" + description + "': hosts= is for plans; here it is MPI that knows them");
+    Team::Vote vote;
+    struct Wires {
+        InnerPlace own;
+        std::vector<InnerPlace> all;
+    };
+    const Kept<Wires> kept(team);
+    InnerPlace& own = kept->own;
+    std::vector<InnerPlace>& all = kept->all;
+    vote.mine = caught([&]() -> Result<> {
+        all.resize(static_cast<std::size_t>(team.ranks()));
+        TWR_TRY(own, place_of_process(d, static_cast<std::uint32_t>(team.node_rank_of(team.rank()))));
+        return success();
+    });
+    TWR_CHECK(team.agree(vote));
+    MPI_Request request = MPI_REQUEST_NULL;
+    constexpr int kWords = InnerPlace::kLevels;
+    TWR_MPI("MPI_Iallgather", MPI_Iallgather(own.parts.data(), kWords, MPI_UINT32_T, all.data(), kWords,
+                                             MPI_UINT32_T, team.comm(), &request));
+    TWR_CHECK(team.finish(request, "the other ranks' places"));
+    std::shared_ptr<const Topology> hosts;
+    if (d.network.latency || d.network.bandwidth || d.network.gateway_bandwidth) {
+        hosts = make_flat(team.nodes(), d.network);
+    } else {
+        TWR_TRY(hosts, find_topology(team, "auto"));
+    }
+    Placed placed;
+    std::vector<HostPlace> places;
+    std::map<HostPlace, std::uint32_t> numbers;  // in the order of their first ranks
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        const HostPlace place{team.node_of()[rank], all[rank]};
+        const auto [at, added] = numbers.try_emplace(place, static_cast<std::uint32_t>(places.size()));
+        if (added) places.push_back(place);
+        placed.node_of.push_back(at->second);
+    }
+    const std::string name = "hwloc, " + std::to_string(places.size()) + " places in " + hosts->name();
+    TWR_TRY(placed.topology, make_places(std::move(hosts), std::move(places), d.inner, name));
+    return placed;
+}
+
+// [collective]
+Result<Placed> place_ranks(Team& team, const std::string& description) {
+    if (is_hwloc(description)) return divided_nodes(team, description);
+    TWR_TRY(auto topology, find_topology(team, description));
+    return Placed{std::move(topology), {team.node_of().begin(), team.node_of().end()}};
 }
 
 // ---- create ----
@@ -271,6 +351,13 @@ Result<> make_group(twr_aggregate& a) {
         nodes[node] = true;
     }
     group.ranks = static_cast<int>(group.team_rank.size());
+    return success();
+}
+
+// [collective]
+Result<> make_group_comm(twr_aggregate& a) {
+    Team& team = *a.team;
+    FileGroup& group = a.group;
     if (group.files == 1) {
         group.comm = team.comm();
         return success();
@@ -284,9 +371,11 @@ Result<> make_group(twr_aggregate& a) {
 void release(twr_aggregate* aggregate) {
     std::unique_ptr<twr_aggregate> a(aggregate);
     if (!a || !a->team) return;
-    if (!mpi_runs() || a->team->broken()) {  // what is MPI's stays: freeing it would need the others
+    if (!mpi_runs() || a->team->broken() ||
+        a->team->abandoned()) {  // what is MPI's stays: freeing it would need the others
         static_cast<void>(a->plan.release());
-        if (!mpi_runs()) static_cast<void>(a->team.release());
+        Team::leave(std::move(a->team));
+        static_cast<void>(a.release());  // what the plan refers to
         return;
     }
     a->plan.reset();
@@ -306,29 +395,49 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_op
     if (between_groups != 0)
         return refuse("the communicator joins two groups: merge it with MPI_Intercomm_merge");
     // From here on every rank takes part, whatever its arguments.
-    Result<Settings> settings = settings_of(options);
+    Result<Settings> settings = caught([&] { return settings_of(options); });
     struct Release {
         void operator()(twr_aggregate* a) const { release(a); }
     };
-    std::unique_ptr<twr_aggregate, Release> a(new twr_aggregate);
-    TWR_TRY(a->team, Team::create(comm, settings ? settings->time_limit : Settings().time_limit));
+    std::unique_ptr<twr_aggregate, Release> a;
+    Result<> ready = caught([&]() -> Result<> {
+        a.reset(new twr_aggregate);
+        return success();
+    });
+    // Wrong arguments of this rank are said below: the others' time limit counts until then.
+    const double limit = settings ? settings->time_limit : Settings().time_limit;
+    auto team = Team::create(comm, limit, std::move(ready));
+    if (!team) return team.error();
+    a->team = std::move(*team);
     Team::Vote vote;
     vote.same_of = "options";
-    if (settings) {
-        a->settings = *settings;
+    vote.mine = caught([&]() -> Result<> {
+        if (!settings) return settings.error();
+        a->settings = std::move(*settings);
         vote.same = hash_of(a->settings);
-    } else {
-        vote.mine = settings.error();
-    }
+        return make_group(*a);
+    });
     TWR_CHECK(a->team->agree(vote));
-    TWR_CHECK(make_group(*a));
-    auto topology = find_topology(*a->team, a->settings.topology);
-    if (a->team->broken()) return topology.error();
-    Team::Vote second;
-    if (!topology) second.mine = topology.error();
-    TWR_CHECK(a->team->agree(second));
-    a->topology = *topology;
-    a->plan = std::make_unique<Plan>(*a->team, a->settings, a->group, *a->topology);
+    // An exception must not unwind what the others would have to unwind too.
+    try {
+        TWR_CHECK(make_group_comm(*a));
+        auto placed = place_ranks(*a->team, a->settings.topology);
+        if (a->team->broken()) return a->team->why_broken();
+        Team::Vote second;
+        second.mine = caught([&]() -> Result<> {
+            if (!placed) return placed.error();
+            a->topology = std::move(placed->topology);
+            for (const int rank : a->group.team_rank)
+                a->group.place_of.push_back(placed->node_of[static_cast<std::size_t>(rank)]);
+            a->plan = std::make_unique<Plan>(*a->team, a->settings, a->group, *a->topology);
+            return success();
+        });
+        TWR_CHECK(a->team->agree(second));
+    } catch (...) {
+        Error error = caught_error();
+        a->team->abandon(error);
+        return error;
+    }
     *aggregate = a.release();
     return success();
 }
@@ -390,25 +499,33 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
     Team::Vote vote;
     vote.same_of = "item_bytes, count, layout or file_offset";
     std::vector<std::uint64_t> bytes;
-    if (count < 0 || (item_bytes == nullptr && count != 0)) {
-        vote.mine = refuse("item_bytes is NULL, or count is negative");
-    } else if (layout != TWR_RECORDS && layout != TWR_BLOCKS && layout != TWR_VARIABLES) {
-        vote.mine = refuse("layout is " + std::to_string(layout) +
-                           ", and may be TWR_RECORDS, TWR_BLOCKS or TWR_VARIABLES");
-    } else {
+    struct Wires {
+        std::uint64_t items = 0;
+        std::vector<std::uint64_t> all;
+    };
+    const Kept<Wires> kept(*a->team);
+    kept->items = items;
+    std::vector<std::uint64_t>& of_all = kept->all;
+    vote.mine = caught([&]() -> Result<> {
+        if (count < 0 || (item_bytes == nullptr && count != 0))
+            return refuse("item_bytes is NULL, or count is negative");
+        if (layout != TWR_RECORDS && layout != TWR_BLOCKS && layout != TWR_VARIABLES) {
+            return refuse("layout is " + std::to_string(layout) +
+                          ", and may be TWR_RECORDS, TWR_BLOCKS or TWR_VARIABLES");
+        }
         bytes.assign(item_bytes, item_bytes + count);
-        if (std::find(bytes.begin(), bytes.end(), 0U) != bytes.end())
-            vote.mine = refuse("an item has no bytes");
-        nlohmann::json all = bytes;
-        all.push_back(layout);
+        of_all.resize(static_cast<std::size_t>(a->group.ranks));
+        std::vector<std::uint64_t> all = bytes;
+        all.push_back(static_cast<std::uint64_t>(layout));
         all.push_back(offset);
-        vote.same = hash_of(all.dump());
-    }
+        vote.same = xxh3(std::as_bytes(std::span(all)));
+        if (std::find(bytes.begin(), bytes.end(), 0U) != bytes.end()) return refuse("an item has no bytes");
+        return success();
+    });
     TWR_CHECK(a->team->agree(vote));
-    std::vector<std::uint64_t> of_all(static_cast<std::size_t>(a->group.ranks));
     MPI_Request request = MPI_REQUEST_NULL;
-    TWR_MPI("MPI_Iallgather",
-            MPI_Iallgather(&items, 1, MPI_UINT64_T, of_all.data(), 1, MPI_UINT64_T, a->group.comm, &request));
+    TWR_MPI("MPI_Iallgather", MPI_Iallgather(&kept->items, 1, MPI_UINT64_T, of_all.data(), 1, MPI_UINT64_T,
+                                             a->group.comm, &request));
     TWR_CHECK(a->team->finish(request, "the other ranks' number of items"));
     std::uint64_t before = 0;
     std::uint64_t total = 0;
@@ -419,12 +536,12 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
         countable = countable && sum.has_value();
         total = sum.value_or(0);
     }
-    Result<std::vector<RankSet>> sets = refuse("the file would end behind 2^63");
-    if (countable) {
-        if (const auto variables = records(bytes, items, before, total, layout, offset)) {
-            sets = caught([&] { return sets_of(variables->data(), count); });
-        }
-    }
+    auto sets = caught([&]() -> Result<std::vector<RankSet>> {
+        const auto variables =
+            countable ? records(bytes, items, before, total, layout, offset) : std::nullopt;
+        if (!variables) return refuse("the file would end behind 2^63");
+        return sets_of(variables->data(), count);
+    });
     return a->plan->declare(std::move(sets), static_cast<std::uint64_t>(count));
 }
 
@@ -477,6 +594,16 @@ Figures figures_of(const Work& work, double seconds) {
     return figures;
 }
 
+// For the report. What all have agreed on is done, whether there is memory for this or not.
+void note_transfer(std::optional<Transfer>& to, const char* path, const Figures& figures, double renamed) {
+    to.reset();
+    const auto noted = caught([&]() -> Result<> {
+        to = Transfer{path, figures, renamed};
+        return success();
+    });
+    static_cast<void>(noted);
+}
+
 // The pipeline of a transfer, after all ranks have agreed to begin; where the storage is of another kind than the plan is for, with
 // another plan. `mine`: what is wrong on this rank.
 Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
@@ -490,11 +617,14 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
     };
     Team::Vote vote;
     vote.same_of = "path";
-    if (path != nullptr) vote.same = hash_of(path);
-    vote.mine = std::move(mine);
-    if (vote.mine) vote.mine = make();
+    vote.mine = caught([&]() -> Result<> {
+        if (path != nullptr) vote.same = hash_of(path);
+        TWR_CHECK(std::move(mine));
+        return make();
+    });
     vote.on_root = [&](Outcome& outcome) -> Result<> {
-        TWR_TRY(const StorageTraits traits, storage_traits(looked_at, a.settings.block_bytes));
+        TWR_TRY(const StorageTraits traits,
+                caught([&] { return storage_traits(looked_at, a.settings.block_bytes); }));
         put_traits(outcome, traits);
         return success();
     };
@@ -513,9 +643,8 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     const auto start = Clock::now();
     const Settings& settings = a->settings;
     const bool root = a->group.rank == 0;
-    Result<> mine = caught([&] { return check_arguments(*a, given, data); });
-    const std::string path = given == nullptr ? "" : path_of(*a, given);
-    const std::string target = settings.update ? path : partial_name(path);
+    std::string path;
+    std::string target;
     // From here until the end, whatever goes wrong: what was begun is removed.
     struct Partial {
         const std::string* path = nullptr;
@@ -523,10 +652,16 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
             if (path != nullptr) remove_partial(*path);
         }
     } partial;
-    if (mine && root) {
-        mine = settings.update ? touch_file(path) : create_partial(path);
-        if (mine && !settings.update) partial.path = &path;
-    }
+    Result<> mine = caught([&]() -> Result<> {
+        TWR_CHECK(check_arguments(*a, given, data));
+        path = path_of(*a, given);
+        target = settings.update ? path : partial_name(path);
+        if (!root) return success();
+        if (settings.update) return touch_file(path);
+        TWR_CHECK(create_partial(path));
+        partial.path = &path;
+        return success();
+    });
     TWR_TRY(const auto pipeline,
             begin(*a, Mode::write, const_cast<void* const*>(reinterpret_cast<const void* const*>(data)),
                   given, std::move(mine), target));
@@ -539,14 +674,15 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     const bool each = settings.files == Files::rank || settings.backend == Backend::mpiio;
     if (settings.sync && each && written.mine) {
         const auto begin = Clock::now();
-        written.mine = pipeline->sync();
+        written.mine = caught([&] { return pipeline->sync(); });
         sync_seconds = seconds_since(begin);
     }
-    if (auto closed = pipeline->close(); written.mine && !closed) written.mine = std::move(closed);
+    if (auto closed = caught([&] { return pipeline->close(); }); written.mine && !closed)
+        written.mine = std::move(closed);
     if (settings.sync && !each) {
         written.on_node = [&](Outcome& outcome) -> Result<> {
             const auto begin = Clock::now();
-            auto done = sync_file(target);
+            auto done = caught([&] { return sync_file(target); });
             outcome.figures.largest[kSync] = std::max(outcome.figures.largest[kSync], seconds_since(begin));
             return done;
         };
@@ -554,7 +690,7 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     const auto commit = [&](std::uint64_t& nanoseconds) -> Result<> {
         if (settings.update) return success();
         const auto begin = Clock::now();
-        TWR_CHECK(commit_partial(path, settings.sync));
+        TWR_CHECK(caught([&] { return commit_partial(path, settings.sync); }));
         partial.path = nullptr;
         nanoseconds = static_cast<std::uint64_t>(seconds_since(begin) * 1e9);
         return success();
@@ -569,34 +705,34 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
         TWR_CHECK(a->team->agree(committed));
     }
     const double renamed = a->group.files == 1 ? static_cast<double>(outcome.payload[0]) * 1e-9 : 0;
-    a->written = Transfer{given, outcome.figures, renamed};
+    note_transfer(a->written, given, outcome.figures, renamed);
     return success();
 }
 
 Result<> read(twr_aggregate* a, const char* given, void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
     const auto start = Clock::now();
-    Result<> mine = caught([&] { return check_arguments(*a, given, data); });
-    const std::string path = given == nullptr ? "" : path_of(*a, given);
-    if (mine && a->group.rank == 0) {
-        const auto size = file_size(path);
+    std::string path;
+    Result<> mine = caught([&]() -> Result<> {
+        TWR_CHECK(check_arguments(*a, given, data));
+        path = path_of(*a, given);
+        if (a->group.rank != 0) return success();
+        TWR_TRY(const std::uint64_t size, file_size(path));
         const std::uint64_t end = a->plan->table().span().end;
-        if (!size) {
-            mine = size.error();
-        } else if (*size < end) {
-            mine = Error{ErrorCode::damaged,
-                         path + ": has " + std::to_string(*size) + " bytes, and " + std::to_string(end) +
-                             " are declared: it is not the file that was written, or it was cut"};
-        }
-    }
+        if (size >= end) return success();
+        return Error{ErrorCode::damaged,
+                     path + ": has " + std::to_string(size) + " bytes, and " + std::to_string(end) +
+                         " are declared: it is not the file that was written, or it was cut"};
+    });
     TWR_TRY(const auto pipeline, begin(*a, Mode::read, data, given, std::move(mine), path));
     Team::Vote done;
     done.mine = pipeline->run(path);
     if (a->team->broken()) return a->team->why_broken();
-    if (auto closed = pipeline->close(); done.mine && !closed) done.mine = std::move(closed);
+    if (auto closed = caught([&] { return pipeline->close(); }); done.mine && !closed)
+        done.mine = std::move(closed);
     done.figures = figures_of(pipeline->work(), seconds_since(start));
     TWR_TRY(const Outcome outcome, a->team->agree(done));
-    a->read = Transfer{given, outcome.figures, 0};
+    note_transfer(a->read, given, outcome.figures, 0);
     return success();
 }
 
@@ -642,15 +778,19 @@ std::string report_of(const twr_aggregate& a) {
             double bytes = 0;
             for (const Contribution& member : partition.members)
                 bytes += static_cast<double>(member.bytes);
-            partitions.push_back(
-                {{"begin", partition.range.begin},
-                 {"end", partition.range.end},
-                 {"bytes", static_cast<std::uint64_t>(bytes)},
-                 {"ranks", partition.members.size()},
-                 {"aggregator", a.group.team_rank[partition.aggregator]},
-                 {"node", a.group.node_of[partition.aggregator]},
-                 {"gateway", partition.gateway},
-                 {"cost", {{"gather", partition.cost.gather}, {"write", partition.cost.write}}}});
+            nlohmann::json entry = {
+                {"begin", partition.range.begin},
+                {"end", partition.range.end},
+                {"bytes", static_cast<std::uint64_t>(bytes)},
+                {"ranks", partition.members.size()},
+                {"aggregator", a.group.team_rank[partition.aggregator]},
+                {"node", a.group.node_of[partition.aggregator]},
+                {"gateway", partition.gateway},
+                {"cost", {{"gather", partition.cost.gather}, {"write", partition.cost.write}}}};
+            if (is_hwloc(a.settings.topology)) {
+                entry["place"] = place_words(a.topology->inner_place(a.group.place_of[partition.aggregator]));
+            }
+            partitions.push_back(std::move(entry));
         }
         report["declared"] = {{"bytes", plan.table().bytes()},
                               {"sets", plan.table().sets().size()},
@@ -675,7 +815,7 @@ extern "C" {
 const char* twr_aggregate_error_message(void) { return message; }
 
 int twr_aggregate_create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_options* options) {
-    return answer("twr_aggregate_create", [&] { return create(aggregate, comm, options); });
+    return answer_of_all("twr_aggregate_create", nullptr, [&] { return create(aggregate, comm, options); });
 }
 
 int twr_aggregate_file(const twr_aggregate* a, int* file, int* files, int* rank, int* ranks, MPI_Comm* comm) {
@@ -691,21 +831,23 @@ int twr_aggregate_file(const twr_aggregate* a, int* file, int* files, int* rank,
 }
 
 int twr_aggregate_declare(twr_aggregate* aggregate, const twr_aggregate_variable* variables, int count) {
-    return answer("twr_aggregate_declare", [&] { return declare(aggregate, variables, count); });
+    return answer_of_all("twr_aggregate_declare", aggregate,
+                         [&] { return declare(aggregate, variables, count); });
 }
 
 int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64_t* item_bytes, int count,
                                   uint64_t items, int layout, uint64_t file_offset) {
-    return answer("twr_aggregate_declare_records",
-                  [&] { return declare_records(aggregate, item_bytes, count, items, layout, file_offset); });
+    return answer_of_all("twr_aggregate_declare_records", aggregate, [&] {
+        return declare_records(aggregate, item_bytes, count, items, layout, file_offset);
+    });
 }
 
 int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data) {
-    return answer("twr_aggregate_write", [&] { return write(aggregate, path, data); });
+    return answer_of_all("twr_aggregate_write", aggregate, [&] { return write(aggregate, path, data); });
 }
 
 int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data) {
-    return answer("twr_aggregate_read", [&] { return read(aggregate, path, data); });
+    return answer_of_all("twr_aggregate_read", aggregate, [&] { return read(aggregate, path, data); });
 }
 
 const char* twr_aggregate_report(twr_aggregate* aggregate) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "aggregate/mpi/caught.hpp"
+
 namespace twinrun::aggregation {
 
 namespace {
@@ -81,15 +83,28 @@ Pipeline::Pipeline(Team& team, const Settings& settings, const FileGroup& group,
       buffers_(static_cast<std::uint64_t>(settings.buffers)) {}
 
 Pipeline::~Pipeline() {
-    if (!team_.broken()) {
-        for (Sent& sent : sent_) {
-            if (sent.request != MPI_REQUEST_NULL) MPI_Wait(&sent.request, MPI_STATUS_IGNORE);
-        }
+    if (team_.broken()) {
+        static_cast<void>(sent_.release());
+        return;
+    }
+    for (std::size_t i = taken_; i < sent_count_; ++i) {
+        if (sent_[i].request != MPI_REQUEST_NULL) MPI_Wait(&sent_[i].request, MPI_STATUS_IGNORE);
     }
 }
 
 void Pipeline::fail(Error error) {
     if (!error_) error_ = std::move(error);
+}
+
+template <class Body>
+bool Pipeline::attempt(Body&& body) {
+    auto done = caught([&]() -> Result<> {
+        body();
+        return success();
+    });
+    if (done) return true;
+    fail(std::move(done).error());
+    return false;
 }
 
 Storage* Pipeline::storage() {
@@ -173,6 +188,14 @@ Result<> Pipeline::prepare() {
     }
     if (packs && !plan_.direct().empty()) most = std::max(most, kPackedStep);
     scratch_.resize(most);
+    std::size_t messages = 0;
+    for (Role& role : roles_) {
+        if (role.remote) messages += role.own.size();
+        for (const Role::Meeting& meeting : role.meetings)
+            messages += meeting.elsewhere;
+        if (role.aggregator) role.jobs.reserve(role.windows);
+    }
+    sent_ = std::make_unique<Sent[]>(messages);
     for (Role& role : roles_) {
         if (!role.aggregator) continue;
         plan_.duty(*role.of).ready.store(0);
@@ -216,21 +239,22 @@ void Pipeline::start_job(Role& role, std::uint64_t w) {
     const PartitionPlan& plan = *role.of->plan;
     const Window& window = plan.windows()[w];
     std::byte* const buffer = plan_.buffer(*role.of, w);
-    Storage* const storage = this->storage();
-    if (storage == nullptr) {  // the others go on, so that all come to the end
-        role.jobs.push_back(0);
-        return;
-    }
-    std::vector<Piece> pieces;
-    if (writing()) {
-        if (plan_.window() != MPI_WIN_NULL) MPI_Win_sync(plan_.window());
-        for (const Range& run : plan.runs_of(window, settings_.update, plan_.traits().block))
-            pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
-    } else {
-        pieces.push_back(
-            {window.data.begin, buffer + (window.data.begin - window.range.begin), window.data.bytes()});
-    }
-    role.jobs.push_back(storage->start(std::move(pieces)));
+    std::uint64_t job = 0;  // without storage the others go on, so that all come to the end
+    attempt([&] {
+        Storage* const storage = this->storage();
+        if (storage == nullptr) return;
+        std::vector<Piece> pieces;
+        if (writing()) {
+            if (plan_.window() != MPI_WIN_NULL) MPI_Win_sync(plan_.window());
+            for (const Range& run : plan.runs_of(window, settings_.update, plan_.traits().block))
+                pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
+        } else {
+            pieces.push_back(
+                {window.data.begin, buffer + (window.data.begin - window.range.begin), window.data.bytes()});
+        }
+        job = storage->start(std::move(pieces));
+    });
+    role.jobs.push_back(job);
 }
 
 bool Pipeline::step_aggregator(Role& role) {
@@ -342,8 +366,15 @@ void Pipeline::move_remote(const Role& role, std::uint64_t w) {
         std::byte* at;
     };
     std::vector<Waiting> packed;
+    std::vector<Range> ranges;
     std::byte* at = scratch_.data();
-    for (const Range& range : own_parts(window.range)) {
+    // Before the first transfer: none may be under way when there is an error.
+    const bool ready = attempt([&] {
+        ranges = own_parts(window.range);
+        packed.reserve(ranges.size() * plan_.sets().size());
+    });
+    if (!ready) return;
+    for (const Range& range : ranges) {
         for (const RankSet& set : plan_.sets()) {
             const StridedSet& where = set.where;
             const SetPart part = part_of(where, range);
@@ -395,7 +426,7 @@ bool Pipeline::step_member(Role& role) {
             move_remote(role, w);
             send(aggregator, kDone, role.partition, w);
         } else {
-            move_local(role, w);
+            attempt([&] { move_local(role, w); });
             if (plan_.duty(*role.of).left[w % buffers_].fetch_sub(1) == 1) team_.notify(aggregator);
         }
         work_.gather_seconds += seconds_since(begin);
@@ -412,7 +443,7 @@ bool Pipeline::step_direct() {
     if (direct_at_ == plan_.direct().size()) return false;
     const Range& range = plan_.direct()[direct_at_];
     const auto begin = Clock::now();
-    move_direct({range.begin + direct_done_, range.end});
+    if (!attempt([&] { move_direct({range.begin + direct_done_, range.end}); })) direct_done_ = range.bytes();
     if (direct_done_ == range.bytes()) {
         ++direct_at_;
         direct_done_ = 0;
@@ -480,7 +511,7 @@ void Pipeline::move_direct(Range range) {
 // ---- messages ----
 
 void Pipeline::send(int rank, std::uint32_t kind, std::uint32_t partition, std::uint64_t window) {
-    Sent& sent = sent_.emplace_back();
+    Sent& sent = sent_[sent_count_++];
     sent.message = {kind, partition, window};
     const int code =
         MPI_Isend(&sent.message, sizeof sent.message, MPI_BYTE, rank, kTag, team_.comm(), &sent.request);
@@ -509,10 +540,10 @@ bool Pipeline::receive() {
         team_.progress();
         any = true;
     }
-    while (!sent_.empty()) {
+    while (taken_ < sent_count_) {
         int flag = 0;
-        if (MPI_Test(&sent_.front().request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag == 0) break;
-        sent_.pop_front();
+        if (MPI_Test(&sent_[taken_].request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag == 0) break;
+        ++taken_;
     }
     return any;
 }
@@ -532,9 +563,20 @@ bool Pipeline::step() {
 }
 
 Result<> Pipeline::run(const std::string& path) {
-    path_ = path;
+    try {
+        path_ = path;
+        return run_all();
+    } catch (...) {
+        // Nothing that this rank could go on with: nobody waits for it any more.
+        Error error = caught_error();
+        team_.abandon(error);
+        return error;
+    }
+}
+
+Result<> Pipeline::run_all() {
     const auto done = [&] {
-        if (direct_at_ != plan_.direct().size() || !sent_.empty()) return false;
+        if (direct_at_ != plan_.direct().size() || taken_ != sent_count_) return false;
         return std::all_of(roles_.begin(), roles_.end(),
                            [](const Role& role) { return role.member_done() && role.aggregator_done(); });
     };

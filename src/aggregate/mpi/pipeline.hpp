@@ -1,7 +1,6 @@
 // One write or read of a plan's data: what each rank does between the opening of the file and the agreement that all is there.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,7 +56,11 @@ class Pipeline {
     [[nodiscard]] bool writing() const { return mode_ == Mode::write; }
     Storage* storage();  // null: it could not be opened
     void fail(Error error);
+    // What needs memory of this rank's own: an exception is this rank's error, and it goes on with what the others wait for.
+    template <class Body>
+    bool attempt(Body&& body);
 
+    Result<> run_all();
     bool step();
     bool step_member(Role& role);
     bool step_aggregator(Role& role);
@@ -90,7 +93,9 @@ class Pipeline {
     std::unique_ptr<Storage> storage_;
     bool tried_ = false;
     std::optional<Error> error_;
-    std::deque<Sent> sent_;
+    std::unique_ptr<Sent[]> sent_;  // room for all that there will be: MPI has their addresses
+    std::size_t sent_count_ = 0;
+    std::size_t taken_ = 0;  // of these, in order, have arrived
     Work work_;
 };
 

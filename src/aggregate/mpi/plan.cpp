@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <new>
 #include <utility>
 
+#include "aggregate/mpi/caught.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun::aggregation {
@@ -30,6 +32,31 @@ struct WireSet {
 
 }  // namespace
 
+// Memory for what all ranks declare.
+struct Plan::Wire {
+    int count = 0;
+    std::vector<int> counts;
+    std::vector<int> starts;
+    std::vector<WireSet> own;
+    std::vector<WireSet> all;
+};
+
+// What an election needs on this rank, so that nothing can fail between its rounds.
+struct Plan::Ballot {
+    struct Bid {
+        float cost;
+        int rank;
+    };
+    static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+    static constexpr float kNever = std::numeric_limits<float>::infinity();
+    std::vector<float> costs;
+    std::vector<std::size_t> own;  // this rank among the partition's; kNone: it is not
+    std::unique_ptr<bool[]> flags;
+    std::vector<Bid> bids;
+    std::vector<Contribution> won;
+    std::optional<Turns> turns;
+};
+
 const char* members_name(Members members) {
     switch (members) {
         case Members::node: return "node memory";
@@ -39,33 +66,55 @@ const char* members_name(Members members) {
     return "";
 }
 
+Plan::Plan(Team& team, const Settings& settings, const FileGroup& group, const Topology& topology)
+    : team_(team), settings_(settings), group_(group), topology_(topology), reduced_(64) {}
+
 Plan::~Plan() {
     if (team_.broken()) return;
     free_window();
     free_memory();
 }
 
+// By memory that outlives a call which is given up.
 Result<> Plan::reduce(void* values, int count, MPI_Datatype type, MPI_Op op) {
+    int width = 0;
+    MPI_Type_size(type, &width);
+    const std::size_t bytes = static_cast<std::size_t>(count) * static_cast<std::size_t>(width);
+    if (bytes > reduced_.size()) return Error{ErrorCode::internal, "more is reduced than there is room for"};
+    std::memcpy(reduced_.data(), values, bytes);
     MPI_Request request = MPI_REQUEST_NULL;
-    TWR_MPI("MPI_Iallreduce", MPI_Iallreduce(MPI_IN_PLACE, values, count, type, op, group_.comm, &request));
-    return team_.finish(request, "the ranks of its file");
+    TWR_MPI("MPI_Iallreduce",
+            MPI_Iallreduce(MPI_IN_PLACE, reduced_.data(), count, type, op, group_.comm, &request));
+    TWR_CHECK(team_.finish(request, "the ranks of its file"));
+    std::memcpy(values, reduced_.data(), bytes);
+    return success();
 }
 
 Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variables) {
     declared_ = false;
     Team::Vote first;
-    std::vector<StridedSet> shape;
     if (sets) {
-        shape = shape_of(*sets);
+        first.mine = caught([&]() -> Result<> {
+            const auto ranks = static_cast<std::size_t>(group_.ranks);
+            wire_ = std::make_unique<Wire>();
+            wire_->counts.resize(ranks);
+            wire_->starts.resize(ranks);
+            for (const StridedSet& set : shape_of(*sets))
+                wire_->own.push_back({set.offset, set.width, set.count, set.stride});
+            wire_->count = static_cast<int>(wire_->own.size());
+            return success();
+        });
     } else {
         first.mine = sets.error();
     }
     TWR_CHECK(team_.agree(first));
     sets_ = std::move(*sets);
     variables_ = variables;
+    auto gathered = gather_table();
+    if (team_.broken()) return gathered;
+    wire_.reset();
     Team::Vote second;
-    second.mine = gather_table(shape);
-    if (second.mine) second.mine = check_overlaps();
+    second.mine = check_overlaps(std::move(gathered));
     TWR_CHECK(team_.agree(second));
     TWR_CHECK(arrange());
     declared_ = true;
@@ -82,61 +131,70 @@ Result<> Plan::adapt(const StorageTraits& traits) {
     return success();
 }
 
-Result<> Plan::gather_table(const std::vector<StridedSet>& shape) {
+Result<> Plan::gather_table() {
+    Wire& wire = *wire_;
     const auto ranks = static_cast<std::size_t>(group_.ranks);
-    std::vector<int> counts(ranks);
-    std::vector<int> starts(ranks);
-    const int count = static_cast<int>(shape.size());
     MPI_Request request = MPI_REQUEST_NULL;
     TWR_MPI("MPI_Iallgather",
-            MPI_Iallgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, group_.comm, &request));
+            MPI_Iallgather(&wire.count, 1, MPI_INT, wire.counts.data(), 1, MPI_INT, group_.comm, &request));
     TWR_CHECK(team_.finish(request, "the declarations of the ranks of its file"));
     std::uint64_t total = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-        starts[rank] = static_cast<int>(total);
-        total += static_cast<std::uint64_t>(counts[rank]);
+        wire.starts[rank] = static_cast<int>(total);
+        total += static_cast<std::uint64_t>(wire.counts[rank]);
     }
-    if (total > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
-        return Error{ErrorCode::unsupported, "more than 2^31 sets are declared"};
-    }
+    std::vector<OwnedSet> sets;
+    Team::Vote room;
+    room.mine = caught([&]() -> Result<> {
+        if (total > static_cast<std::uint64_t>(std::numeric_limits<int>::max()))
+            return Error{ErrorCode::unsupported, "more than 2^31 sets are declared"};
+        wire.all.resize(total);
+        sets.reserve(total);
+        return success();
+    });
+    TWR_CHECK(team_.agree(room));
     MPI_Datatype four = MPI_DATATYPE_NULL;
     MPI_Type_contiguous(4, MPI_UINT64_T, &four);
     MPI_Type_commit(&four);
-    std::vector<WireSet> own;
-    for (const StridedSet& set : shape)
-        own.push_back({set.offset, set.width, set.count, set.stride});
-    std::vector<WireSet> all(total);
-    TWR_MPI("MPI_Iallgatherv", MPI_Iallgatherv(own.data(), count, four, all.data(), counts.data(),
-                                               starts.data(), four, group_.comm, &request));
+    const int code = MPI_Iallgatherv(wire.own.data(), wire.count, four, wire.all.data(), wire.counts.data(),
+                                     wire.starts.data(), four, group_.comm, &request);
     MPI_Type_free(&four);
+    TWR_MPI("MPI_Iallgatherv", code);
     TWR_CHECK(team_.finish(request, "the declarations of the ranks of its file"));
-    std::vector<OwnedSet> sets;
-    sets.reserve(total);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-        for (int i = 0; i < counts[rank]; ++i) {
-            const WireSet& set = all[static_cast<std::size_t>(starts[rank] + i)];
+        for (int i = 0; i < wire.counts[rank]; ++i) {
+            const WireSet& set = wire.all[static_cast<std::size_t>(wire.starts[rank] + i)];
             sets.push_back(
                 {{set.offset, set.width, set.count, set.stride}, static_cast<std::uint32_t>(rank)});
         }
     }
-    table_ = FileTable(std::move(sets));
-    return success();
+    return caught([&]() -> Result<> {
+        table_ = FileTable(std::move(sets));
+        return success();
+    });
 }
 
 // Each rank looks at a part of the file. Where something is found, those that know more say it: first whose bytes they are, then
 // what these ranks call them.
-Result<> Plan::check_overlaps() {
+// mine: what went wrong on this rank before; the others learn by the same reduction that there is nothing to look for.
+Result<> Plan::check_overlaps(Result<> mine) {
     const Range span = table_.span();
     const auto cut = [&](int part) {
         const auto ranks = static_cast<std::uint64_t>(group_.ranks);
         const auto number = static_cast<std::uint64_t>(part);
         return span.begin + span.bytes() / ranks * number + std::min(number, span.bytes() % ranks);
     };
-    const auto found = find_overlap(table_, {cut(group_.rank), cut(group_.rank + 1)});
+    std::optional<Overlap> found;
+    if (mine) {
+        mine = caught([&]() -> Result<> {
+            found = find_overlap(table_, {cut(group_.rank), cut(group_.rank + 1)});
+            return success();
+        });
+    }
     // Offsets are below 2^63. Signed, for MPICH 4.0 takes unsigned numbers for signed ones when it looks for the least.
-    std::int64_t least = found ? static_cast<std::int64_t>(found->offset) : INT64_MAX;
+    std::int64_t least = !mine ? -1 : found ? static_cast<std::int64_t>(found->offset) : INT64_MAX;
     TWR_CHECK(reduce(&least, 1, MPI_INT64_T, MPI_MIN));
-    if (least == INT64_MAX) return success();
+    if (least == INT64_MAX || least < 0) return mine;
     const auto offset = static_cast<std::uint64_t>(least);
     // Ranks are below 2^31: 0 is "not me". More than one rank may have found this byte, or another one.
     std::int64_t ranks[2] = {0, 0};
@@ -167,9 +225,8 @@ Result<> Plan::check_overlaps() {
                                                   " of the file: every byte may be declared once"};
 }
 
-// From the table to partitions, aggregators and their memory.
-Result<> Plan::arrange() {
-    const auto begin = Clock::now();
+// Partitions, their members, and what an election needs.
+Result<> Plan::cut() {
     std::uint64_t wanted = static_cast<std::uint64_t>(settings_.aggregators);
     if (wanted == 0) {
         wanted = default_aggregators(table_.bytes(), group_.nodes, static_cast<std::uint64_t>(group_.ranks));
@@ -179,7 +236,7 @@ Result<> Plan::arrange() {
     for (const Range& range : make_partitions(table_, wanted, traits_.block)) {
         Partition partition;
         partition.range = range;
-        partition.members = contributions_to(table_, range, group_.node_of);
+        partition.members = contributions_to(table_, range, group_.place_of);
         partition.gateway = gateway_of_partition(topology_, partition.members);
         partitions_.push_back(std::move(partition));
         longest = std::max(longest, range.bytes());
@@ -189,29 +246,30 @@ Result<> Plan::arrange() {
         buffer_bytes_ = std::clamp(divide_up(longest, kWindows), kSmallestBuffer, kLargestBuffer);
     }
     buffer_bytes_ = divide_up(buffer_bytes_, traits_.block) * traits_.block;
-    TWR_CHECK(elect_aggregators());
+    return success();
+}
 
+// Where each aggregator's buffers lie, and who goes through which partition.
+void Plan::lay_out() {
     direct_.clear();
     for (const StridedSet& set : shape_of(sets_)) {
         if (const auto part = direct_part(set, traits_.direct)) direct_.push_back(*part);
     }
-    // Where each aggregator's buffers lie, and who goes through which partition.
     const auto me = static_cast<std::uint32_t>(group_.rank);
-    std::vector<std::uint64_t> used(static_cast<std::size_t>(group_.ranks), 0);
+    used_.assign(static_cast<std::size_t>(group_.ranks), 0);
     std::vector<bool> seen(static_cast<std::size_t>(group_.ranks), false);
     bool disjoint = true;
     bool local = true;
     for (Partition& partition : partitions_) {
-        partition.offset = used[partition.aggregator];
-        used[partition.aggregator] +=
+        partition.offset = used_[partition.aggregator];
+        used_[partition.aggregator] +=
             kHeader + round_up(buffer_bytes_ * static_cast<std::uint64_t>(settings_.buffers), kAlignment);
         bool mine = false;
-        for (std::size_t i = 0; i < partition.members.size(); ++i) {
-            const Contribution& member = partition.members[i];
+        for (const Contribution& member : partition.members) {
             mine = mine || member.rank == me;
             disjoint = disjoint && !seen[member.rank];
             seen[member.rank] = true;
-            local = local && member.node == partition.members.front().node;
+            local = local && group_.node_of[member.rank] == group_.node_of[partition.members.front().rank];
         }
         if (mine) {
             partition.plan.emplace(table_, partition.range, traits_.direct, buffer_bytes_, traits_.block);
@@ -225,8 +283,41 @@ Result<> Plan::arrange() {
         partition.target = members_ == Members::split ? static_cast<int>(at - partition.members.begin())
                                                       : static_cast<int>(partition.aggregator);
     }
-    const std::uint64_t needed = used[me];
+}
+
+// From the table to partitions, aggregators and their memory. What needs memory of this rank's own comes before an agreement.
+Result<> Plan::arrange() {
+    const auto begin = Clock::now();
+    Ballot ballot;
+    Team::Vote planned;
+    planned.mine = caught([&]() -> Result<> {
+        TWR_CHECK(cut());
+        const std::size_t count = partitions_.size();
+        ballot.costs.resize(count);
+        ballot.own.resize(count);
+        ballot.bids.resize(count);
+        ballot.won.reserve(count);
+        std::size_t most = 0;
+        for (const Partition& partition : partitions_)
+            most = std::max(most, partition.members.size());
+        ballot.flags = std::make_unique<bool[]>(most);
+        ballot.turns.emplace(topology_);
+        ballot.turns->reserve(static_cast<std::uint32_t>(group_.ranks));
+        reduced_.resize(std::max<std::size_t>(64, count * sizeof(Ballot::Bid)));
+        bases_.reserve(static_cast<std::size_t>(team_.ranks()));
+        return success();
+    });
+    TWR_CHECK(team_.agree(planned));
+    auto elected = elect_aggregators(ballot);
+    if (team_.broken()) return elected;
     Team::Vote vote;
+    vote.mine = elected ? caught([&]() -> Result<> {
+        lay_out();
+        return success();
+    })
+                        : std::move(elected);
+    const auto me = static_cast<std::uint32_t>(group_.rank);
+    const std::uint64_t needed = vote.mine ? used_[me] : 0;
     vote.figures.largest[0] = needed > capacity_ ? 1 : 0;
     vote.figures.largest[1] = seconds_since(begin);
     free_window();
@@ -234,14 +325,14 @@ Result<> Plan::arrange() {
     seconds_ = outcome.figures.largest[1];
     if (outcome.figures.largest[0] != 0) {
         Team::Vote made;
-        made.mine = make_memory(std::max(needed, capacity_));
+        made.mine = caught([&] { return make_memory(std::max(needed, capacity_)); });
         TWR_CHECK(team_.agree(made));
     }
     for (const Partition& partition : partitions_) {
         if (partition.aggregator == me) new (&duty(partition)) Duty;
     }
     Team::Vote made;
-    if (members_ != Members::node) made.mine = make_window();
+    if (members_ != Members::node) made.mine = caught([&] { return make_window(); });
     if (team_.nodes() > 1) {
         TWR_CHECK(team_.agree(made));
     }
@@ -249,13 +340,13 @@ Result<> Plan::arrange() {
 }
 
 // One MPI_Allreduce elects for all partitions, of the ranks whose turn it is. A winner settles its partition if all before it are
-// settled and none of them was won on its node, which could have changed whose turn it was; the rest is elected again. So the result
+// settled and none of them was won on its host, which could have changed whose turn it was; the rest is elected again. So the result
 // is that of elect(), which goes from one partition to the next.
-Result<> Plan::elect_aggregators() {
+Result<> Plan::elect_aggregators(Ballot& ballot) {
     const std::size_t count = partitions_.size();
-    std::vector<std::vector<Contribution>> members;
-    std::vector<std::uint32_t> gateways;
-    const auto elect_here = [&] {
+    const auto elect_here = [&]() -> Result<> {
+        std::vector<std::vector<Contribution>> members;
+        std::vector<std::uint32_t> gateways;
         for (const Partition& partition : partitions_) {
             members.push_back(partition.members);
             gateways.push_back(partition.gateway);
@@ -265,75 +356,75 @@ Result<> Plan::elect_aggregators() {
             partitions_[p].aggregator = elections[p].rank;
             partitions_[p].cost = elections[p].cost;
         }
+        return success();
     };
     election_rounds_ = 0;
     const bool dearest = settings_.placement == Placement::worst;
-    if (settings_.placement != Placement::cost && !dearest) {
-        elect_here();
-        return success();
-    }
-    struct Bid {
-        float cost;
-        int rank;
-    };
+    if (settings_.placement != Placement::cost && !dearest) return caught(elect_here);
     const auto me = static_cast<std::uint32_t>(group_.rank);
-    constexpr float kNever = std::numeric_limits<float>::infinity();
-    constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
-    std::vector<float> costs(count, kNever);
-    std::vector<std::size_t> own(count, kNone);  // this rank among the partition's
-    for (std::size_t p = 0; p < count; ++p) {
-        const auto& ranks = partitions_[p].members;
-        const auto at = std::lower_bound(ranks.begin(), ranks.end(), me,
-                                         [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
-        if (at == ranks.end() || at->rank != me) continue;
-        own[p] = static_cast<std::size_t>(at - ranks.begin());
-        const float cost = placement_cost(topology_, ranks, own[p], partitions_[p].gateway).total();
-        costs[p] = dearest ? -cost : cost;
-    }
-    Turns turns;
-    std::size_t most = 0;
-    for (const Partition& partition : partitions_)
-        most = std::max(most, partition.members.size());
-    const auto flags = std::make_unique<bool[]>(most);
-    std::vector<Bid> bids(count);
+    const auto cost_of = [&](const Partition& partition, std::size_t member) {
+        return placement_cost(topology_, partition.members, member, partition.gateway);
+    };
+    // Whoever fails here bids nothing, and says so in the next agreement.
+    Result<> mine = caught([&]() -> Result<> {
+        for (std::size_t p = 0; p < count; ++p) {
+            const auto& ranks = partitions_[p].members;
+            const auto at =
+                std::lower_bound(ranks.begin(), ranks.end(), me,
+                                 [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
+            ballot.costs[p] = Ballot::kNever;
+            ballot.own[p] = Ballot::kNone;
+            if (at == ranks.end() || at->rank != me) continue;
+            const float cost = cost_of(partitions_[p], static_cast<std::size_t>(at - ranks.begin())).total();
+            ballot.own[p] = static_cast<std::size_t>(at - ranks.begin());
+            ballot.costs[p] = dearest ? -cost : cost;
+        }
+        return success();
+    });
     std::size_t settled = 0;
     while (settled < count) {
         if (election_rounds_ == kRounds) {
-            elect_here();
-            return success();
+            auto rest = caught(elect_here);
+            return mine ? std::move(rest) : std::move(mine);
         }
         for (std::size_t p = settled; p < count; ++p) {
-            bids[p] = {kNever, std::numeric_limits<int>::max()};
-            if (own[p] == kNone) continue;
+            ballot.bids[p] = {Ballot::kNever, std::numeric_limits<int>::max()};
+            if (!mine || ballot.own[p] == Ballot::kNone) continue;
             const auto& ranks = partitions_[p].members;
-            turns.eligible(ranks, {flags.get(), ranks.size()});
-            if (flags[own[p]]) bids[p] = {costs[p], group_.rank};
+            ballot.turns->eligible(ranks, {ballot.flags.get(), ranks.size()});
+            if (ballot.flags[ballot.own[p]]) ballot.bids[p] = {ballot.costs[p], group_.rank};
         }
-        TWR_CHECK(
-            reduce(bids.data() + settled, static_cast<int>(count - settled), MPI_FLOAT_INT, MPI_MINLOC));
+        TWR_CHECK(reduce(ballot.bids.data() + settled, static_cast<int>(count - settled), MPI_FLOAT_INT,
+                         MPI_MINLOC));
         ++election_rounds_;
-        std::vector<Contribution> won;
+        ballot.won.clear();
         for (; settled < count; ++settled) {
-            const auto winner = static_cast<std::uint32_t>(bids[settled].rank);
-            const std::uint32_t node = group_.node_of[winner];
-            const bool again = std::any_of(won.begin(), won.end(),
-                                           [&](const Contribution& other) { return other.node == node; });
+            const int bidder = ballot.bids[settled].rank;
+            // Nobody did: the one who could is not well. All see the same, and the next agreement says why.
+            if (bidder < 0 || bidder >= group_.ranks) return mine;
+            const auto winner = static_cast<std::uint32_t>(bidder);
+            const std::uint32_t place = group_.place_of[winner];
+            const std::uint32_t host = topology_.host_of(place);
+            const bool again =
+                std::any_of(ballot.won.begin(), ballot.won.end(),
+                            [&](const Contribution& other) { return topology_.host_of(other.node) == host; });
             if (again) break;
-            won.push_back({winner, node, 0});
+            ballot.won.push_back({winner, place, 0});
             partitions_[settled].aggregator = winner;
         }
-        for (const Contribution& winner : won)
-            turns.elected(winner);
+        for (const Contribution& winner : ballot.won)
+            ballot.turns->elected(winner);
     }
-    for (Partition& partition : partitions_) {
-        const auto at =
-            std::lower_bound(partition.members.begin(), partition.members.end(), partition.aggregator,
-                             [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
-        partition.cost =
-            placement_cost(topology_, partition.members,
-                           static_cast<std::size_t>(at - partition.members.begin()), partition.gateway);
-    }
-    return success();
+    if (!mine) return mine;
+    return caught([&]() -> Result<> {
+        for (Partition& partition : partitions_) {
+            const auto at =
+                std::lower_bound(partition.members.begin(), partition.members.end(), partition.aggregator,
+                                 [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
+            partition.cost = cost_of(partition, static_cast<std::size_t>(at - partition.members.begin()));
+        }
+        return success();
+    });
 }
 
 // ---- memory ----
@@ -360,14 +451,14 @@ Result<> Plan::make_memory(std::uint64_t needed) {
     MPI_Info_create(&info);
     MPI_Info_set(info, "alloc_shared_noncontig", "true");
     void* base = nullptr;
+    int ranks = 0;
+    MPI_Comm_size(team_.node_comm(), &ranks);
     const std::uint64_t bytes = needed == 0 ? 0 : needed + kAlignment;
     const int code =
         MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, info, team_.node_comm(), &base, &memory_);
     MPI_Info_free(&info);
     TWR_MPI("MPI_Win_allocate_shared of " + std::to_string(needed) + " bytes", code);
     capacity_ = needed;
-    int ranks = 0;
-    MPI_Comm_size(team_.node_comm(), &ranks);
     bases_.assign(static_cast<std::size_t>(ranks), nullptr);
     for (int rank = 0; rank < ranks; ++rank) {
         MPI_Aint size = 0;

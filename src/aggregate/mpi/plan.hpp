@@ -45,8 +45,10 @@ struct FileGroup {
     int rank = 0;  // in comm
     int ranks = 1;
     std::vector<int> team_rank;          // of each
-    std::vector<std::uint32_t> node_of;  // of each: number of its node in the team, and in the topology
-    std::uint64_t nodes = 1;             // that they are on
+    std::vector<std::uint32_t> node_of;  // of each: number of its node in the team
+    std::vector<std::uint32_t>
+        place_of;  // of each: number of the topology's node; the same, but where hwloc divides nodes
+    std::uint64_t nodes = 1;  // that they are on
 };
 
 // What the storage wants, as rank 0 finds it.
@@ -92,8 +94,7 @@ struct Partition {
 
 class Plan {
    public:
-    Plan(Team& team, const Settings& settings, const FileGroup& group, const Topology& topology)
-        : team_(team), settings_(settings), group_(group), topology_(topology) {}
+    Plan(Team& team, const Settings& settings, const FileGroup& group, const Topology& topology);
     ~Plan();  // [collective], but for a team that is broken
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
@@ -123,10 +124,14 @@ class Plan {
     [[nodiscard]] MPI_Aint displacement(const Partition& partition, std::uint64_t window) const;
 
    private:
-    Result<> gather_table(const std::vector<StridedSet>& shape);
-    Result<> check_overlaps();
+    struct Wire;  // what is told of sets
+    Result<> gather_table();
+    Result<> check_overlaps(Result<> mine);
     Result<> arrange();
-    Result<> elect_aggregators();
+    Result<> cut();  // partitions and what they need; concerns this rank alone
+    void lay_out();  // aggregators' memory, and whose windows this rank goes through; alone, too
+    struct Ballot;
+    Result<> elect_aggregators(Ballot& ballot);
     Result<> make_memory(std::uint64_t needed);
     Result<> make_window();
     void free_window();
@@ -148,6 +153,10 @@ class Plan {
     Members members_ = Members::node;
     int election_rounds_ = 0;
     double seconds_ = 0;
+    std::vector<std::uint64_t> used_;  // of each rank's memory
+    // What MPI reads and writes while nobody waits within it: members, for a plan of a broken team is never freed.
+    std::unique_ptr<Wire> wire_;
+    std::vector<std::byte> reduced_;
 
     MPI_Win memory_ = MPI_WIN_NULL;          // of this node's ranks
     std::uint64_t capacity_ = 0;             // of this rank's

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "aggregate/lustre.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun::aggregation {
@@ -105,15 +106,20 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     if (::stat(path.c_str(), &about) != 0) return file_error(path, "stat", errno);
     if (::statfs(path.c_str(), &system) != 0) return file_error(path, "statfs", errno);
     constexpr std::uint64_t kLeast = 4096;
+    constexpr std::uint64_t kLargestBlock = std::uint64_t{64} << 20;
+    constexpr std::uint32_t kLustre = 0x0BD00BD0;
+    const auto type = static_cast<std::uint32_t>(system.f_type);
     StorageTraits traits;
     traits.block = block;
     if (block == 0) {
         // What it wants to be given at a time, but for those that would have a partition end at multiples of gigabytes.
-        const auto wanted = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast,
-                                                      std::uint64_t{64} << 20);
+        const auto wanted =
+            std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast, kLargestBlock);
         traits.block = divide_up(wanted, kLeast) * kLeast;
+        // There a block is not what the lock of a writer covers: that is a stripe.
+        const auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
+        if (stripe) traits.block = block_of_stripes(*stripe, kLargestBlock);
     }
-    const auto type = static_cast<std::uint32_t>(system.f_type);
     const bool network = std::find(kNetworks.begin(), kNetworks.end(), type) != kNetworks.end();
     traits.direct.least_bytes = network ? kDirectAway : kDirectHere;
     traits.direct.alignment = network ? traits.block : 1;

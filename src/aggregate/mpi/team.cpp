@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <utility>
+
+#include "aggregate/mpi/caught.hpp"
 
 namespace twinrun::aggregation {
 
@@ -32,7 +36,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-void set_text(char (&to)[kMessage], const std::string& text) {
+void set_text(char (&to)[kMessage], std::string_view text) {
     const std::size_t length = std::min(text.size(), kMessage - 1);
     std::memcpy(to, text.data(), length);
     to[length] = '\0';
@@ -44,6 +48,13 @@ constexpr std::int64_t kLongNap = 1'000'000;
 constexpr int kYields = 16;
 // One that is woken looks at the time so often.
 constexpr std::int64_t kSleep = 50'000'000;
+
+// Of a rank that cannot go on, to the leaders of other nodes.
+constexpr int kAbandonTag = 2;
+struct Abandoned {
+    std::int32_t rank = 0;
+    char why[kMessage] = "";
+};
 
 }  // namespace
 
@@ -68,7 +79,9 @@ Watchdog::Watchdog(double limit) : limit_(limit) {
     if (limit >= 0) thread_ = std::thread([this] { watch(); });
 }
 
-Watchdog::~Watchdog() {
+Watchdog::~Watchdog() { stop(); }
+
+void Watchdog::stop() {
     if (!thread_.joinable()) return;
     {
         const std::lock_guard lock(mutex_);
@@ -104,8 +117,45 @@ Watchdog::Guard::~Guard() { watchdog_.deadline_.store(0); }
 
 // ---- set-up ----
 
-Result<std::unique_ptr<Team>> Team::create(MPI_Comm comm, double time_limit) {
-    std::unique_ptr<Team> team(new Team(time_limit));
+// What set_up() needs of memory.
+void Team::prepare(MPI_Comm comm) {
+    MPI_Comm_rank(comm, &rank_);
+    MPI_Comm_size(comm, &ranks_);
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    told_.resize(2 * ranks);
+    number_.resize(ranks, 0);
+    node_of_.resize(ranks);
+    node_rank_of_.resize(ranks);
+    leader_of_.reserve(ranks);
+    here_.reserve(ranks);
+    slots_.reserve(ranks);
+}
+
+Result<std::unique_ptr<Team>> Team::create(MPI_Comm comm, double time_limit, Result<> mine) {
+    std::unique_ptr<Team> team;
+    Result<> ready = caught([&]() -> Result<> {
+        TWR_CHECK(std::move(mine));
+        team.reset(new Team(time_limit));
+        team->prepare(comm);
+        return success();
+    });
+    // Whether all are ready, and who is not: before anything is made that would have to be unmade by all.
+    int failed[2] = {ready ? 1 : 0, 0};  // 0: a rank is not, and which
+    MPI_Comm_rank(comm, &failed[1]);
+    {
+        std::optional<Watchdog::Guard> guard;
+        if (team) guard.emplace(team->watchdog_);
+        TWR_MPI("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, failed, 1, MPI_2INT, MPI_MINLOC, comm));
+    }
+    if (failed[0] == 0) {
+        char words[kMessage] = "";
+        if (!ready) set_text(words, ready.error().message);
+        std::optional<Watchdog::Guard> guard;
+        if (team) guard.emplace(team->watchdog_);
+        TWR_MPI("MPI_Bcast", MPI_Bcast(words, sizeof words, MPI_CHAR, failed[1], comm));
+        if (!ready) return std::move(ready).error();
+        return Error{ErrorCode::other_rank, "rank " + std::to_string(failed[1]) + ": " + std::string(words)};
+    }
     TWR_CHECK(team->set_up(comm));
     return team;
 }
@@ -114,8 +164,6 @@ Result<> Team::set_up(MPI_Comm comm) {
     const Watchdog::Guard guard(watchdog_);
     TWR_MPI("MPI_Comm_dup", MPI_Comm_dup(comm, &comm_));
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(comm_, &rank_);
-    MPI_Comm_size(comm_, &ranks_);
     TWR_MPI("MPI_Comm_split_type",
             MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node_comm_));
     MPI_Comm_set_errhandler(node_comm_, MPI_ERRORS_RETURN);
@@ -125,19 +173,15 @@ Result<> Team::set_up(MPI_Comm comm) {
     // Of each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
     int own[2] = {rank_, node_rank_};
     TWR_MPI("MPI_Bcast", MPI_Bcast(own, 1, MPI_INT, 0, node_comm_));
-    std::vector<int> all(2 * static_cast<std::size_t>(ranks_));
-    TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, all.data(), 2, MPI_INT, comm_));
-    std::vector<std::uint32_t> number(static_cast<std::size_t>(ranks_), 0);
-    node_of_.resize(static_cast<std::size_t>(ranks_));
-    node_rank_of_.resize(static_cast<std::size_t>(ranks_));
+    TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, told_.data(), 2, MPI_INT, comm_));
     for (int rank = 0; rank < ranks_; ++rank) {
         const auto at = static_cast<std::size_t>(rank);
-        if (all[2 * at] == rank) {
-            number[at] = static_cast<std::uint32_t>(leader_of_.size());
+        if (told_[2 * at] == rank) {
+            number_[at] = static_cast<std::uint32_t>(leader_of_.size());
             leader_of_.push_back(rank);
         }
-        node_of_[at] = number[static_cast<std::size_t>(all[2 * at])];
-        node_rank_of_[at] = all[2 * at + 1];
+        node_of_[at] = number_[static_cast<std::size_t>(told_[2 * at])];
+        node_rank_of_[at] = told_[2 * at + 1];
     }
     nodes_ = static_cast<std::uint32_t>(leader_of_.size());
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -206,16 +250,55 @@ Error Team::give_up(const std::string& what) {
                     "gave up after " + std::string(text) + " s (time_limit) of waiting for " + what +
                         ": a rank died, or hangs; this aggregate cannot be used any more, and MPI perhaps "
                         "neither: end the job"};
-    if (node_slot_->giving_up.exchange(1) == 0) {
-        set_text(node_slot_->why, broken_->message);
-        node_slot_->given_up.store(static_cast<std::uint32_t>(rank_) + 1);
-        for (const int rank : here_)
-            notify(rank);
-    }
+    tell_node(rank_, broken_->message.c_str());
     return *broken_;
 }
 
-Result<> Team::wait(const std::function<bool()>& done, bool polls, const Words& what, Patience patience) {
+// The first one's words count.
+void Team::tell_node(int rank, const char* why) noexcept {
+    if (node_slot_ == nullptr || node_slot_->giving_up.exchange(1) != 0) return;
+    std::snprintf(node_slot_->why, sizeof node_slot_->why, "%s", why);
+    node_slot_->given_up.store(static_cast<std::uint32_t>(rank) + 1);
+    for (const int other : here_)
+        notify(other);
+}
+
+void Team::abandon(const Error& error) noexcept {
+    if (broken()) return;
+    static constexpr const char* kEnd = "; this aggregate cannot be used any more";
+    // Lives on: nobody waits until all have taken it.
+    static Abandoned message;
+    message.rank = rank_;
+    std::snprintf(message.why, sizeof message.why, "%.1900s%s", error.message.c_str(), kEnd);
+    broken_.emplace(error.code, std::string());
+    try {
+        broken_->message = message.why;
+    } catch (...) {  // without its words
+    }
+    tell_node(rank_, message.why);
+    if (nodes_ < 2 || leader_of_.size() != nodes_) return;
+    for (const int leader : leader_of_) {
+        if (on_this_node(leader)) continue;
+        MPI_Request request = MPI_REQUEST_NULL;
+        if (MPI_Isend(&message, sizeof message, MPI_BYTE, leader, kAbandonTag, comm_, &request) ==
+            MPI_SUCCESS)
+            MPI_Request_free(&request);
+    }
+}
+
+void Team::hear_other_nodes() {
+    int flag = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, kAbandonTag, comm_, &flag, &status) != MPI_SUCCESS || flag == 0) return;
+    Abandoned message;
+    if (MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, kAbandonTag, comm_,
+                 MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return;
+    message.why[kMessage - 1] = '\0';
+    tell_node(message.rank, message.why);
+}
+
+Result<> Team::wait(FunctionRef<bool> done, bool polls, Words what, Patience patience) {
     if (broken()) return *broken_;
     auto since = Clock::now();
     std::uint64_t seen = node_slot_->progress.load(std::memory_order_relaxed);
@@ -237,6 +320,7 @@ Result<> Team::wait(const std::function<bool()>& done, bool polls, const Words& 
         mine_->asleep.store(1);
         if (mine_->wake.load() == value) futex_wait(mine_->wake, value, polls ? nap : kSleep);
         mine_->asleep.store(0);
+        if (leader() && nodes_ > 1) hear_other_nodes();
         nap = std::min(nap * 2, kLongNap);
         if (limit_ < 0) continue;
         const std::uint64_t now = node_slot_->progress.load(std::memory_order_relaxed);
@@ -264,14 +348,17 @@ Result<> Team::finish(MPI_Request request, const char* what) {
 
 // ---- agreement ----
 
-Result<> Team::combine(const Vote& vote, Outcome& outcome) {
-    const auto fail = [&](int rank, ErrorCode code, const std::string& text) {
+Result<> Team::combine(const Vote& vote) {
+    Outcome& outcome = exchange_.outcome;
+    outcome = Outcome();
+    const auto fail = [&](int rank, ErrorCode code, std::string_view text) {
         outcome.failed_rank = rank;
         outcome.code = static_cast<int>(code);
         set_text(outcome.message, text);
     };
-    const std::string differ =
-        std::string(vote.same_of) + " differ from those of rank 0, and must be the same on all ranks";
+    char differ[256];
+    std::snprintf(differ, sizeof differ, "%s differ from those of rank 0, and must be the same on all ranks",
+                  vote.same_of);
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const RankSlot& slot = *slots_[i];
         for (std::size_t k = 0; k < kFigures; ++k) {
@@ -306,12 +393,16 @@ Result<> Team::combine(const Vote& vote, Outcome& outcome) {
         constexpr std::int64_t kNone = INT64_MAX;
         const auto own = [&] { return outcome.failed_rank < 0 ? kNone : std::int64_t{outcome.failed_rank}; };
         const auto same = static_cast<std::int64_t>(mine_->same);
-        std::int64_t values[3] = {own(), same, ~same};
+        std::int64_t(&values)[3] = exchange_.values;
+        values[0] = own();
+        values[1] = same;
+        values[2] = ~same;
         TWR_CHECK(reduce(values, 3, MPI_INT64_T, MPI_MIN));
         TWR_CHECK(reduce(outcome.figures.sums.data(), kFigures, MPI_DOUBLE, MPI_SUM));
         TWR_CHECK(reduce(outcome.figures.largest.data(), kFigures, MPI_DOUBLE, MPI_MAX));
         if (values[0] == kNone && values[1] != ~values[2]) {  // the same on each node, not on all
-            std::uint64_t first = mine_->same;
+            std::uint64_t& first = exchange_.first;
+            first = mine_->same;
             TWR_CHECK(broadcast(&first, sizeof first, 0));
             if (first != mine_->same) fail(rank_, ErrorCode::invalid_argument, differ);
             values[0] = own();
@@ -339,7 +430,7 @@ Result<> Team::combine(const Vote& vote, Outcome& outcome) {
 Result<Outcome> Team::agree(const Vote& vote) {
     if (broken()) return *broken_;
     mine_->code = vote.mine ? 0 : static_cast<int>(vote.mine.error().code);
-    set_text(mine_->message, vote.mine ? "" : vote.mine.error().message);
+    set_text(mine_->message, vote.mine ? std::string_view() : std::string_view(vote.mine.error().message));
     mine_->same = vote.same;
     mine_->figures = vote.figures;
     const std::uint32_t number = ++agreement_;
@@ -356,7 +447,8 @@ Result<Outcome> Team::agree(const Vote& vote) {
             },
             false, [&] { return "rank " + std::to_string(here_[met]); });
         TWR_CHECK(waited);
-        TWR_CHECK(combine(vote, outcome));
+        TWR_CHECK(combine(vote));
+        outcome = exchange_.outcome;
         node_slot_->outcome = outcome;
         node_slot_->released.store(number);
         for (const int rank : here_) {

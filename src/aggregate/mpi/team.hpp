@@ -42,6 +42,21 @@ inline constexpr std::size_t kMessage = 2048;  // of an error that goes to other
 inline constexpr std::size_t kFigures = 8;
 inline constexpr std::size_t kPayload = 8;
 
+// A function that is only called while the call lasts that it is given to: keeps nothing, needs no memory.
+template <class Answer>
+class FunctionRef {
+   public:
+    template <class Function>
+    FunctionRef(const Function& function)
+        : function_(&function),
+          call_([](const void* f) -> Answer { return (*static_cast<const Function*>(f))(); }) {}
+    Answer operator()() const { return call_(function_); }
+
+   private:
+    const void* function_;
+    Answer (*call_)(const void*);
+};
+
 // What ranks bring to an agreement, beside whether they are well: figures to be added, and others of which the largest counts.
 struct Figures {
     std::array<double, kFigures> sums{};
@@ -65,6 +80,7 @@ class Watchdog {
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
+    void stop();
     // In force while it lives.
     class Guard {
        public:
@@ -108,10 +124,18 @@ struct alignas(128) NodeSlot {
     Outcome outcome;
 };
 
+// What a call of MPI's that does not wait may still write to when this rank has given up: members here, for a broken team is never
+// freed.
+struct Exchange {
+    std::int64_t values[3] = {};
+    std::uint64_t first = 0;
+    Outcome outcome;
+};
+
 class Team {
    public:
-    // [collective] comm is duplicated.
-    static Result<std::unique_ptr<Team>> create(MPI_Comm comm, double time_limit);
+    // [collective] comm is duplicated. mine: what is wrong on this rank already.
+    static Result<std::unique_ptr<Team>> create(MPI_Comm comm, double time_limit, Result<> mine);
     ~Team();  // [collective], but for a team that is broken
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
@@ -137,6 +161,16 @@ class Team {
     // A rank did not answer in time: nothing collective is possible any more.
     [[nodiscard]] bool broken() const { return broken_.has_value(); }
     [[nodiscard]] const Error& why_broken() const { return *broken_; }
+    // What went wrong on this rank keeps it from the steps that the others will wait for: they hear of it at once, on all nodes, and the
+    // team is broken. Needs no memory.
+    void abandon(const Error& error) noexcept;
+    // Of a broken team, whose memory MPI may still write to: no thread is left, and nothing is freed.
+    static void leave(std::unique_ptr<Team> team) {
+        team->watchdog_.stop();
+        static_cast<void>(team.release());
+    }
+    // Whether a rank of this node did, or heard of one, or gave up.
+    [[nodiscard]] bool abandoned() const { return node_slot_ != nullptr && node_slot_->given_up.load() != 0; }
 
     // Wakes a rank of this node: call it after what it waits for was written.
     void notify(int rank);
@@ -146,10 +180,9 @@ class Team {
     // Until done() is true. polls: done() asks MPI or something else that wakes nobody, and is to be called often. An error after
     // `time_limit` without progress on this node; the team is broken then. what: "rank 3's data". Who waits for one that itself
     // waits for others is more patient, so that the one nearest to the cause says it.
-    using Words = std::function<std::string()>;
+    using Words = FunctionRef<std::string>;
     enum class Patience : std::uint8_t { plain, more };
-    Result<> wait(const std::function<bool()>& done, bool polls, const Words& what,
-                  Patience patience = Patience::plain);
+    Result<> wait(FunctionRef<bool> done, bool polls, Words what, Patience patience = Patience::plain);
     // Until a request of MPI's is done.
     Result<> finish(MPI_Request request, const char* what);
 
@@ -168,9 +201,12 @@ class Team {
 
    private:
     Team(double limit) : limit_(limit), watchdog_(limit) {}
+    void prepare(MPI_Comm comm);
     Result<> set_up(MPI_Comm comm);
-    Result<> combine(const Vote& vote, Outcome& outcome);  // of leaders
+    Result<> combine(const Vote& vote);  // of leaders, into exchange_
     Error give_up(const std::string& what);
+    void tell_node(int rank, const char* why) noexcept;
+    void hear_other_nodes();
 
     MPI_Comm comm_ = MPI_COMM_NULL;
     MPI_Comm node_comm_ = MPI_COMM_NULL;
@@ -185,13 +221,34 @@ class Team {
     std::vector<int> node_rank_of_;
     std::vector<int> leader_of_;  // of each node
     std::vector<int> here_;       // ranks of this node
+    std::vector<int> told_;       // of set_up(): of each rank, its leader and its place on the node
+    std::vector<std::uint32_t> number_;
     std::vector<RankSlot*> slots_;
     NodeSlot* node_slot_ = nullptr;
     RankSlot* mine_ = nullptr;
     std::uint32_t agreement_ = 0;
     double limit_;
+    Exchange exchange_;
     std::optional<Error> broken_;
     Watchdog watchdog_;
+};
+
+// Memory for such a call: it stays where it is if the team is broken by the time that this goes.
+template <class T>
+class Kept {
+   public:
+    explicit Kept(const Team& team) : team_(team), memory_(std::make_unique<T>()) {}
+    ~Kept() {
+        if (team_.broken()) static_cast<void>(memory_.release());
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    T& operator*() const { return *memory_; }
+    T* operator->() const { return memory_.get(); }
+
+   private:
+    const Team& team_;
+    std::unique_ptr<T> memory_;
 };
 
 }  // namespace twinrun::aggregation

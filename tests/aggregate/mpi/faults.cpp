@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 namespace {
 
@@ -24,6 +25,19 @@ bool did_fail = false;
 bool noting = false;
 std::vector<faults::Noted> notes;
 std::atomic<std::uint64_t> most_a_call{0};
+
+thread_local long allocations_before = -1;
+thread_local bool allocation_did_fail = false;
+
+void* allocate(std::size_t bytes) {
+    if (allocations_before >= 0 && allocations_before-- == 0) {
+        allocation_did_fail = true;
+        throw std::bad_alloc();
+    }
+    void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
 
 bool now(const char* function) {
     const std::lock_guard lock(mutex);
@@ -84,6 +98,13 @@ bool failed() {
     return did_fail;
 }
 
+void fail_allocation(long after) {
+    allocations_before = after;
+    allocation_did_fail = false;
+}
+
+bool allocation_failed() { return allocation_did_fail; }
+
 void note_zeros(bool on) {
     const std::lock_guard lock(mutex);
     noting = on;
@@ -100,6 +121,13 @@ void cut_calls(std::uint64_t most) { most_a_call = most; }
 }  // namespace faults
 
 #define SEEN __attribute__((visibility("default")))
+
+SEEN void* operator new(std::size_t bytes) { return allocate(bytes); }
+SEEN void* operator new[](std::size_t bytes) { return allocate(bytes); }
+SEEN void operator delete(void* memory) noexcept { std::free(memory); }
+SEEN void operator delete[](void* memory) noexcept { std::free(memory); }
+SEEN void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+SEEN void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 extern "C" {
 

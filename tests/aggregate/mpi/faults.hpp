@@ -17,6 +17,10 @@ void fail(const std::string& function, int after, int error_number);
 // Whether one did.
 bool failed();
 
+// operator new fails once, in the thread that asked, after `after` others; less than 0: never (again).
+void fail_allocation(long after);
+bool allocation_failed();
+
 // Writes of zeros are noted instead of done, as long as this is on.
 struct Noted {
     std::uint64_t offset = 0;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "aggregate/hosts.hpp"
+#include "aggregate/hwloc.hpp"
 #include "aggregate/partition.hpp"
 #include "aggregate/placement.hpp"
 #include "faults.hpp"
@@ -263,8 +264,9 @@ std::vector<twr_aggregate_variable> plain(const std::vector<Variable>& variables
 // ---- scenarios ----
 
 // The report's partitions are the serial functions' own, and so are their aggregators.
-void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_aggregate_options& options,
-                   const std::vector<std::uint32_t>& node_of) {
+void same_election_on(const twinrun::Topology& topology, twr_aggregate* aggregate, const Declarations& all,
+                      const twr_aggregate_options& options, const std::vector<std::uint32_t>& node_of,
+                      std::uint64_t nodes) {
     const nlohmann::json said = report(aggregate).at("declared");
     std::vector<twinrun::OwnedSet> sets;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -276,9 +278,6 @@ void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_
             sets.push_back({set, static_cast<std::uint32_t>(rank)});
     }
     const twinrun::FileTable table(sets);
-    const std::uint32_t nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
-    const auto topology = twinrun::topology_of_hosts(options.topology, std::vector<twinrun::Host>(nodes));
-    expect(topology.ok(), "the topology");
     std::uint64_t wanted = static_cast<std::uint64_t>(options.aggregators);
     if (wanted == 0) wanted = twinrun::default_aggregators(table.bytes(), nodes, all.size());
     std::vector<std::vector<twinrun::Contribution>> members;
@@ -286,10 +285,10 @@ void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_
     const auto ranges = twinrun::make_partitions(table, wanted, said.at("block_bytes").get<std::uint64_t>());
     for (const twinrun::Range& range : ranges) {
         members.push_back(twinrun::contributions_to(table, range, node_of));
-        gateways.push_back(twinrun::gateway_of_partition(**topology, members.back()));
+        gateways.push_back(twinrun::gateway_of_partition(topology, members.back()));
     }
-    const auto elected = twinrun::elect(**topology, *twinrun::placement_of(options.placement), members,
-                                        gateways, options.seed);
+    const auto elected =
+        twinrun::elect(topology, *twinrun::placement_of(options.placement), members, gateways, options.seed);
     const nlohmann::json& partitions = said.at("partitions");
     expect(partitions.size() == elected.size(), "the number of partitions: " + said.dump());
     for (std::size_t p = 0; p < elected.size(); ++p) {
@@ -297,7 +296,7 @@ void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_
                "the range of partition " + std::to_string(p) + ": " + said.dump());
         std::string costs;
         for (std::size_t i = 0; i < members[p].size(); ++i) {
-            const auto cost = twinrun::placement_cost(**topology, members[p], i, gateways[p]);
+            const auto cost = twinrun::placement_cost(topology, members[p], i, gateways[p]);
             costs += " " + std::to_string(members[p][i].rank) + ": " + std::to_string(1e9F * cost.total());
         }
         expect(partitions[p].at("aggregator") == elected[p].rank,
@@ -307,6 +306,14 @@ void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_
                    partitions[p].at("cost").at("write").get<float>() == elected[p].cost.write,
                "the cost of partition " + std::to_string(p));
     }
+}
+
+void same_election(twr_aggregate* aggregate, const Declarations& all, const twr_aggregate_options& options,
+                   const std::vector<std::uint32_t>& node_of) {
+    const std::uint32_t nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
+    const auto topology = twinrun::topology_of_hosts(options.topology, std::vector<twinrun::Host>(nodes));
+    expect(topology.ok(), "the topology");
+    same_election_on(**topology, aggregate, all, options, node_of, nodes);
 }
 
 // Nodes as MPI has them, numbered by their first ranks.
@@ -518,6 +525,10 @@ void invalid(const std::string& folder) {
     refused([](auto& o) { o.backend = "hdf5"; }, "'hdf5'");
     refused([](auto& o) { o.buffers = 1; }, "buffers");
     refused([](auto& o) { o.buffer_bytes = UINT64_MAX; }, "buffer_bytes");
+    for (const char* const limit : {"soon", "0", "nan", "1e999", "5 s"})
+        refused([=](auto&) { ::setenv("TWINRUN_AGGREGATE_TIME_LIMIT", limit, 1); },
+                "TWINRUN_AGGREGATE_TIME_LIMIT");
+    ::unsetenv("TWINRUN_AGGREGATE_TIME_LIMIT");
     if (ranks > 1) {
         refused([](auto& o) { o.seed = 7; }, "options differ");
         refused([](auto& o) { o.sync = 1; }, "options differ");
@@ -671,7 +682,12 @@ void die(const std::string& folder, const std::string& how, const std::string& w
     twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
     options.aggregators = ranks;  // one of them the rank that dies
     options.buffer_bytes = 4096;
-    options.time_limit = 1;
+    // By either of the two ways to set it.
+    if (where == "before") {
+        ::setenv("TWINRUN_AGGREGATE_TIME_LIMIT", "1", 1);
+    } else {
+        options.time_limit = 1;
+    }
     options.update = update ? 1 : 0;
     twr_aggregate* const aggregate = made(options);
     const Sample sample(3000, 1);
@@ -897,6 +913,153 @@ void members(const std::string& folder, int nodes_wanted) {
            "split " + std::to_string(split) + ", file " + std::to_string(file));
 }
 
+// One rank has no memory for one thing, at one place after the other: it says so, the others say who at once, not when the time is
+// up; the aggregate works on, or all say that it does not.
+void memory(const std::string& folder, const std::string& what) {
+    const std::string path = folder + "/data";
+    ::setenv("TWINRUN_AGGREGATE_DIRECT", "20000", 1);  // the dense blocks go directly, the rest is gathered
+    twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+    options.aggregators = 2;
+    options.buffer_bytes = 4096;
+    options.time_limit = 60;
+    const Sample old(3000, 1);
+    const Sample sample(3000, 2);
+    const std::uint64_t sizes[] = {4, 8};
+    int reached = 0;
+    int broken = 0;
+    for (const int who : {0, ranks - 1}) {
+        for (long after = 0;; after += 1 + after / 24) {
+            doing = "memory " + what + " of rank " + std::to_string(who) + " after " + std::to_string(after);
+            twr_aggregate* aggregate = nullptr;
+            if (what != "create") {
+                aggregate = made(options);
+                well(old.declare(aggregate), "declare");
+                well(twr_aggregate_write(aggregate, path.c_str(), old.data.data()), "write");
+            }
+            Sample back(3000, 1);
+            std::vector<void*> data = what == "read" ? back.data : sample.data;
+            faults::fail_allocation(me == who ? after : -1);
+            int status = TWR_OK;
+            if (what == "create") status = twr_aggregate_create(&aggregate, MPI_COMM_WORLD, &options);
+            if (what == "declare") status = sample.declare(aggregate);
+            if (what == "records") {
+                status = twr_aggregate_declare_records(aggregate, sizes, 2, 3000, TWR_RECORDS, 0);
+            }
+            if (what == "write") status = twr_aggregate_write(aggregate, path.c_str(), data.data());
+            if (what == "read") status = twr_aggregate_read(aggregate, path.c_str(), data.data());
+            int hit = faults::allocation_failed() ? 1 : 0;
+            faults::fail_allocation(-1);
+            int well_there = status == TWR_OK ? 1 : 0;
+            MPI_Bcast(&hit, 1, MPI_INT, who, MPI_COMM_WORLD);
+            MPI_Bcast(&well_there, 1, MPI_INT, who, MPI_COMM_WORLD);
+            if (well_there != 0) {  // not hit, or it could do without
+                well(status, "the call");
+                if (what == "write") has_file(path, sample.file);
+            } else {
+                ++reached;
+                fails_on(who, status, TWR_ERROR_OUT_OF_MEMORY, {"memory"});
+                const std::string said = twr_aggregate_error_message();
+                expect(said.find("time_limit") == std::string::npos, said);
+                expect((aggregate == nullptr) == (what == "create"), "an aggregate after an error");
+                if (what != "create") has_file(path, old.file);
+            }
+            if (aggregate != nullptr) {
+                // Now it works for all, or for none.
+                int good = sample.declare(aggregate) == TWR_OK ? 1 : 0;
+                if (good != 0)
+                    good = twr_aggregate_write(aggregate, path.c_str(), sample.data.data()) == TWR_OK;
+                int all_good = 0;
+                int any_good = 0;
+                MPI_Allreduce(&good, &all_good, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+                MPI_Allreduce(&good, &any_good, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+                expect(all_good == any_good, "it works on some ranks only");
+                if (good != 0) has_file(path, sample.file);
+                if (good == 0) {
+                    ++broken;
+                    const std::string said = twr_aggregate_error_message();
+                    expect(said.find("memory") != std::string::npos, said);
+                    expect(said.find("time_limit") == std::string::npos, said);
+                }
+                twr_aggregate_free(aggregate);
+            }
+            if (hit == 0) break;
+        }
+    }
+    expect(reached > 4, "memory was never short");
+    if (me == 0) std::printf("%d errors, %d of them broke the aggregate\n", reached, broken);
+}
+
+// A host as hwloc would see it, faked: the report's partitions and aggregators are those of the serial functions on its cores.
+void places(const std::string& folder) {
+    const std::string path = folder + "/data";
+    const std::string machine = "hwloc:synthetic:pack:2 numa:2 core:2 pu:1,package=3e9";
+    const auto host = twinrun::ask_hwloc(*twinrun::parse_hwloc(machine));
+    if (!host.ok()) {
+        if (me == 0) std::printf("skipped: %s\n", host.error().message.c_str());
+        return;
+    }
+    const std::vector<std::uint32_t> node_of = nodes();
+    const std::uint32_t hosts = *std::max_element(node_of.begin(), node_of.end()) + 1;
+    std::vector<std::uint32_t> place_of;  // on a node, ranks are on cores in their order
+    std::vector<twinrun::HostPlace> all_places;
+    std::vector<std::uint32_t> on_node(hosts, 0);
+    for (const std::uint32_t node : node_of) {
+        place_of.push_back(static_cast<std::uint32_t>(all_places.size()));
+        all_places.push_back({node, host->cores[on_node[node]++ % host->cores.size()]});
+    }
+    const auto parsed = *twinrun::parse_hwloc(machine);
+    const auto topology =
+        twinrun::make_places(*twinrun::topology_of_hosts("auto", std::vector<twinrun::Host>(hosts)),
+                             all_places, parsed.inner, "expected");
+    expect(topology.ok(), "the topology");
+    for (int round = 0; round < 12; ++round) {
+        doing = "places " + std::to_string(round);
+        Declarations all;
+        std::uint64_t offset = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+            const std::uint64_t bytes =
+                1000 * static_cast<std::uint64_t>(1 + (rank * 7 + round * 5) % 11) + (round == 0 ? 0 : 17);
+            all.push_back({{{1, bytes, offset, 0, 0}}});
+            offset += bytes;
+        }
+        twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+        options.topology = machine.c_str();
+        options.placement = "cost";
+        options.aggregators = 1 + round % 3;
+        options.block_bytes = 512;
+        twr_aggregate* const aggregate = made(options);
+        Arrays arrays = arrays_of(all[static_cast<std::size_t>(me)], me, 1);
+        const auto data = pointers(arrays);
+        const auto declared = plain(all[static_cast<std::size_t>(me)]);
+        well(twr_aggregate_declare(aggregate, declared.data(), static_cast<int>(declared.size())), "declare");
+        well(twr_aggregate_write(aggregate, path.c_str(), data.data()), "write");
+        has_file(path, expected_file(all, 1, {}));
+        same_election_on(**topology, aggregate, all, options, place_of, hosts);
+        const nlohmann::json said = report(aggregate);
+        expect(said.at("topology").get<std::string>().starts_with("hwloc"), said.dump());
+        expect(said.at("declared").at("partitions")[0].at("place").get<std::string>().find("core") !=
+                   std::string::npos,
+               said.dump());
+        twr_aggregate_free(aggregate);
+    }
+    // Where these processes are: whatever they are bound to, the bytes are right.
+    twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+    options.topology = "hwloc";
+    twr_aggregate* const aggregate = made(options);
+    const Sample sample(1000);
+    well(sample.declare(aggregate), "declare");
+    well(twr_aggregate_write(aggregate, path.c_str(), sample.data.data()), "write");
+    has_file(path, sample.file);
+    if (me == 0) std::printf("%s\n", report(aggregate).at("topology").dump().c_str());
+    twr_aggregate_free(aggregate);
+    options.topology = "hwloc,hosts=2";
+    twr_aggregate* none = nullptr;
+    fails(twr_aggregate_create(&none, MPI_COMM_WORLD, &options), TWR_ERROR_INVALID_ARGUMENT, {"hosts="});
+    options.topology = "hwloc:synthetic:nothing that is";
+    const int refused = twr_aggregate_create(&none, MPI_COMM_WORLD, &options);
+    expect(refused == TWR_ERROR_INVALID_ARGUMENT || refused == TWR_ERROR_OTHER_RANK, "a topology of nothing");
+}
+
 // After MPI_Finalize.
 void finalised() {
     twr_aggregate* const aggregate = made(TWR_AGGREGATE_OPTIONS_INIT);
@@ -941,6 +1104,10 @@ int main(int argc, char** argv) {
         members(folder, static_cast<int>(number(0)));
     } else if (scenario == "records") {
         records(folder);
+    } else if (scenario == "memory") {
+        memory(folder, argument(0));
+    } else if (scenario == "places") {
+        places(folder);
     } else if (scenario == "finalised") {
         finalised();
         return 0;

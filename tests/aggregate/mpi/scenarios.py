@@ -9,33 +9,30 @@ if all is as it should be; else what is not, on standard error.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-from mpi import SKIPPED, Job, expect, is_hydra
-
-LIMIT = 90  # seconds for a job that takes a few: only a hang gets there
+from mpi import Job, Scenarios, expect, start
 
 
-class Tests:
-    def __init__(self, program: str, mpiexec: str, ranks: int, nodes: int, folder: Path):
-        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
-        self.nodes = nodes
-        self.environment = {"MPIR_CVAR_NUM_CLIQUES": str(nodes)} if nodes > 1 else {}
-        self.hydra = is_hydra(self.mpiexec)
+class Tests(Scenarios):
+    prefix = "twinrun-aggregate-"
+    limit = 90.0
 
     def job(self, *arguments: object, status: int | None = 0) -> Job:
-        command = [*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)]
-        job = Job(command, self.environment, LIMIT)
+        job = self.start(*arguments)
         if status is not None:
             expect(job.status == status, f"status {job.status}:", job)
             expect("\ndone\n" in "\n" + job.out, "it did not reach its end:", job)
         return job
+
+    def run(self, scenario: str, *arguments: str) -> None:
+        """One that is not here is the ranks' own affair."""
+        if scenario == "die":
+            self.die(*arguments)
+        else:
+            self.plain(scenario, *arguments)
 
     def plain(self, scenario: str, *arguments: str) -> None:
         self.job(scenario, self.folder, *arguments)
@@ -60,7 +57,7 @@ class Tests:
                 job,
             )
             words = [path.read_text() for path in said]
-            expect(all("time_limit" in text for text in words), words)
+            expect(all("time_limit" in text and "1 s" in text for text in words), words)
             expect(not (self.folder / "data.twr-partial").exists(), "the partial file is still there")
         if "update" in arguments:
             return
@@ -70,32 +67,5 @@ class Tests:
         expect(data.read_bytes() == before, "the file was not as the first write left it")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--mpiexec", required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("scenario")
-    parser.add_argument("arguments", nargs="*")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(
-        prefix="twinrun-aggregate-", dir=os.environ.get("TWINRUN_TEST_FOLDER")
-    ) as folder:
-        tests = Tests(given.program, given.mpiexec, given.ranks, given.nodes, Path(folder))
-        if given.nodes > 1 and not tests.hydra:
-            print("nodes can be faked with MPICH only")
-            return SKIPPED
-        try:
-            if given.scenario == "die":
-                tests.die(*given.arguments)
-            else:
-                tests.plain(given.scenario, *given.arguments)
-        except AssertionError as problem:
-            print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start(Tests))

@@ -11,12 +11,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "mpi"))
-from scenarios import Job, expect, start
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from mpi import Job, Scenarios, expect, start
 
 METHODS = (
     "aggregate",
@@ -32,14 +31,9 @@ METHODS = (
 PARTICLE = 38
 
 
-class HaccioTests:
-    """Scenarios are the public methods."""
-
-    def __init__(self, program: str, mpiexec: str, ranks: int, folder: Path):
-        self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder
-
+class HaccioTests(Scenarios):
     def _run(self, *arguments: object, status: int = 0) -> Job:
-        job = Job([*self.mpiexec, "-n", str(self.ranks), self.program, *map(str, arguments)])
+        job = self.start(*arguments)
         expect(job.status == status, "status", job.status, "instead of", status, job)
         return job
 

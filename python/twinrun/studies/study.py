@@ -1,0 +1,85 @@
+"""What all studies are: how often and how sure, and what runs of one journal have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from .engine import Blocks
+from .launch import Stack
+from .report import Finding
+
+__all__ = ["ManyStacks", "Study", "launch_arguments", "stack_words", "storage_identity"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """ranks: of a job. precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most. arguments:
+    further options of haccio."""
+
+    name: ClassVar[str]
+    ranks: int
+    warmup: int = 1
+    precision: float = 0.05
+    confidence: float = 0.95
+    seconds: float = 600.0
+    arguments: Sequence[str] = ()
+
+    def own_identity(self) -> dict:
+        """What this kind of study adds to `identity`."""
+        raise NotImplementedError
+
+    def guidance(self, blocks: Blocks) -> list[Finding]:
+        """What follows from the runs."""
+        raise NotImplementedError
+
+    def identity(self) -> dict:
+        """What runs of one journal have in common."""
+        return {
+            "ranks": self.ranks,
+            **self.own_identity(),
+            "warmup": self.warmup,
+            "arguments": list(self.arguments),
+        }
+
+    def document(self, blocks: Blocks, ended: bool, rows: list[dict], **facts: object) -> dict:
+        """A result, for JSON. ended: the intervals are as narrow as was asked. facts: of this kind of study."""
+        return {
+            "study": self.name,
+            **self.identity(),
+            **facts,
+            "blocks": len(blocks),
+            "precise": ended,
+            "precision": self.precision,
+            "rows": rows,
+            "guidance": [f.json() for f in self.guidance(blocks)] if blocks else [],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyStacks(Study):
+    """A study that may compare MPI libraries."""
+
+    stacks: Sequence[Stack]
+
+    def identity(self) -> dict:
+        """What runs of one journal have in common."""
+        return {"stacks": [stack_words(s) for s in self.stacks], **super().identity()}
+
+
+def stack_words(stack: Stack) -> list[str]:
+    """A stack as journals name it."""
+    return [*stack.mpiexec, stack.program]
+
+
+def storage_identity(folder: Path, layout: str, synced: bool) -> dict:
+    """Of studies that write files."""
+    return {"folder": os.path.abspath(folder), "layout": layout, "synced": synced}
+
+
+def launch_arguments(warmup: int, repeat: int, block: int) -> list[str]:
+    """haccio's options of one run of a block: its order of methods is the block's own."""
+    return ["--warmup", str(warmup), "--repeat", str(repeat), "--seed", str(block + 1)]
