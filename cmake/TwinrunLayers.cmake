@@ -3,6 +3,7 @@
 set(TWINRUN_LAYERS
     base
     platform
+    noise
     element
     digest
     tree

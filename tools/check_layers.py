@@ -19,6 +19,7 @@ from pathlib import Path
 LAYERS = [
     "base",
     "platform",
+    "noise",
     "element",
     "digest",
     "tree",
@@ -34,7 +35,7 @@ LAYERS = [
 ]
 
 # Libraries that stand on the public headers (<twinrun/...>) and their own files only.
-FRONTS = ["mpi", "veloc"]
+FRONTS = ["mpi", "veloc", "interpose"]
 
 # Parts of python/twinrun that others must not import: part -> what it may not import. A part is a module or a folder
 # right below the package; "" is the package's __init__.

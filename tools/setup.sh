@@ -33,8 +33,9 @@ fail() {
 
 base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev libzstd-dev nlohmann-json3-dev libgtest-dev libgmock-dev
     libbenchmark-dev libfftw3-dev gfortran)
-# For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos.
-optional_packages=(libtrilinos-kokkos-dev)
+# For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos; hwloc, which
+# twinrun opens at run time.
+optional_packages=(libtrilinos-kokkos-dev libhwloc15)
 
 system_python() { # is it the distribution's own interpreter, whose venv and headers are packages of their own?
     case "$(readlink -f "$(command -v "$python")")" in /usr/bin/*) return 0 ;; *) return 1 ;; esac
@@ -92,6 +93,36 @@ try_torch() {
             -o Dpkg::Use-Pty=0 python3-torch; } </dev/null >"$TMPDIR/torch.log" 2>&1 || {
         say "this distribution has no python3-torch that installs: the tests of examples/pytorch are skipped"
         touch "$stamps/no-python3-torch"
+    }
+}
+
+# For the tests that look at reports in a browser: 120 MB to fetch, 410 MB on disk, so nobody gets it but CI either.
+try_chromium() {
+    local name
+    [[ -n ${CI:-} && $EUID == 0 && ! -f $stamps/no-chromium ]] || return 0
+    command -v apt-get >/dev/null || return 0
+    for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
+        if command -v "$name" >/dev/null; then return 0; fi
+    done
+    say "installing with apt-get: chromium"
+    { env -u TMPDIR apt-get update -qq &&
+        env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            -o Dpkg::Use-Pty=0 chromium fonts-dejavu-core; } </dev/null >"$TMPDIR/chromium.log" 2>&1 || {
+        say "this distribution has no chromium that installs: the tests that look at reports in a browser are skipped"
+        touch "$stamps/no-chromium"
+    }
+}
+
+# For the test of examples/gromacs on GROMACS itself: 22 packages, 67 MB. As above; without it that test is skipped, and says so.
+try_gromacs() {
+    [[ -n ${CI:-} && $EUID == 0 && ! -f $stamps/no-gromacs ]] || return 0
+    if ! command -v apt-get >/dev/null || installed gromacs; then return 0; fi
+    say "installing with apt-get: gromacs"
+    { env -u TMPDIR apt-get update -qq &&
+        env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            -o Dpkg::Use-Pty=0 gromacs; } </dev/null >"$TMPDIR/gromacs.log" 2>&1 || {
+        say "this distribution has no gromacs that installs: the test of examples/gromacs on it is skipped"
+        touch "$stamps/no-gromacs"
     }
 }
 
@@ -246,6 +277,8 @@ if command -v flock >/dev/null; then flock 9; fi
 check_python
 system_packages "$@"
 try_torch
+try_gromacs
+try_chromium
 make_environment
 install_requirements base all test
 for part in "$@"; do

@@ -130,6 +130,8 @@ nb::dict field_dict(const FieldMetadata& f) {
     for (const Extent& e : f.extents)
         extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
     d["extents"] = extents;
+    d["global_shape"] = nb::tuple(shape_list(f.global_shape));
+    d["global_offset"] = nb::tuple(shape_list(f.global_offset));
     std::uint64_t bytes = 0;
     for (const SectionPlace& s : f.sections)
         bytes += s.length;
@@ -554,10 +556,11 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
                  PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
                  const std::string& method, int threads, std::uint64_t memory, const std::string& io,
                  const std::string& cache, nb::object progress, const std::string& device,
-                 std::vector<int> devices) {
+                 std::vector<int> devices, std::optional<std::uint64_t> ulps,
+                 const std::vector<double>& period, std::uint64_t component_stride) {
     CompareOptions options;
     const bool direct_storage = io == "gds";
-    options.rule = {{atol, rtol}, nan_equal};
+    options.rule = difference_rule(atol, rtol, nan_equal, ulps, period, component_stride);
     options.method = parse_method(method);
     options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, progress);
     options.cache = parse_cache(cache);
@@ -962,7 +965,8 @@ NB_MODULE(_core, m) {
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
-          "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>());
+          "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>(),
+          "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1});
 
     m.def("history_exists", &History::exists);
     m.def("open_history", &history_dict, "path"_a);
@@ -982,6 +986,7 @@ NB_MODULE(_core, m) {
         },
         "local"_a, "history"_a);
     define_records(m);
+    define_elements(m);
     define_aggregation(m);
     m.def("local_history", [](const std::string& path) {
         const LocalHistory local = take(LocalHistory::read(path));
@@ -1012,4 +1017,6 @@ NB_MODULE(_core, m) {
             return d;
         });
     define_sketches(m);
+    define_golden(m);
+    define_noise(m);
 }

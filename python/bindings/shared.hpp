@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.hpp"
 #include "capture/history.hpp"
+#include "compare/difference.hpp"
+#include "compare/source.hpp"
 #include "compare/stream.hpp"
 #include "metadata/metadata.hpp"
 
@@ -59,12 +62,23 @@ struct PyMetadata {
     [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
 };
 
+// elements.cpp. The rule that decides what differs; period: at most 4 lengths, of components in turn.
+DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
+                               const std::vector<double>& period, std::uint64_t component_stride);
+void define_elements(nanobind::module_& m);
+
 // record.cpp
 nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
 // aggregate.cpp
 void define_aggregation(nanobind::module_& m);
+
+// noise.cpp
+void define_noise(nanobind::module_& m);
+
+// golden.cpp
+void define_golden(nanobind::module_& m);
 
 // sketch.cpp
 void define_sketches(nanobind::module_& m);

@@ -110,8 +110,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "_core":
-        return importlib.import_module("._core", __name__)
+    if name in ("_core", "golden"):
+        return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module("." + _PLACES.get(name, "errors"), __name__), name)

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import fnmatch
 import math
 import os
-import tempfile
+import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from . import _core
-from .errors import Incomparable, TwinrunError
-from .indexing import FLOATING, build, field_plan
+from .differences import Again, Differences
+from .differences import differences as list_differences
+from .errors import Incomparable, TwinrunError, Unmatched
+from .fieldwise import FieldComparison, Settings, compare_field, place_text
+from .keyed import compare_particles, find_particles, order_note
+from .matching import ALIGNMENTS, StepMatch, match_fields, match_steps, missing_ranks, same_ranks
+from .placed import global_field
 from .provenance import Difference, Provenance, difference, read_provenance
 from .settings import check_settings, chosen_devices
-from .subject import FieldRef, Place, Subject, check_alike, open_subject
+from .subject import FieldRef, Subject, open_subject
+from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
+from .units import Outcome, Unit, in_shares, owners
 
-__all__ = ["Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+    from .parallel import Team
+
+__all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
 
 METHODS = ("auto", "staged", "direct", "published")
 STAGES = ("tree", "sketch", "elements")
-# What reading one side to build its metadata may cost, against reading both: the core's choice in words.
-_BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
-_DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
+# Units a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
+_UNITS_A_RANK = 4
+_FILES_A_PLACE = 4  # open at once: metadata, data, a record's
+_OTHER_FILES = 256
+_LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node share what one process would take
 
 
 def histogram_edges() -> list[float]:
@@ -33,79 +50,11 @@ def histogram_edges() -> list[float]:
 
 
 @dataclass
-class FieldComparison:
-    """What is known about one field at one place.
-
-    elements: scalars (complex numbers count twice: real and imaginary part). different: those with
-    |a - b| > atol + rtol |a|; a is the first-named run. first_index, max_abs_index: N-D indices as the user knows
-    them. max_abs_diff: the largest |a - b| of all elements; where max_abs_diff_is_bound, none exceeds it (None: not
-    even a bound is known). max_rel_diff, rms_diff: of |a - b| / |a| and |a - b| over the elements that differ.
-    histogram: of |a - b| over the elements that were read; histogram_different over those that differ.
-    A NaN against a number, or an infinity against anything else, counts as an infinite difference.
-    device: where elements and sketches were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there; device_seconds: of
-    copies to devices and their kernels, added up over devices.
-    """
-
-    step: int | None
-    rank: int
-    field: str
-    dtype: str
-    shape: tuple[int, ...]
-    atol: float
-    rtol: float
-    elements: int
-    bytes: int
-    different: int
-    infinite: int
-    first_index: tuple[int, ...] | None
-    first_a: float | int | None
-    first_b: float | int | None
-    first_abs_diff: float | int | None
-    max_abs_diff: float | None
-    max_abs_diff_is_bound: bool
-    max_abs_diff_at_least: float
-    max_abs_index: tuple[int, ...] | None
-    max_abs_a: float | int | None
-    max_abs_b: float | int | None
-    max_rel_diff: float
-    max_rel_index: tuple[int, ...] | None
-    rms_diff: float
-    rms_diff_all: float | None
-    rms_diff_all_is_bound: bool
-    histogram: list[int]
-    histogram_different: list[int]
-    elements_read: int
-    proven_by_tree: int
-    proven_by_cells: list[int]
-    cell: float
-    coarse_cell: float
-    chunks: int
-    stages: dict[str, dict]
-    method: str
-    reason: str
-    io: str
-    seconds: float
-    warnings: list[str] = field(default_factory=list)
-    device: str = "cpu"
-    device_reason: str = ""
-    device_seconds: float = 0.0
-
-    @property
-    def same(self) -> bool:
-        """No element differs."""
-        return self.different == 0
-
-    def place(self) -> str:
-        """'step 500, rank 0, x[1234, 2]' of the first difference, or of the field."""
-        parts = [] if self.step is None else [f"step {self.step}"]
-        parts.append(f"rank {self.rank}")
-        index = "" if not self.first_index else "[" + ", ".join(map(str, self.first_index)) + "]"
-        return ", ".join([*parts, self.field + index])
-
-
-@dataclass
 class Comparison:
-    """The result of `compare`. verdict: 'same' or 'different' (what cannot be compared raises instead).
+    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left.
+
+    problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
+    first one raises). A verdict never is 'same' with one of them.
 
     fields: by step, rank and field. seconds: of all work. not_compared: datasets of types that are not compared (text),
     left out on both sides or one; the notes name them. notes: what the user should know (left-out datasets, …).
@@ -125,6 +74,29 @@ class Comparison:
     device_asked: str = "auto"
     provenance_a: Provenance | None = None
     provenance_b: Provenance | None = None
+    problems: list[str] = field(default_factory=list)
+    _again: Again | None = field(default=None, repr=False, compare=False)
+
+    def differences(self) -> Iterator[Differences]:
+        """Every element that differs, in stretches: both runs are opened again, and what differs is read."""
+        return list_differences(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """A row a step, rank and field. Raises MissingPackage without pyarrow."""
+        from .showing import arrow_table
+
+        return arrow_table(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a step, rank and field. Raises MissingPackage without pandas."""
+        from .showing import data_frame
+
+        return data_frame(self)
+
+    def _repr_html_(self) -> str:
+        from .showing import comparison_html
+
+        return comparison_html(self)
 
     @property
     def conditions(self) -> list[Difference] | None:
@@ -145,7 +117,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Every element of every field agrees within the tolerance."""
+        """Everything was compared, and agrees within the tolerance."""
         return self.verdict == "same"
 
     @property
@@ -169,6 +141,7 @@ class Comparison:
             "rank": f.rank,
             "field": f.field,
             "index": list(f.first_index or ()),
+            **({} if f.key is None else {"key": f.key, "id": f.first_id}),
             "a": f.first_a,
             "b": f.first_b,
             "abs_diff": f.first_abs_diff,
@@ -188,343 +161,6 @@ class Comparison:
         return total
 
 
-def _abs_diff(a: float | int | None, b: float | int | None) -> float | int | None:
-    if a is None or b is None:
-        return None
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a - b)
-    if math.isnan(a) or math.isnan(b) or math.isinf(a) or math.isinf(b):
-        return math.inf
-    return abs(a - b)
-
-
-def parse_steps(text: str) -> Callable[[int | None], bool]:
-    """A test for steps from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
-    tests: list[tuple[int | None, int | None]] = []
-    for part in text.split(","):
-        low, colon, high = part.strip().partition(":")
-        try:
-            first = int(low) if low.strip() else None
-            last = (int(high) if high.strip() else None) if colon else first
-        except ValueError:
-            first = last = None
-            colon = ""
-        if not colon and first is None:
-            raise TwinrunError(f"steps {text!r} are not understood", fix="write 10, or 10,20, or 100:200")
-        tests.append((first, last))
-
-    def chosen(step: int | None) -> bool:
-        return step is not None and any(
-            (low is None or step >= low) and (high is None or step <= high) for low, high in tests
-        )
-
-    return chosen
-
-
-def _names(values: Iterable[object], most: int = 5) -> str:
-    listed = [str(v) for v in values]
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
-
-
-def _place_text(place: Place) -> str:
-    step, rank = place
-    return f"rank {rank}" if step is None else f"step {step}, rank {rank}"
-
-
-def _matched_places(
-    a: Subject, b: Subject, steps: Callable[[int | None], bool] | None
-) -> list[tuple[Place, Place]]:
-    """The places to compare, of both: the same, unless one is arrays, which have no step and belong to any single one."""
-    arrays, other = (a, b) if a.kind == "arrays" else (b, a)
-    if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
-        places = [p for p in other.places if steps is None or steps(p[0])]
-        if len(places) != 1:
-            raise Incomparable(
-                f"{len(places)} steps and ranks are chosen, and arrays compare with one",
-                where=other.label,
-                fix="choose one with steps",
-            )
-        none = arrays.places[0]
-        return [(none, places[0]) if arrays is a else (places[0], none)]
-    places_a = [p for p in a.places if steps is None or steps(p[0])]
-    places_b = [p for p in b.places if steps is None or steps(p[0])]
-    if not places_a and not places_b:
-        what = "no steps were committed" if steps is None else "no step matches --steps"
-        raise Incomparable(what, where=f"{a.label}, {b.label}", fix="nothing was compared")
-    for here, there, mine, theirs in ((a, b, places_a, places_b), (b, a, places_b, places_a)):
-        missing = sorted(set(mine) - set(theirs), key=lambda p: (-1 if p[0] is None else p[0], p[1]))
-        if missing:
-            raise Incomparable(
-                f"{_names(map(_place_text, missing))} of {here.label}: not there",
-                where=there.label,
-                fix="compare the common ones with --steps",
-            )
-    return [(p, p) for p in places_a]
-
-
-def _matched_fields(
-    a: Subject,
-    b: Subject,
-    in_a: dict[str, FieldRef],
-    in_b: dict[str, FieldRef],
-    globs: list[str] | None,
-    place: Place,
-) -> list[tuple[FieldRef, FieldRef]]:
-    if globs is None and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
-        # One array each, in files or memory: their names come from the files' names and need not agree.
-        pairs = [(next(iter(in_a.values())), next(iter(in_b.values())))]
-        if a.kind == "folder" and pairs[0][0].name != pairs[0][1].name:
-            pairs = []
-        if pairs and not (a.one_array and b.one_array) and pairs[0][0].name != pairs[0][1].name:
-            pairs = []
-    else:
-        pairs = []
-    if not pairs:
-        chosen_a = {
-            n: f for n, f in in_a.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)
-        }
-        chosen_b = {
-            n: f for n, f in in_b.items() if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)
-        }
-        for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
-            missing = [n for n in mine if n not in theirs]
-            if missing:
-                raise Incomparable(
-                    f"{_place_text(place)}: field {_names(map(repr, missing))} of {here.label}: not there",
-                    where=there.label,
-                    fix="compare the common ones with --field",
-                )
-        pairs = [(f, chosen_b[n]) for n, f in chosen_a.items()]
-    if not pairs:
-        raise Incomparable(
-            f"{_place_text(place)}: no field to compare", where=a.label, fix="nothing was compared"
-        )
-    for x, y in pairs:
-        what = f"{_place_text(place)}: field {x.name!r}"
-        check_alike(x, y, what, a.label, b.label)
-    return pairs
-
-
-@dataclass
-class _Settings:
-    atol: float | None
-    rtol: float | None
-    equal_nan: bool
-    method: str
-    integers: bool
-    residue_bits: int
-    chunk_bytes: int
-    threads: int
-    memory: int
-    io: str
-    cache: str
-    device: str
-    devices: list[int]
-    progress: Callable[[str, int, int], None] | None
-
-    def tolerance(self, a: FieldRef, b: FieldRef) -> tuple[float, float]:
-        """The tolerance of a field: what was asked for, else what its metadata was made for, else equality."""
-        if self.atol is not None or self.rtol is not None:
-            if a.dtype not in FLOATING and not self.integers:
-                return 0.0, 0.0
-            return self.atol or 0.0, self.rtol or 0.0
-        made = {(r.facts["atol"], r.facts["rtol"]) for r in (a, b) if r.facts is not None}
-        if len(made) > 1:
-            raise Incomparable(
-                f"field {a.name!r}: the runs were captured for different tolerances",
-                fix="say which with --atol and --rtol",
-            )
-        return made.pop() if made else (0.0, 0.0)
-
-
-def _build_on_the_fly(
-    ref: FieldRef, like: dict, settings: _Settings, stack: contextlib.ExitStack
-) -> tuple[_core.Metadata, dict]:
-    """Metadata of a field in a temporary file, with the settings of `like`."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-"))
-    target = os.path.join(folder, "field.twm")
-    plan = field_plan(
-        ref,
-        None,
-        atol=like["atol"],
-        rtol=like["rtol"],
-        residue_bits=like["residue_bits"],
-        chunk_bytes=like["chunk_bytes"],
-        digest=like["digest"],
-    )
-    start = time.perf_counter()
-    facts = build(
-        target,
-        [ref],
-        [],
-        lambda _: plan,
-        threads=settings.threads,
-        memory=settings.memory,
-        io="auto" if settings.io == "gds" else settings.io,
-        cache=settings.cache,
-    )
-    stage = {
-        "ran": True,
-        "chunks_in": 0,
-        "chunks_out": 0,
-        "bytes_read": facts["bytes_read"],
-        "seconds": time.perf_counter() - start,
-    }
-    return _core.Metadata(target), stage
-
-
-def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: _Settings) -> dict:
-    """Settings to build metadata with, where no run has any."""
-    return {
-        "atol": atol,
-        "rtol": rtol,
-        "residue_bits": settings.residue_bits,
-        "chunk_bytes": settings.chunk_bytes,
-        "digest": "published" if settings.method == "published" else "linear",
-    }
-
-
-def _compare_field(a: FieldRef, b: FieldRef, place: Place, settings: _Settings) -> FieldComparison:
-    start = time.perf_counter()
-    atol, rtol = settings.tolerance(a, b)
-    reason = ""
-    built: dict | None = None
-    with contextlib.ExitStack() as stack:
-        sides = []
-        for ref in (a, b):
-            sides.append([ref.source(settings.cache), ref.metadata, ref.metadata_field])
-        have = [s[1] is not None for s in sides]
-        for ref, side in zip((a, b), sides, strict=True):
-            if side[0] is None and (side[1] is None or settings.method in ("direct", "published")):
-                if (
-                    side[1] is not None
-                    and settings.method == "published"
-                    and ref.facts["digest"] == "published"
-                ):
-                    continue
-                raise Incomparable(
-                    f"{_place_text(place)}: field {ref.name!r}: only its metadata is at hand, and this asks for its data",
-                    where=ref.where,
-                    fix="leave out --no-metadata and --method, or compare with the data at hand",
-                )
-        on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
-        in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
-        if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            like = next((r.facts for r in (a, b) if r.facts is not None), None)
-            wrong_kind = like is not None and settings.method == "published" and like["digest"] != "published"
-            if like is None or wrong_kind:
-                like = _settings_like(a, atol, rtol, settings)
-            for side, ref in zip(sides, (a, b), strict=True):
-                if side[1] is None:
-                    side[1], stage = _build_on_the_fly(ref, like, settings, stack)
-                    side[2] = 0
-                    built = stage if built is None else {k: built[k] + stage[k] for k in built}
-            reason = _BUILT if any(have) else "metadata was built on the fly, as asked for"
-        elif settings.method == "auto" and not any(have):
-            reason = _DIRECT
-        progress = None
-        if settings.progress is not None:
-            label = f"{_place_text(place)} {a.name}"
-            progress = lambda done, total: settings.progress(label, done, total)  # noqa: E731
-        try:
-            r = _core.compare(
-                *sides[0],
-                *sides[1],
-                atol=atol,
-                rtol=rtol,
-                nan_equal=settings.equal_nan,
-                method=settings.method,
-                threads=settings.threads,
-                memory=settings.memory,
-                io=settings.io,
-                cache=settings.cache,
-                progress=progress,
-                device=settings.device,
-                devices=settings.devices,
-            )
-        except TwinrunError as e:
-            raise type(e)(f"{_place_text(place)}: field {a.name!r}: {e}") from None
-    if built is not None:
-        r["stages"]["build"] = built
-    return _facts(r, a, b, place, atol, rtol, settings, reason, time.perf_counter() - start)
-
-
-def _facts(
-    r: dict,
-    a: FieldRef,
-    b: FieldRef,
-    place: Place,
-    atol: float,
-    rtol: float,
-    settings: _Settings,
-    reason: str,
-    seconds: float,
-) -> FieldComparison:
-    cells = r["proven_by_cells"]
-    cell, coarse = r["cell"], r["coarse_cell"]
-    read, different = r["scalars_read"], r["different"]
-    finite = different - r["infinite"]
-    max_cell = max((c for c, n in enumerate(cells) if n), default=0)
-    at_least = max(r["max_abs_read"], (max_cell - 1) * cell if cell > 0 and max_cell > 1 else 0.0)
-    # Root mean square over everything: exact where all was read, else what the proofs allow.
-    sum_squares: float | None = r["sum_squares"]
-    unread = r["scalars"] - read
-    if unread and cell > 0:
-        sum_squares += r["proven_by_tree"] * (coarse * coarse)  # products overflow to infinity, powers raise
-        sum_squares += sum(n * ((c + 1) * cell) * ((c + 1) * cell) for c, n in enumerate(cells))
-    elif unread and cell == 0:
-        sum_squares = sum_squares + unread * (atol * atol) if rtol == 0 else None
-    total_finite = r["scalars"] - r["infinite"]
-    rms_all = None if sum_squares is None else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
-    max_abs = r["max_abs"]
-    index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
-    return FieldComparison(
-        step=place[0],
-        rank=place[1],
-        field=a.name,
-        dtype=a.dtype,
-        shape=a.user_shape,
-        atol=atol,
-        rtol=rtol,
-        elements=r["scalars"],
-        bytes=a.items * a.itemsize,
-        different=different,
-        infinite=r["infinite"],
-        first_index=index(r["first"]),
-        first_a=r["first_a"],
-        first_b=r["first_b"],
-        first_abs_diff=_abs_diff(r["first_a"], r["first_b"]),
-        max_abs_diff=None if math.isnan(max_abs) else max_abs,
-        max_abs_diff_is_bound=r["max_abs_is_bound"],
-        max_abs_diff_at_least=at_least,
-        max_abs_index=index(r["max_abs_at"]),
-        max_abs_a=r["max_abs_a"],
-        max_abs_b=r["max_abs_b"],
-        max_rel_diff=r["max_rel_different"],
-        max_rel_index=index(r["max_rel_different_at"]),
-        rms_diff=math.sqrt(r["sum_squares_different"] / finite) if finite else 0.0,
-        rms_diff_all=rms_all,
-        rms_diff_all_is_bound=bool(unread) and cell >= 0,
-        histogram=r["histogram"],
-        histogram_different=r["histogram_different"],
-        elements_read=read,
-        proven_by_tree=r["proven_by_tree"],
-        proven_by_cells=cells,
-        cell=max(cell, 0.0),
-        coarse_cell=coarse,
-        chunks=r["chunks"],
-        stages=r["stages"],
-        method=r["method"],
-        reason=reason or r["reason"],
-        io=r["io"],
-        seconds=seconds,
-        warnings=r["warnings"],
-        device=r["device"],
-        device_reason=r["device_reason"],
-        device_seconds=r["device_seconds"],
-    )
-
-
 def _provenance(subject: Subject) -> Provenance | None:
     """Of a history; one that is damaged takes no verdict away, but the user is told."""
     try:
@@ -534,12 +170,403 @@ def _provenance(subject: Subject) -> Provenance | None:
         return None
 
 
+class _Work:
+    """One comparison under way."""
+
+    def __init__(
+        self,
+        a: Subject,
+        b: Subject,
+        settings: Settings,
+        globs: list[str] | None,
+        key: str | None,
+        use_metadata: bool,
+        partial: bool,
+    ) -> None:
+        self.a, self.b, self.settings, self.globs, self.key = a, b, settings, globs, key
+        self.use_metadata, self.partial = use_metadata, partial
+        self.results: list[FieldComparison] = []
+        self.problems: list[TwinrunError] = []
+        self.notes: list[str] = []
+        self.opening = 0  # bytes of headers and directories
+        self.keyed: set[str] = set()
+        self.order: tuple[int, str] | None = (
+            None  # the field pair whose particles only lie in another order; what to say
+        )
+        self.told_order: int | None = None  # the first unit of this process that had such a note
+
+    # ---- units: see units.py ----
+
+    def compare(self, matches: Sequence[StepMatch], team: Team | None) -> None:
+        """Compares all steps, here or on all ranks of the team."""
+        if team is None or team.size == 1 or "arrays" in (self.a.kind, self.b.kind):
+            index = 0
+            for match in matches:
+                units = self._units(match, index)
+                index += len(units)
+                outcomes = [[self.run(unit)] for unit in units]
+                again = self._left(match, index, outcomes)
+                self._merge(outcomes, None if again is None else self.run(again))
+            return
+        shares = self._shares(matches, team.size)
+        steps: list[list[Unit]] = []
+        index = 0
+        for match in matches:
+            steps.append(self._units(match, index))
+            index += len(steps[-1])
+        parts = [
+            replace(unit, share=(k, n))
+            for units in steps
+            for unit in units
+            for n in [shares if unit.ranks is not None else 1]
+            for k in range(n)
+        ]
+        made = self._on_all(parts, team)
+        grouped: dict[int, list[Outcome]] = {}
+        for part, outcome in zip(parts, made, strict=True):
+            grouped.setdefault(part.index, []).append(outcome)
+        follow = [
+            self._left(units[0].match, units[-1].index, [grouped[u.index] for u in units]) for units in steps
+        ]
+        again = iter(self._on_all([unit for unit in follow if unit is not None], team))
+        for units, unit in zip(steps, follow, strict=True):
+            self._merge([grouped[u.index] for u in units], None if unit is None else next(again))
+
+    def _units(self, match: StepMatch, first: int) -> list[Unit]:
+        """Of a step: its places, or the step as a whole. first: the number of the first one."""
+        paired = same_ranks(match) or match.step_a is None or match.step_b is None
+        if self.key is not None or not paired:
+            return [Unit(first, match)]
+        pairs = zip(match.ranks_a, match.ranks_b, strict=True)
+        return [Unit(first + at, match, ranks) for at, ranks in enumerate(pairs)]
+
+    def _left(self, match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -> Unit | None:
+        """What is left of a step when its places are compared: fields that the runs cut differently."""
+        recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
+        return Unit(index, match, recut=tuple(recut)) if recut else None
+
+    def _shares(self, matches: Sequence[StepMatch], ranks: int) -> int:
+        """Into how many shares the fields of a place go, so that all ranks have work: more where there are few places."""
+        places = sum(len(match.ranks_a) for match in matches)
+        if not places or places >= _UNITS_A_RANK * ranks:
+            return 1
+        fields = 1
+        unit = next((u for u in self._units(matches[0], 0) if u.ranks is not None), None)
+        if unit is not None:
+            a = copy.copy(self.a)  # what opening it says is said when it is compared
+            a.notes = []
+            with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
+                fields = max(1, len(opened))
+        return min(fields, math.ceil(_UNITS_A_RANK * ranks / places))
+
+    def _on_all(self, units: Sequence[Unit], team: Team) -> list[Outcome]:
+        """Runs the units on all ranks of the team."""
+        if not units:
+            return []
+        sizes = []
+        for unit in units:
+            of_a, of_b = unit.places()
+            unit.entries_a = {place: self.a.entry(place) for place in of_a}
+            unit.entries_b = {place: self.b.entry(place) for place in of_b}
+            size = sum(self.a.size(place) for place in of_a) + sum(self.b.size(place) for place in of_b)
+            sizes.append(size // unit.share[1])
+        job = copy.copy(self)
+        job.a, job.b = self.a.without_places(), self.b.without_places()
+        job.settings = replace(self.settings, progress=None)
+        job.results, job.problems, job.notes = [], [], []
+        return team.share(_Job(job), units, sizes, self.settings.progress)
+
+    def run(self, unit: Unit) -> Outcome:
+        """Compares a part of both runs, and leaves everything else as it was."""
+        own = copy.copy(self)
+        own.results, own.problems, own.notes, own.opening, own.keyed, own.order = [], [], [], 0, set(), None
+        own.a, own.b = copy.copy(self.a), copy.copy(self.b)
+        for subject in (own.a, own.b):
+            subject.notes, subject.left_out = [], 0
+        tolerances = self.settings.tolerances
+        own.settings = replace(
+            self.settings, periodic={}, tolerances=Tolerances(tolerances.rules, tolerances.source)
+        )
+        if self.told_order is not None and self.told_order < unit.index:
+            own.order = (-1, "")  # said already, of an earlier unit
+        found = Outcome()
+        if unit.recut is not None:
+            own._recut(unit.match, set(unit.recut), set())
+        elif unit.ranks is not None:
+            found.recut = own._place(unit.match, *unit.ranks, set(), unit.share, found)
+        else:
+            own.step(unit.match)
+        if own.order is not None and own.order[0] >= 0:
+            found.order, self.told_order = own.order, unit.index
+        found.results, found.problems, found.notes = own.results, own.problems, own.notes
+        found.results_at += [-1] * (len(found.results) - len(found.results_at))
+        found.problems_at += [-1] * (len(found.problems) - len(found.problems_at))
+        found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
+        found.notes_a, found.notes_b = own.a.notes, own.b.notes
+        found.left_out = (own.a.left_out, own.b.left_out)
+        found.rules = own.settings.tolerances.met()
+        return found
+
+    def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
+        """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
+        results: list[FieldComparison] = []
+        for outcome in [*map(in_shares, outcomes), *([] if again is None else [again])]:
+            if outcome.error is not None:
+                raise outcome.error
+            for problem in outcome.problems:
+                self.tell(problem)
+            if outcome is again:
+                left = {name for of_place in outcomes for o in of_place for name in o.recut}
+                results = [f for f in results if f.field not in left or f.key is not None]
+            results += outcome.results
+            self.notes += outcome.notes
+            if outcome.order is not None and self.order is None:
+                self.order = outcome.order
+                self.notes.append(outcome.order[1])
+            self.opening += outcome.opening
+            self.keyed |= outcome.keyed
+            self.a.notes += outcome.notes_a
+            self.b.notes += outcome.notes_b
+            self.a.left_out += outcome.left_out[0]
+            self.b.left_out += outcome.left_out[1]
+            self.settings.tolerances.add(outcome.rules)
+            self.settings.periodic.update(outcome.periodic)
+        self.results += results
+
+    def tell(self, problem: TwinrunError) -> None:
+        """Keeps it, or raises it where the caller wants all or nothing."""
+        if not self.partial:
+            raise problem
+        self.problems.append(problem)
+
+    def chosen(self, step: int | None) -> Callable[[str], bool]:
+        """Whether a field is wanted: by --field, and by rules that leave fields out."""
+
+        def wanted(name: str) -> bool:
+            if self.globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self.globs):
+                return False
+            rule = self.settings.rule(name, step)
+            return rule is None or not rule.skip
+
+        return wanted
+
+    def step(self, match: StepMatch) -> None:
+        """Compares one step of both runs."""
+        done: set[str] = set()
+        before = len(self.results)
+        if self.key is not None:
+            done = self._particles(match)
+        recut: dict[str, None] = {}
+        if same_ranks(match) or match.step_a is None or match.step_b is None:
+            for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True):
+                recut.update(dict.fromkeys(self._place(match, rank_a, rank_b, done)))
+        else:
+            self._recut(match, None, done)
+        if recut:
+            self.results[before:] = [
+                f for f in self.results[before:] if f.field not in recut or f.key is not None
+            ]
+            self._recut(match, set(recut), done)
+
+    def _place(
+        self,
+        match: StepMatch,
+        rank_a: int,
+        rank_b: int,
+        done: set[str],
+        share: tuple[int, int] = (0, 1),
+        outcome: Outcome | None = None,
+    ) -> list[str]:
+        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they are left.
+
+        share: (which, of how many) of the fields. outcome: gets which of them each result and problem belongs to.
+        """
+        step = match.step
+        place = (step, rank_a if match.step_a is not None else rank_b)
+        wanted = self.chosen(step)
+        try:
+            with (
+                self.a.open((match.step_a, rank_a), self.use_metadata) as in_a,
+                self.b.open((match.step_b, rank_b), self.use_metadata) as in_b,
+            ):
+                found = match_fields(
+                    self.a,
+                    self.b,
+                    in_a,
+                    in_b,
+                    lambda n: n not in done and wanted(n),
+                    self.globs is not None,
+                    place,
+                )
+                for problem in found.problems:
+                    self.tell(problem)
+                outcome = outcome or Outcome()
+                outcome.problems_at += [-1] * len(self.problems)
+                mine = owners([max(x.items, y.items) * x.itemsize for x, y in found.pairs], share[1])
+                opened = {
+                    id(m): m for pair in found.pairs for m in (ref.metadata for ref in pair) if m is not None
+                }
+                self.opening += sum(m.bytes_read for m in opened.values())
+                for at, (x, y) in enumerate(found.pairs):
+                    if mine[at] != share[0]:
+                        continue
+                    self._field(x, y, place)
+                    outcome.results_at += [at] * (len(self.results) - len(outcome.results_at))
+                    outcome.problems_at += [at] * (len(self.problems) - len(outcome.problems_at))
+                if (
+                    not found.pairs
+                    and not found.recut
+                    and not found.problems
+                    and not done
+                    and not self._all_skipped(in_a, step)
+                ):
+                    self.tell(
+                        Incomparable(
+                            f"{place_text(place)}: no field to compare",
+                            where=self.a.label,
+                            fix="nothing was compared",
+                        )
+                    )
+                self._say_order(in_a, in_b, place)
+                return found.recut
+        except TwinrunError as error:
+            if not self.partial:
+                raise
+            self.problems.append(error)
+            return []
+
+    def _all_skipped(self, fields: Mapping[str, FieldRef], step: int | None) -> bool:
+        rules = [self.settings.rule(n, step) for n in fields]
+        return bool(rules) and all(rule is not None and rule.skip for rule in rules)
+
+    def _field(self, x: FieldRef, y: FieldRef, place: tuple[int | None, int]) -> None:
+        try:
+            self.results.append(compare_field(x, y, place, self.settings))
+        except TwinrunError as error:
+            self.tell(error)
+
+    def _say_order(
+        self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
+    ) -> None:
+        """Particles whose order changed, where nobody asked for a key."""
+        if self.key is not None or self.order is not None:
+            return
+        names = list(in_a)
+        for f in self.results:
+            if (f.step, f.rank) != place or f.same:
+                continue
+            with contextlib.suppress(TwinrunError):  # only a hint
+                note = order_note(in_a, in_b, [f.field], self.settings.memory)
+                if note is not None:
+                    self.order = (names.index(f.field), f"{place_text(place)}: {note}")
+                    return
+
+    @contextlib.contextmanager
+    def _all_ranks(self, match: StepMatch):
+        """((rank, fields) of each place of the step) of both runs, all open."""
+        _allow_files(_FILES_A_PLACE * (len(match.ranks_a) + len(match.ranks_b)))
+        with contextlib.ExitStack() as stack:
+            yield tuple(
+                [(rank, stack.enter_context(subject.open((step, rank), self.use_metadata))) for rank in ranks]
+                for subject, step, ranks in (
+                    (self.a, match.step_a, match.ranks_a),
+                    (self.b, match.step_b, match.ranks_b),
+                )
+            )
+
+    def _particles(self, match: StepMatch) -> set[str]:
+        """Compares what has IDs. Returns the names of these fields."""
+        done: set[str] = set()
+        assert self.key is not None
+        try:
+            with self._all_ranks(match) as sides:
+                kinds = find_particles(sides, self.key)
+                for kind in kinds.values():
+                    self.keyed.add(kind.key)
+                    members = {n for part in (*kind.parts_a, *kind.parts_b) for n in part[2]}
+                    done |= members | {kind.key}
+                    if not kind.parts_a or not kind.parts_b:
+                        label = (self.b if kind.parts_a else self.a).label
+                        self.tell(Unmatched(f"{kind.key!r} at step {match.step}: not there", where=label))
+                        continue
+                    results, problems, notes = compare_particles(
+                        kind, match.step, self.settings, self.chosen(match.step), self.a.label, self.b.label
+                    )
+                    self.results.extend(results)
+                    self.notes.extend(notes)
+                    for problem in problems:
+                        self.tell(problem)
+        except TwinrunError as error:
+            self.tell(error)
+        return done
+
+    def _recut(self, match: StepMatch, only: set[str] | None, done: set[str]) -> None:
+        """Compares fields that the runs' ranks cut differently, as the global arrays that they are parts of."""
+        wanted = self.chosen(match.step)
+        try:
+            with self._all_ranks(match) as sides:
+                held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]
+                for parts, side in zip(held, sides, strict=True):
+                    for rank, fields in side:
+                        for name, ref in fields.items():
+                            if name not in done and wanted(name) and (only is None or name in only):
+                                parts.setdefault(name, []).append((rank, ref))
+                scattered = False  # fields that only rank by rank can be compared
+                for name in dict.fromkeys((*held[0], *held[1])):
+                    for parts, other, label in (
+                        (held[0], held[1], self.a.label),
+                        (held[1], held[0], self.b.label),
+                    ):
+                        if name in other and name not in parts:
+                            self.tell(
+                                Unmatched(
+                                    f"{place_text((match.step, 0))}: field {name!r}: not there", where=label
+                                )
+                            )
+                    if name not in held[0] or name not in held[1]:
+                        continue
+                    if only is None and any(ref.place is None for _, ref in (*held[0][name], *held[1][name])):
+                        scattered = True
+                        continue
+                    try:
+                        x, y = (
+                            global_field(name, parts[name], label, self.settings.cache)
+                            for parts, label in zip(held, (self.a.label, self.b.label), strict=True)
+                        )
+                        if x.user_shape != y.user_shape or x.dtype != y.dtype:
+                            raise Incomparable(
+                                f"{place_text((match.step, 0))}: field {name!r}: {x.dtype} {list(x.user_shape)} in {self.a.label}, "
+                                f"{y.dtype} {list(y.user_shape)} in {self.b.label}"
+                            )
+                        found = compare_field(x, y, (match.step, 0), self.settings)
+                        found.stages["elements"]["bytes_read"] = 2 * found.bytes  # by the parts' own sources
+                        found.ranks = max(len(held[0][name]), len(held[1][name]))
+                        found.reason = f"cut into {len(held[0][name])} parts in one run, {len(held[1][name])} in the other"
+                        self.results.append(found)
+                    except TwinrunError as error:
+                        self.tell(error)
+                if scattered:
+                    for problem in missing_ranks(match, self.a, self.b):
+                        self.tell(problem)
+        except TwinrunError as error:
+            if not self.partial:
+                raise
+            self.problems.append(error)
+
+
 def compare(
     a: object,
     b: object,
     *,
     atol: float | None = None,
     rtol: float | None = None,
+    ulp: int | None = None,
+    tolerances: str | os.PathLike[str] | Tolerances | None = None,
+    key: str | None = None,
+    period: str | float | Iterable[float] | None = None,
+    align: str = "step",
+    common: bool = False,
+    partial: bool = False,
     equal_nan: bool = True,
     method: str = "auto",
     fields: Iterable[str] | None = None,
@@ -556,25 +583,40 @@ def compare(
     stream: object = None,
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    team: Team | None = None,
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
     a, b: histories, folders, files, arrays or {name: array}, on the host or on a GPU; a is the reference. Elements differ where
     |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
-    metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers.
-    equal_nan: a NaN equals a NaN. method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
+    metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
+    numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step
+    (see `tolerances`), which come before atol, rtol and ulp. equal_nan: a NaN equals a NaN.
+
+    key: name or glob of the field with the IDs of particles ('auto': what the files say): what belongs to it is matched by ID,
+    whatever the order, rank or file; IDs that only one run has differ. period: lengths of the periodic box, for fields that hold
+    positions (by their names), or 'pos=10x10x20' for fields by glob. Parts of global arrays that the runs cut differently are
+    compared as the arrays that they are parts of.
+
+    align: 'step' (the same number) or 'time'. common: steps and fields that only one run has are left out, and noted; else
+    they are problems. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
+
+    method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
     'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'.
     residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
     buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
     device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
     whose work makes arrays on a GPU, as a handle or an object of PyTorch, CuPy or Numba; else what the arrays say.
-    options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then.
+    options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then. team: the ranks of
+    an MPI job that share the work; the leader calls this, the others serve (see `parallel`).
 
     Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
     """
     start = time.perf_counter()
     if method not in METHODS:
         raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
+    if align not in ALIGNMENTS:
+        raise TwinrunError(f"unknown alignment {align!r}", fix="use one of " + ", ".join(ALIGNMENTS))
     check_settings(
         threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io, gds=True
     )
@@ -583,50 +625,152 @@ def compare(
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
+    if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
+        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
     use, devices = chosen_devices(device)
-    settings = _Settings(
-        None if atol is None else float(atol),
-        None if rtol is None else float(rtol),
-        equal_nan,
-        method,
-        tolerate_integers,
-        residue_bits,
-        chunk_bytes,
-        threads,
-        memory,
-        io,
-        cache,
-        use,
-        devices,
-        progress,
+    if tolerances is None or isinstance(tolerances, Tolerances):
+        rules = Tolerances() if tolerances is None else Tolerances(tolerances.rules, tolerances.source)
+    else:
+        rules = read_tolerances(tolerances)
+    settings = Settings(
+        atol=None if atol is None else float(atol),
+        rtol=None if rtol is None else float(rtol),
+        equal_nan=equal_nan,
+        method=method,
+        integers=tolerate_integers,
+        residue_bits=residue_bits,
+        chunk_bytes=chunk_bytes,
+        threads=threads,
+        memory=memory,
+        io=io,
+        cache=cache,
+        device=use,
+        devices=devices,
+        progress=progress,
+        ulps=ulp,
+        tolerances=rules,
+        periods=_periods(period),
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
-    results: list[FieldComparison] = []
-    opening = 0
-    for place_a, place_b in _matched_places(subject_a, subject_b, chosen_steps):
-        place = place_b if place_a[0] is None else place_a
-        with subject_a.open(place_a, use_metadata) as in_a, subject_b.open(place_b, use_metadata) as in_b:
-            pairs = _matched_fields(subject_a, subject_b, in_a, in_b, globs, place)
-            opened = {id(m): m for pair in pairs for m in (ref.metadata for ref in pair) if m is not None}
-            opening += sum(m.bytes_read for m in opened.values())  # headers and directories
-            for x, y in pairs:
-                results.append(_compare_field(x, y, place, settings))
-    provenance = [_provenance(s) for s in (subject_a, subject_b)]
-    notes = list(dict.fromkeys(subject_a.notes + subject_b.notes))
-    bytes_read = opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+    work = _Work(subject_a, subject_b, settings, globs, key, use_metadata, partial or common)
+    matched = match_steps(subject_a, subject_b, chosen_steps, align)
+    work.notes.extend(matched.notes)
+    for problem in matched.problems:
+        work.tell(problem)
+    work.compare(matched.matches, team)
+    result = _result(work, common, partial, str(device), time.perf_counter() - start)
+    result._again = Again.of(
+        a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, align=align,
+        options=options, stream=stream,
+    )  # fmt: skip
+    return result
+
+
+class _Job:
+    """The work as ranks get it."""
+
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+
+    def arrive(self, team: Team) -> None:
+        """Settles what ranks of a node share: cores, memory, devices."""
+        work, asked = copy.copy(self._work), self._work.settings
+        memory = asked.memory if team.memory_is_each else max(_LEAST_MEMORY, asked.memory // team.node_size)
+        work.settings = replace(
+            asked,
+            threads=asked.threads or team.threads,
+            memory=min(asked.memory, memory),
+            devices=_own_devices(asked, team),
+        )
+        self._work = work
+
+    def run(self, unit: Unit) -> Outcome:
+        """Compares a part; whatever goes wrong is part of the outcome, for the leader to raise."""
+        self._work.a.know(unit.entries_a)
+        self._work.b.know(unit.entries_b)
+        try:
+            return self._work.run(unit)
+        except (TwinrunError, OSError, MemoryError) as e:
+            return Outcome(error=e)
+
+
+def _allow_files(count: int) -> None:
+    """Lets this process have so many more files open, as far as its hard limit goes: the soft one is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _own_devices(settings: Settings, team: Team) -> list[int]:
+    """GPUs of one of the ranks of a node: each as its own, where there are several."""
+    if settings.device == "cpu" or team.node_size == 1:
+        return settings.devices
+    usable = settings.devices or [
+        at for at, device in enumerate(_core.devices()["devices"]) if not device["reason"]
+    ]
+    return usable[team.node_rank % len(usable) :: team.node_size] if usable else settings.devices
+
+
+def _periods(period: str | float | Iterable[float] | None) -> Periods:
+    if period is None:
+        return Periods()
+    if isinstance(period, str):
+        return parse_periods(period)
+    return parse_periods(
+        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
+    )
+
+
+def _result(work: _Work, common: bool, partial: bool, device: str, seconds: float) -> Comparison:
+    a, b, settings, results = work.a, work.b, work.settings, work.results
+    problems = work.problems
+    notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
+    if common:  # what only one run has is no problem, what cannot be read is
+        notes += [str(p) for p in problems if isinstance(p, Unmatched)]
+        problems = [p for p in problems if not isinstance(p, Unmatched)]
+    if problems and (not partial or not results):
+        raise problems[0]
+    if not results:
+        raise Incomparable(
+            "nothing was compared", where=f"{a.label}, {b.label}", fix="is every field left out?"
+        )
+    if work.key is not None and not work.keyed:
+        raise Incomparable(
+            f"no field {work.key!r} of integer IDs",
+            where=a.label,
+            fix="name the field that holds the particles' IDs",
+        )
+    if settings.periods.axes or settings.periods.named:
+        if not settings.periodic:
+            raise Incomparable(
+                "no field holds positions, by its name: the period is of none", where=a.label,
+                fix="say which: --period field=10x10x20",
+            )  # fmt: skip
+        said = ", ".join(
+            f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(settings.periodic.items())[:8]
+        )
+        notes.append(f"compared on the circle: {said}")
+    provenance = [_provenance(s) for s in (a, b)]
+    notes = list(dict.fromkeys([*notes, *a.notes, *b.notes]))
+    bytes_read = work.opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+    verdict = "incomparable" if problems else "same" if all(f.same for f in results) else "different"
     return Comparison(
-        a=subject_a.label,
-        b=subject_b.label,
-        verdict="same" if all(f.same for f in results) else "different",
+        a=a.label,
+        b=b.label,
+        verdict=verdict,
         fields=results,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
         bytes_compared=sum(f.bytes for f in results),
         bytes_read=bytes_read,
         notes=notes,
-        not_compared=subject_a.left_out + subject_b.left_out,
-        device_asked=str(device),
+        not_compared=a.left_out + b.left_out,
+        device_asked=device,
         provenance_a=provenance[0],
         provenance_b=provenance[1],
+        problems=[str(p) for p in problems],
     )

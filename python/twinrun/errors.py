@@ -6,7 +6,8 @@
     │   ├── MissingFile      it is not there
     │   ├── Unsupported      it is valid, but holds something this version cannot read
     │   └── MissingPackage   an optional Python package is needed; the message names the pip command
-    ├── Incomparable         two things that cannot be compared: shapes, types, sets of fields
+    ├── Incomparable         two things that cannot be compared: shapes, types
+    │   └── Unmatched        a step, rank or field that only one of them has
     ├── Stale                metadata that is older than the data it describes
     └── StepLost             steps that were captured in the background and could not be committed
 
@@ -27,6 +28,7 @@ __all__ = [
     "Stale",
     "StepLost",
     "TwinrunError",
+    "Unmatched",
     "Unsupported",
 ]
 
@@ -86,6 +88,10 @@ class MissingPackage(FormatError):
 
 class Incomparable(TwinrunError):
     """Two things that cannot be compared: other shape, type or set of fields."""
+
+
+class Unmatched(Incomparable):
+    """A step, rank or field that only one of two runs has."""
 
 
 class Stale(TwinrunError):

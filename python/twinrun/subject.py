@@ -7,8 +7,10 @@ length needs few open files.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
+import resource
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,7 +20,7 @@ import numpy as np
 from . import _core
 from .arrays import DeviceArrayView, taken
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError
-from .formats import Field, FileContent, formats, open_file
+from .formats import Field, FileContent, detect, formats, open_file
 from .formats.files import reading
 from .formats.folder import DataFile, is_history, list_folder
 from .formats.model import ITEMSIZE, storage_dtype
@@ -78,6 +80,12 @@ class FieldRef:
     facts: dict | None = None  # of the metadata's field
     no_data: bool = False
     recorded: tuple[_core.RecordStore, int] | None = None  # the record that has its elements, and the step
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
+        None  # shape of the global array and offset in it, as `shape`
+    )
+    key: str | None = None  # of particles: the field of their IDs, and their group, as their file names them
+    group: str | None = None
+    own_name: str = ""  # in its file
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
 
     @property
@@ -241,6 +249,8 @@ def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[Fi
             metadata_field=at,
             facts=facts,
         )
+        if facts["global_shape"]:
+            ref.place = tuple(facts["global_shape"]), tuple(facts["global_offset"])
         if facts["extents"] or facts["items"] == 0:
             ref.extents = [
                 (files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]
@@ -258,7 +268,17 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
     """The fields of an opened file that has no metadata."""
     refs = []
     for name, f in fields.items():
-        ref = FieldRef(name, f.dtype, f.byte_order, f.shape, f.fortran_order, path)
+        ref = FieldRef(
+            name,
+            f.dtype,
+            f.byte_order,
+            f.shape,
+            f.fortran_order,
+            path,
+            key=f.key,
+            group=f.group,
+            own_name=f.name,
+        )
         if f.extents is not None:
             ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
         else:
@@ -288,6 +308,30 @@ class Subject:
         """Fields at a place, valid inside the `with`."""
         raise NotImplementedError
 
+    def times(self) -> dict[int | None, float]:
+        """Physical time by step, of the steps that tell it."""
+        return {}
+
+    # ---- for other processes, that open places without having listed the run ----
+
+    def size(self, place: Place) -> int:
+        """Bytes at a place, as far as they are known without opening it."""
+        return 0
+
+    def entry(self, place: Place) -> object:
+        """What `open` needs to know of a place."""
+        return None
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        """Replaces what `open` knows of places."""
+
+    def without_places(self) -> Subject:
+        """This one, as it can be sent: it knows no place."""
+        light = copy.copy(self)
+        light.places, light.notes, light.settings = [], [], None
+        light.know({})
+        return light
+
 
 class _Arrays(Subject):
     def __init__(
@@ -312,6 +356,11 @@ def incomplete_note(steps: list[int]) -> str:
     return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
 
 
+def _records_kept() -> int:
+    """Records that one of two runs may keep open: each has two files, and half of the process's are for others."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+
+
 class HistorySubject(Subject):
     """A history that was captured, or a rank's part of one on a node-local tier."""
 
@@ -328,6 +377,21 @@ class HistorySubject(Subject):
             )
         if self._history["incomplete"]:
             self.notes.append(f"{path}: {incomplete_note(self._history['incomplete'])}")
+
+    def size(self, place: Place) -> int:
+        _, files = self._files[place]
+        return files["metadata_bytes"] + files["data_bytes"]
+
+    def entry(self, place: Place) -> object:
+        return self._files[place]
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        self._files = dict(entries)
+
+    def without_places(self) -> Subject:
+        light = super().without_places()
+        light._history, light._records = None, {}
+        return light
 
     def metadata(self, place: Place) -> _core.Metadata:
         """The metadata of a place, as it was committed; its data is not looked at."""
@@ -347,9 +411,12 @@ class HistorySubject(Subject):
         return metadata
 
     def _record(self, rank: int) -> _core.RecordStore:
-        if rank not in self._records:
-            self._records[rank] = _core.open_record(self.label, rank)
-        return self._records[rank]
+        """Kept open for the next steps, unless there are so many ranks that files run out: then the last used ones are."""
+        store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
+        self._records[rank] = store  # a dict keeps the order in which entries came
+        while len(self._records) > _records_kept():
+            del self._records[next(iter(self._records))]
+        return store
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
@@ -357,7 +424,8 @@ class HistorySubject(Subject):
         refs = refs_of_metadata(metadata)
         if self._files[place][1]["difference"] is not None:
             for ref in refs:
-                ref.extents, ref.recorded = None, (self._record(place[1]), place[0])
+                if ref.items:  # a record keeps nothing of a field that has none
+                    ref.extents, ref.recorded = None, (self._record(place[1]), place[0])
             yield self._by_name(refs, use_metadata)
             return
         if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
@@ -380,15 +448,68 @@ class HistorySubject(Subject):
         return {ref.name: ref for ref in refs}
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A file, or what one of several steps has in it (step is None: fields that belong to no step of their own)."""
+
+    file: DataFile | str
+    step: int | None
+
+    @property
+    def path(self) -> str:
+        return self.file if isinstance(self.file, str) else self.file.path
+
+
 class _Files(Subject):
     """Files of other programs: one, or a folder of them."""
 
-    def __init__(
-        self, kind: str, path: str, files: Mapping[Place, list[DataFile | str]], options: dict
-    ) -> None:
-        super().__init__(kind, path, sorted(files, key=lambda p: (-1 if p[0] is None else p[0], p[1])))
-        self._by_place = files
+    def __init__(self, kind: str, path: str, files: Iterable[DataFile | str], options: dict) -> None:
         self._options = options
+        self._times: dict[int | None, float] = {}
+        self._timed = False
+        self._by_place: dict[Place, list[_Part]] = {}
+        super().__init__(kind, path, [])
+        for file in files:
+            place = (None, 0) if isinstance(file, str) else (file.step, file.rank)
+            for step in self._steps_in(file):
+                self._by_place.setdefault(place if step is None else (step, place[1]), []).append(
+                    _Part(file, step)
+                )
+        self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
+
+    def _steps_in(self, file: DataFile | str) -> list[int | None]:
+        """Steps that a file holds by its own account; [None] where it is of one step."""
+        if not isinstance(file, str) and not formats()[file.format].many_steps:
+            return [None]
+        with self._open_file(file) as content:
+            steps = content.steps()
+            self._times.update(content.times)
+            alone = any(f.step is None for f in content.fields.values())
+            return [*steps, *([None] if alone else [])] or [None]
+
+    def times(self) -> dict[int | None, float]:
+        if not self._timed:
+            self._timed = True
+            for (step, _), parts in self._by_place.items():
+                for part in parts:
+                    if part.step is None and step not in self._times:
+                        with self._open_file(part.file) as content:
+                            if content.time is not None:
+                                self._times[step] = content.time
+        return self._times
+
+    def size(self, place: Place) -> int:
+        total = 0
+        for part in self._by_place[place]:
+            with contextlib.suppress(OSError):
+                total += os.stat(part.path).st_size
+        return total
+
+    def entry(self, place: Place) -> object:
+        return self._by_place[place]
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        self._by_place = dict(entries)
 
     def _open_file(self, file: DataFile | str) -> FileContent:
         if isinstance(file, str):
@@ -399,40 +520,53 @@ class _Files(Subject):
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
         fields: dict[str, FieldRef] = {}
-        self.one_array = False
         with contextlib.ExitStack() as stack:
-            for file in self._by_place[place]:
-                path = file if isinstance(file, str) else file.path
-                for ref in self._refs(file, path, use_metadata, stack):
+            for part in self._by_place[place]:
+                for ref in self._refs(part, use_metadata, stack):
                     if ref.name in fields:
                         raise FormatError(
                             f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
-                            where=path,
+                            where=part.path,
                             fix="name one of them otherwise, or compare files",
                         )
                     fields[ref.name] = ref
             yield fields
 
-    def _refs(
-        self, file: DataFile | str, path: str, use_metadata: bool, stack: contextlib.ExitStack
-    ) -> list[FieldRef]:
+    def _refs(self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack) -> list[FieldRef]:
+        path = part.path
         checked_path(path)
-        content = stack.enter_context(self._open_file(file))
+        content = stack.enter_context(self._open_file(part.file))
         self.notes.extend(f"{path}: {name} is left out: {why}" for name, why in content.skipped)
+        self.notes.extend(f"{path}: {note}" for note in content.notes)
         self.left_out += len(content.skipped)
         self.one_array = self.one_array or content.one_array
-        refs = refs_of_fields(content.fields, path)
+        refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
         beside = metadata_path(path)
         if use_metadata and os.path.exists(beside) and not self._options:
             self._attach(_core.Metadata(beside), refs, content)
-        if not isinstance(file, str):
+        if part.step is not None:
+            refs = self._of_step(refs, content, part)
+        if not isinstance(part.file, str):
             single = len(refs) == 1
             for ref in refs:  # the name in the folder: see formats.folder
-                if single and _one_array_format(file.format):
-                    ref.name = file.prefix
-                elif file.use_prefix:
-                    ref.name = f"{file.prefix}/{ref.name}"
+                if single and _one_array_format(part.file.format):
+                    ref.name = part.file.prefix
+                elif part.file.use_prefix:
+                    ref.name = f"{part.file.prefix}/{ref.name}"
         return refs
+
+    def _of_step(self, refs: list[FieldRef], content: FileContent, part: _Part) -> list[FieldRef]:
+        """Under the names that the arrays have in every step. A step that was written twice: the later one counts."""
+        named: dict[str, FieldRef] = {}
+        for ref in refs:
+            series = content.fields[ref.name].series or ref.name
+            if series in named:
+                self.notes.append(
+                    f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
+                )
+            ref.name = series
+            named[series] = ref
+        return list(named.values())
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
         known = {ref.name: ref for ref in refs_of_metadata(metadata)}
@@ -478,6 +612,8 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises MissingFile, FormatError.
     """
     options = dict(options or {})
+    if isinstance(what, Subject):
+        return what
     if isinstance(what, Mapping):
         if not what:
             raise TwinrunError("an empty mapping has nothing to compare")
@@ -490,9 +626,14 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     if not os.path.isdir(path):
         if path.endswith(METADATA_SUFFIX):
             return _Metadata(path)
-        return _Files("file", path, {(None, 0): [path]}, options)
+        return _Files("file", path, [path], options)
     if is_history(path):
         return HistorySubject(path)
+    if (
+        options.get("format") in {f.name for f in formats().values() if f.is_folder is not None}
+        or detect(path) is not None
+    ):
+        return _Files("file", path, [path], options)  # one data set that is a folder
     listing = list_folder(path, {k: v for k, v in options.items() if k != "format"})
     if not listing.files:
         raise MissingFile(
@@ -500,10 +641,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
             where=path,
             fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files",
         )
-    by_place: dict[Place, list[DataFile | str]] = {}
-    for file in listing.files:
-        by_place.setdefault((file.step, file.rank), []).append(file)
-    subject = _Files("folder", path, by_place, options)
+    subject = _Files("folder", path, listing.files, options)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
     return subject
 

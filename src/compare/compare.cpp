@@ -213,7 +213,12 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
     if (const DeviceArray* array = a.device_array(); array != nullptr) work.array_a = array->device;
     if (const DeviceArray* array = b.device_array(); array != nullptr) work.array_b = array->device;
     const std::string device_before = result.device;
-    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
+    if (!options.rule.measure.plain())
+        result.device_reason = "units in the last place and periods are decided on the CPU";
+    DevicePlace place;
+    if (options.rule.measure.plain()) {
+        TWR_TRY(place, place_of_stage(options, work, result));
+    }
     if (!place.devices.empty()) {
         auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
                                          options.stream, options.device.direct_storage);
@@ -361,6 +366,16 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
     return run_elements(a, b, chunk_items, {&all, 1}, options, result);
 }
 
+Result<> check_measure(const Measure& measure) {
+    bool good = measure.components >= 1 && measure.components <= Measure::kMostComponents &&
+                measure.component_stride >= 1;
+    for (const double length : measure.period)
+        good = good && std::isfinite(length) && length >= 0;
+    if (good) return success();
+    return Error{ErrorCode::invalid_argument,
+                 "a period must be finite and not negative, of 1 to 4 components"};
+}
+
 }  // namespace
 
 std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,
@@ -393,6 +408,7 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options) try {
     FieldResult result;
     TWR_CHECK(cell_rule(options.rule.tolerance, 0));
+    TWR_CHECK(check_measure(options.rule.measure));
     const FieldMetadata* meta_a = metadata_of(a);
     const FieldMetadata* meta_b = metadata_of(b);
     const auto facts = [](const FieldSide& side,

@@ -15,9 +15,35 @@
 
 namespace twinrun {
 
+// Other measures than the distance on a line. Where one is set, pairs are decided one by one on the host.
+struct Measure {
+    static constexpr std::uint64_t kNoUlps = std::numeric_limits<std::uint64_t>::max();
+    static constexpr std::size_t kMostComponents = 4;
+
+    // Floating-point numbers at most this many representable values of their type apart agree, whatever the tolerance
+    // says; -0 and +0 are one value. Infinities and NaN are no neighbours of any number.
+    std::uint64_t ulps = kNoUlps;
+    // Finite values lie on a circle of this circumference: d is the shorter way round. 0: on a line. Scalar i has the
+    // period of component i / component_stride % components.
+    std::array<double, kMostComponents> period{};
+    std::uint32_t components = 1;
+    std::uint64_t component_stride = 1;
+
+    [[nodiscard]] bool plain() const {
+        for (const double length : period) {
+            if (length != 0) return false;
+        }
+        return ulps == kNoUlps;
+    }
+    [[nodiscard]] double period_of(std::uint64_t scalar) const {
+        return period[scalar / component_stride % components];
+    }
+};
+
 struct DifferenceRule {
     Tolerance tolerance;
     bool nan_equal = true;
+    Measure measure{};
 };
 
 // Histogram of log10 d. Bin 0: d = 0. Bin 1: 0 < d < 1e-40. Bin 2 + k: 10^(k-40) <= d < 10^(k-39), k = 0 to
@@ -78,6 +104,14 @@ void portable_difference_i64(const std::int64_t* a, const std::int64_t* b, std::
                              const DifferenceRule& rule, DifferenceStats* stats);
 void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n,
                              std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats);
+
+// Floating-point scalars of type `scalar`, loaded as float or double, under a measure that is not plain.
+void measured_difference(DType scalar, const float* a, const float* b, std::size_t n, std::uint64_t index,
+                         const DifferenceRule& rule, DifferenceStats* stats);
+void measured_difference(DType scalar, const double* a, const double* b, std::size_t n, std::uint64_t index,
+                         const DifferenceRule& rule, DifferenceStats* stats);
+// Values of `scalar` between a and b, both finite and exact in that type: how many steps of nextafter part them.
+[[nodiscard]] std::uint64_t ulps_apart(DType scalar, double a, double b);
 
 // difference_dispatch.cpp
 [[nodiscard]] const DifferenceKernels& difference_kernels(Backend backend = active_backend());

@@ -78,6 +78,16 @@ void compare_elements(const DifferenceKernels& kernels, const ElementView& a, co
         const void* at_a = load(a, first + done, n, staging_a.data());
         const void* at_b = load(b, first + done, n, staging_b.data());
         const std::uint64_t place = index + done;
+        if (is_floating(a.scalar) && !rule.measure.plain()) {
+            if (compute_type(a.scalar) == ComputeType::f32) {
+                measured_difference(a.scalar, static_cast<const float*>(at_a),
+                                    static_cast<const float*>(at_b), n, place, rule, stats);
+            } else {
+                measured_difference(a.scalar, static_cast<const double*>(at_a),
+                                    static_cast<const double*>(at_b), n, place, rule, stats);
+            }
+            continue;
+        }
         switch (compute_type(a.scalar)) {
             case ComputeType::f32:
                 kernels.f32(static_cast<const float*>(at_a), static_cast<const float*>(at_b), n, place, rule,

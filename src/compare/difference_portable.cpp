@@ -1,6 +1,7 @@
 // The reference for comparing elements, one pair at a time. Every other backend gives the same counts,
 // places, maxima and histograms.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -12,9 +13,10 @@ namespace twinrun {
 
 namespace {
 
-template <class Stored, class Value>
-void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index,
-                 const DifferenceRule& rule, DifferenceStats* stats) {
+// pair_of(a, b, index of the scalar) -> Pair
+template <class Stored, class Value, class PairOf>
+void accumulate(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index, DifferenceStats* stats,
+                const PairOf& pair_of) {
     DifferenceStats& s = *stats;
     s.scalars += n;
     for (std::size_t i = 0; i < n; ++i) {
@@ -23,7 +25,7 @@ void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t 
         std::memcpy(&stored_a, reinterpret_cast<const std::byte*>(a) + i * sizeof(Stored), sizeof(Stored));
         std::memcpy(&stored_b, reinterpret_cast<const std::byte*>(b) + i * sizeof(Stored), sizeof(Stored));
         const auto value_a = static_cast<Value>(stored_a);
-        const Pair pair = compare_pair(value_a, static_cast<Value>(stored_b), rule);
+        const Pair pair = pair_of(value_a, static_cast<Value>(stored_b), index + i);
         const double magnitude = std::fabs(static_cast<double>(value_a));
         if (magnitude > s.largest && std::isfinite(magnitude)) s.largest = magnitude;
         const std::size_t bin = histogram_bin(pair.distance);
@@ -49,7 +51,95 @@ void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t 
     }
 }
 
+template <class Stored, class Value>
+void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index,
+                 const DifferenceRule& rule, DifferenceStats* stats) {
+    accumulate<Stored, Value>(a, b, n, index, stats,
+                              [&](Value x, Value y, std::uint64_t) { return compare_pair(x, y, rule); });
+}
+
+// Consecutive for consecutive values of the type, from which the key is made: -0 and +0 are both 0.
+template <class Bits>
+std::int64_t signed_magnitude(Bits bits) {
+    constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
+    const auto magnitude = static_cast<std::int64_t>(bits & static_cast<Bits>(~sign));
+    return (bits & sign) != 0 ? -magnitude : magnitude;
+}
+
+std::int64_t half_key(double value) {
+    int exponent = 0;
+    const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
+    std::int64_t magnitude;
+    if (value == 0 || exponent < -13) {  // subnormal: units of 2^-24
+        magnitude = static_cast<std::int64_t>(std::ldexp(std::fabs(value), 24));
+    } else {
+        magnitude = (static_cast<std::int64_t>(exponent + 14) << 10) +
+                    static_cast<std::int64_t>(std::ldexp(fraction, 11)) - 1024;
+    }
+    return std::signbit(value) ? -magnitude : magnitude;
+}
+
+std::int64_t value_key(DType scalar, double value) {
+    switch (scalar) {
+        case DType::f16: return half_key(value);
+        case DType::bf16:
+            return signed_magnitude(
+                static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16));
+        case DType::f32: return signed_magnitude(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+        default: return signed_magnitude(std::bit_cast<std::uint64_t>(value));
+    }
+}
+
+// On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so its neighbours are looked
+// at too, and the verdict is exact. Values more than 2^52 periods apart stay where they are.
+Pair compare_on_circle(double a, double b, double period, const DifferenceRule& rule) {
+    const Pair straight = compare_pair(a, b, rule);
+    // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart than any float64.)
+    if (straight.distance < 0.49 * period || std::isinf(straight.distance)) return straight;
+    const double turns = std::nearbyint((a - b) / period);
+    if (!(std::fabs(turns) < 0x1p52)) return straight;
+    Pair nearest = straight;
+    for (const double k : {turns - 1, turns, turns + 1}) {
+        if (k == 0) continue;
+        // Rounded for the statistics: the product by fma, as two numbers, so that what nearly cancels stays.
+        const double way = k * period;
+        const double rest = std::fma(k, period, -way);
+        nearest.distance = std::min(nearest.distance, std::fabs((a - b - way) - rest));
+        nearest.differs = nearest.differs && exceeds_exactly_on_circle(a, b, period, k, rule.tolerance);
+    }
+    return nearest;
+}
+
+template <class T>
+void measure_all(DType scalar, const T* a, const T* b, std::size_t n, std::uint64_t index,
+                 const DifferenceRule& rule, DifferenceStats* stats) {
+    accumulate<T, double>(a, b, n, index, stats, [&](double x, double y, std::uint64_t at) {
+        const double period = rule.measure.period_of(at);
+        Pair pair = period > 0 ? compare_on_circle(x, y, period, rule) : compare_pair(x, y, rule);
+        if (pair.differs && rule.measure.ulps != Measure::kNoUlps && !std::isinf(pair.distance)) {
+            pair.differs = ulps_apart(scalar, x, y) > rule.measure.ulps;
+        }
+        return pair;
+    });
+}
+
 }  // namespace
+
+std::uint64_t ulps_apart(DType scalar, double a, double b) {
+    const std::int64_t key_a = value_key(scalar, a);
+    const std::int64_t key_b = value_key(scalar, b);
+    const auto low = static_cast<std::uint64_t>(std::min(key_a, key_b));
+    return static_cast<std::uint64_t>(std::max(key_a, key_b)) - low;
+}
+
+void measured_difference(DType scalar, const float* a, const float* b, std::size_t n, std::uint64_t index,
+                         const DifferenceRule& rule, DifferenceStats* stats) {
+    measure_all(scalar, a, b, n, index, rule, stats);
+}
+void measured_difference(DType scalar, const double* a, const double* b, std::size_t n, std::uint64_t index,
+                         const DifferenceRule& rule, DifferenceStats* stats) {
+    measure_all(scalar, a, b, n, index, rule, stats);
+}
 
 void DifferenceStats::merge(const DifferenceStats& later) {
     scalars += later.scalars;

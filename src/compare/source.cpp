@@ -189,17 +189,37 @@ bool FileSource::only_points(std::uint64_t first, std::uint64_t count) const {
     return number <= 1;
 }
 
+namespace {
+
+// The view of items that were read into `buffer`, which must have the bytes that the source asks for.
+Result<ElementView> read_now(ElementSource& source, std::uint64_t first, std::uint64_t count,
+                             const AlignedBuffer& buffer) {
+    if (buffer.data == nullptr) return Error{ErrorCode::out_of_memory, "not enough memory to read elements"};
+    std::vector<ReadRequest> requests;
+    TWR_CHECK(source.plan(first, count, buffer.data, requests));
+    for (const ReadRequest& r : requests)
+        TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least}));
+    return source.view(first, count, buffer.data);
+}
+
+}  // namespace
+
+Result<> read_items(ElementSource& source, std::uint64_t first, std::uint64_t count, std::byte* to) {
+    if (count > source.items() || first > source.items() - count)
+        return Error{ErrorCode::invalid_argument, "elements behind the end of the field were asked for"};
+    if (count == 0) return success();
+    TWR_CHECK(source.prepare());
+    const AlignedBuffer buffer(source.buffer_bytes(count));
+    TWR_TRY(const ElementView view, read_now(source, first, count, buffer));
+    copy_dense(view, count * scalars_per_item(source.dtype()), to);
+    return success();
+}
+
 Result<std::uint64_t> read_scalar(ElementSource& source, std::uint64_t scalar) {
     const std::uint64_t item = scalar / scalars_per_item(source.dtype());
     TWR_CHECK(source.prepare());
     const AlignedBuffer buffer(source.buffer_bytes(1));
-    if (buffer.data == nullptr)
-        return Error{ErrorCode::out_of_memory, "not enough memory to read one element"};
-    std::vector<ReadRequest> requests;
-    TWR_CHECK(source.plan(item, 1, buffer.data, requests));
-    for (const ReadRequest& r : requests)
-        TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least}));
-    const ElementView view = source.view(item, 1, buffer.data);
+    TWR_TRY(const ElementView view, read_now(source, item, 1, buffer));
     return raw_bits(view, scalar % scalars_per_item(source.dtype()));
 }
 

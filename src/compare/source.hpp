@@ -137,6 +137,10 @@ class DecodedSource final : public ElementSource {
     Fetch fetch_;
 };
 
+// Items [first, first + count), dense and in native byte order, to `to` (count * item_bytes): for small parts, one read after
+// another. Errors: a range behind the end, and those of reading.
+Result<> read_items(ElementSource& source, std::uint64_t first, std::uint64_t count, std::byte* to);
+
 // Raw bits (zero-extended, native order) of one scalar, read for a report.
 Result<std::uint64_t> read_scalar(ElementSource& source, std::uint64_t scalar);
 

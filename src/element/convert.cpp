@@ -136,6 +136,32 @@ const void* load(const ElementView& view, std::uint64_t first, std::size_t count
     return staging;
 }
 
+namespace {
+
+template <class Bits>
+void copy_bits(const ElementView& view, std::uint64_t count, std::byte* to) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const auto bits = static_cast<Bits>(read_bits<Bits>(view.at(i), view.swap));
+        std::memcpy(to + i * sizeof bits, &bits, sizeof bits);
+    }
+}
+
+}  // namespace
+
+void copy_dense(const ElementView& view, std::uint64_t count, std::byte* to) {
+    const std::size_t bytes = item_bytes(view.scalar);
+    if (view.dense() && (!view.swap || bytes == 1)) {
+        std::memcpy(to, view.base, count * bytes);
+        return;
+    }
+    switch (bytes) {
+        case 1: return copy_bits<std::uint8_t>(view, count, to);
+        case 2: return copy_bits<std::uint16_t>(view, count, to);
+        case 4: return copy_bits<std::uint32_t>(view, count, to);
+        default: return copy_bits<std::uint64_t>(view, count, to);
+    }
+}
+
 std::uint64_t raw_bits(const ElementView& view, std::uint64_t index) {
     const std::byte* from = view.at(index);
     switch (item_bytes(view.scalar)) {

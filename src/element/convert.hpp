@@ -38,6 +38,9 @@ enum class ComputeType : std::uint8_t { f32, f64, i64, u64 };
 // staging: room for count * compute_bytes, 64-byte aligned. Bytes of a bool other than 0 count as 1.
 const void* load(const ElementView& view, std::uint64_t first, std::size_t count, std::byte* staging);
 
+// Scalars [0, count) as they are stored, dense and in native byte order, to `to`.
+void copy_dense(const ElementView& view, std::uint64_t count, std::byte* to);
+
 // Raw bits of one scalar, zero-extended to 64 bits, native order: for reports.
 std::uint64_t raw_bits(const ElementView& view, std::uint64_t index);
 

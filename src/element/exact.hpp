@@ -25,8 +25,39 @@ struct ExactTerm {
     }
 };
 
-// |a - b| > atol + rtol |a|. The terms are summed limb by limb from the lowest, the carry alone kept: on a device an array
+// Whether a sum of terms is above 0. They are added limb by limb from the lowest, the carry alone kept: on a device an array
 // of all limbs would be a stack frame of every thread.
+template <int N>
+TWR_HOST_DEVICE inline bool sum_is_positive(const ExactTerm (&terms)[N]) {
+    int lowest = 4096;
+    int highest = -4096;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < N; ++i) {
+        if (terms[i].magnitude == 0) continue;
+        lowest = terms[i].exponent < lowest ? terms[i].exponent : lowest;
+        highest = terms[i].exponent > highest ? terms[i].exponent : highest;
+    }
+    std::int64_t carry = 0;
+    bool nonzero = false;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int limb = (lowest + 2148) / 32; limb <= (highest + 2148 + 127) / 32; ++limb) {
+        std::int64_t sum = carry;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+        for (int i = 0; i < N; ++i)
+            sum += terms[i].bits_at(limb);
+        nonzero = nonzero || (sum & 0xFFFFFFFF) != 0;
+        carry = sum >> 32;  // arithmetic: floors
+    }
+    return carry > 0 || (carry == 0 && nonzero);  // a negative sum leaves a negative carry
+}
+
+// |a - b| > atol + rtol |a|.
 TWR_HOST_DEVICE inline bool exceeds_exactly(const Magnitude& a, const Magnitude& b,
                                             const Tolerance& tolerance) {
     const bool a_is_farther = a.exponent != b.exponent ? a.exponent > b.exponent : a.magnitude > b.magnitude;
@@ -39,28 +70,7 @@ TWR_HOST_DEVICE inline bool exceeds_exactly(const Magnitude& a, const Magnitude&
         {atol.magnitude, atol.exponent, true},
         {static_cast<unsigned __int128>(rtol.magnitude) * a.magnitude, rtol.exponent + a.exponent, true},
     };
-    int lowest = 4096;
-    int highest = -4096;
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-    for (int i = 0; i < 4; ++i) {
-        if (terms[i].magnitude == 0) continue;
-        lowest = terms[i].exponent < lowest ? terms[i].exponent : lowest;
-        highest = terms[i].exponent > highest ? terms[i].exponent : highest;
-    }
-    std::int64_t carry = 0;
-    bool nonzero = false;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-    for (int limb = (lowest + 2148) / 32; limb <= (highest + 2148 + 127) / 32; ++limb) {
-        const std::int64_t sum = carry + terms[0].bits_at(limb) + terms[1].bits_at(limb) +
-                                 terms[2].bits_at(limb) + terms[3].bits_at(limb);
-        nonzero = nonzero || (sum & 0xFFFFFFFF) != 0;
-        carry = sum >> 32;  // arithmetic: floors
-    }
-    return carry > 0 || (carry == 0 && nonzero);  // a negative sum leaves a negative carry
+    return sum_is_positive(terms);
 }
 
 // Finite operands. Slow (hundreds of steps): kernels call it only where rounding could decide.
@@ -89,6 +99,9 @@ TWR_HOST_DEVICE inline bool exceeds_exactly(std::uint64_t magnitude_a, bool nega
 [[nodiscard]] bool exceeds_exactly(double a, double b, const Tolerance& tolerance);
 [[nodiscard]] bool exceeds_exactly(std::uint64_t magnitude_a, bool negative_a, std::uint64_t magnitude_b,
                                    bool negative_b, const Tolerance& tolerance);
+// |a - b - turns period| > atol + rtol |a|. Finite operands; turns: an integer, |turns| < 2^53; period > 0.
+[[nodiscard]] bool exceeds_exactly_on_circle(double a, double b, double period, double turns,
+                                             const Tolerance& tolerance);
 #endif
 
 }  // namespace twinrun

@@ -144,17 +144,19 @@ def run_of_ranks(
     path: Path,
     ranks: Sequence[Mapping[int, Mapping[str, object]]],
     local: Path | None = None,
+    places: Sequence[Mapping[str, tuple]] | None = None,
     **settings: object,
 ) -> Path:
     """Captures ranks[rank][step] = fields into one history; ranks may lack steps, as after a crash.
 
-    local: then it is left as the ranks' parts on a node-local tier, on their way to `path`.
+    local: then it is left as the ranks' parts on a node-local tier, on their way to `path`. places[rank]: of its parts in global
+    arrays.
     """
     for rank, steps in enumerate(ranks):
         alone = path.parent / f".{path.name}-{rank}"
         with twinrun.Run(alone, **settings) as run:
             for step, fields in steps.items():
-                run.capture(step, fields)
+                run.capture(step, fields, global_place=None if places is None else places[rank])
         first, *lines = opened(alone / "manifest.jsonl")
         first["ranks"] = len(ranks)
         root = path

@@ -12,7 +12,24 @@ import click
 
 from .. import __version__
 from ..errors import TwinrunError, one_line
-from . import aggregate, compact, compare, demo, ensemble, flush, index, log, pack, restore, show, verify
+from . import (
+    aggregate,
+    compact,
+    compare,
+    demo,
+    ensemble,
+    flush,
+    golden,
+    index,
+    interpose,
+    log,
+    noise,
+    pack,
+    restore,
+    show,
+    tolerances,
+    verify,
+)
 
 __all__ = ["main"]
 
@@ -38,12 +55,16 @@ for command in (
     show.show,
     log.log,
     verify.verify,
+    golden.golden,
+    tolerances.tolerances,
     pack.pack,
     restore.restore,
     compact.compact,
     flush.flush,
     aggregate.aggregate,
     ensemble.ensemble,
+    interpose.interpose,
+    noise.noise,
     demo.demo,
 ):
     cli.add_command(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -11,15 +12,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .. import parallel
 from ..errors import TwinrunError
 
 __all__ = [
+    "EXIT_STATUS",
     "SIZE",
     "THREADS",
     "Size",
     "console",
     "device_options",
     "format_options",
+    "over_ranks",
     "progress_bar",
     "read_options",
 ]
@@ -45,6 +49,8 @@ class Size(click.ParamType):
                 pass
         self.fail(f"{value!r} is not a size: write 512M, 2G or a number of bytes", param, ctx)
 
+
+EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 
 SIZE = Size()
 THREADS = click.IntRange(0, 4096)
@@ -99,16 +105,67 @@ def format_options(command: Callable) -> Callable:
             click.option(
                 "--offset", type=SIZE, default=None, help="Raw files: bytes before the first element."
             ),
+            # Not a parameter of the verbs: format_dict takes it from the context.
+            click.option(
+                "--format-option",
+                metavar="NAME=VALUE",
+                multiple=True,
+                expose_value=False,
+                callback=_keep_options,
+                help="An option of the format, such as types=0:f64 of VELOC's files; may be given several times.",
+            ),
         ]
     ):
         command = option(command)
     return command
 
 
+_MORE_OPTIONS = "twinrun.format_options"
+
+
+def _keep_options(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> None:
+    pairs = [value.partition("=") for value in values]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise click.BadParameter("must look like NAME=VALUE")
+    context.meta[_MORE_OPTIONS] = {name.strip(): value for name, _, value in pairs}
+
+
+def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
+    """The option of a verb whose work ranks of an MPI job share. It gets `team`, on the leader alone; the others serve it.
+
+    All ranks end with the leader's status.
+    """
+
+    @click.option(
+        "--mpi",
+        type=click.Choice(parallel.MODES),
+        default="auto",
+        show_default=True,
+        help="Share the work over MPI's ranks; auto: where mpirun or srun started several.",
+    )
+    @functools.wraps(verb)
+    def shared(*args: object, mpi: str, **options: object) -> int:
+        with parallel.joined(mpi) as team:
+            if team is None:
+                return verb(*args, **options, team=None)
+            if not team.leads:
+                return team.serve()
+            given = click.get_current_context().get_parameter_source("memory")
+            team.memory_is_each = given is not click.core.ParameterSource.DEFAULT
+            status = verb(*args, **options, team=team)
+            sys.stdout.flush()  # what fails here is part of the status
+            team.dismiss(status)
+            return status
+
+    return shared
+
+
 def format_dict(format_name: str | None, dtype: str | None, shape: str | None, offset: int | None) -> dict:
     """These options as `open_file` takes them."""
     given = {"format": format_name, "dtype": dtype, "shape": shape, "offset": offset}
-    options = {k: v for k, v in given.items() if v is not None}
+    context = click.get_current_context(silent=True)
+    more = {} if context is None else context.meta.get(_MORE_OPTIONS, {})
+    options = {**more, **{k: v for k, v in given.items() if v is not None}}
     if shape is not None and dtype is None and format_name in (None, "raw"):
         raise TwinrunError("--shape needs --dtype")
     return options

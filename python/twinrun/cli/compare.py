@@ -6,12 +6,22 @@ import contextlib
 
 import click
 
-from ..comparison import METHODS
+from .. import parallel
+from ..comparison import ALIGNMENTS, METHODS
 from ..comparison import compare as compare_runs
 from ..errors import TwinrunError
 from ..report.document import document, incomparable_document, write_json
+from ..report.listing import remove_listing, write_differences
 from ..report.text import print_comparison
-from .common import console, device_options, format_dict, format_options, progress_bar
+from .common import (
+    EXIT_STATUS,
+    console,
+    device_options,
+    format_dict,
+    format_options,
+    over_ranks,
+    progress_bar,
+)
 
 
 @click.command()
@@ -23,6 +33,40 @@ from .common import console, device_options, format_dict, format_options, progre
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option(
+    "--ulp",
+    type=click.IntRange(0),
+    default=None,
+    metavar="N",
+    help="Floats at most N representable values apart agree all the same.",
+)
+@click.option(
+    "--tolerances",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="Rules by field and step (TOML); 'twinrun tolerances' proposes them.",
+)
+@click.option(
+    "--key",
+    default=None,
+    metavar="FIELD",
+    help="Match particles by these IDs, whatever order, rank or file; 'auto': as the files say.",
+)
+@click.option(
+    "--period",
+    default=None,
+    metavar="L[,L,L]",
+    help="Box length: positions compare on the circle; or field=10x10x20.",
+)
+@click.option(
+    "--align",
+    type=click.Choice(ALIGNMENTS),
+    default="step",
+    show_default=True,
+    help="Steps of the same number, or of the same time.",
+)
+@click.option("--common", is_flag=True, help="Steps and fields that only one run has are left out.")  # fmt: skip
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -39,12 +83,29 @@ from .common import console, device_options, format_dict, format_options, progre
     metavar="FILE",
     help="Growth of |a-b| by step (.png, .pdf, .svg).",
 )
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="A page to look at, whole in itself.",
+)
+@click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="JUnit XML.")
+@click.option(
+    "--list-differences",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="Every element that differs, as Parquet (or .csv).",
+)
 @click.option("--cache", type=click.Choice(["auto", "buffered", "direct"]), default="auto", show_default=True,
               help="Reads through the page cache, or past it.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Also what each stage read and took.")
 @click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
 @format_options
 @device_options
+@over_ranks
 def compare(
     run_a: str,
     run_b: str,
@@ -52,12 +113,21 @@ def compare(
     rtol: float | None,
     fields: tuple[str, ...],
     steps: str | None,
+    ulp: int | None,
+    tolerances: str | None,
+    key: str | None,
+    period: str | None,
+    align: str,
+    common: bool,
     nan_differs: bool,
     tolerate_integers: bool,
     method: str,
     no_metadata: bool,
     json_file: str | None,
     picture: str | None,
+    html_file: str | None,
+    junit: str | None,
+    list_differences: str | None,
     cache: str,
     verbose: bool,
     quiet: bool,
@@ -69,6 +139,7 @@ def compare(
     memory: int,
     io: str,
     device: str,
+    team: parallel.Team | None = None,
 ) -> int:
     """Say whether two runs agree; if not: at which step, rank, field and index they first part, and by how much.
 
@@ -87,6 +158,13 @@ def compare(
                 method=method,
                 fields=fields or None,
                 steps=steps,
+                ulp=ulp,
+                tolerances=tolerances,
+                key=key,
+                period=period,
+                align=align,
+                common=common,
+                partial=True,
                 tolerate_integers=tolerate_integers,
                 use_metadata=not no_metadata,
                 threads=threads,
@@ -96,14 +174,26 @@ def compare(
                 device=device,
                 options=format_dict(format_name, dtype, shape, offset),
                 progress=progress,
+                team=team,
             )
     except (Exception, KeyboardInterrupt) as e:
-        if (
-            json_file is not None
-        ):  # no report of an earlier comparison may stay there as if it were this one's
-            said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-            with contextlib.suppress(TwinrunError):  # the first error is the one to tell
+        # No report of an earlier comparison may stay there as if it were this one's.
+        said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
+        with contextlib.suppress(TwinrunError):  # the first error is the one to tell
+            if json_file is not None:
                 write_json(json_file, incomparable_document(run_a, run_b, said))
+        with contextlib.suppress(TwinrunError):
+            if html_file is not None:
+                from ..report.html import write_error_html
+
+                write_error_html(html_file, run_a, run_b, said)
+        with contextlib.suppress(TwinrunError):
+            if junit is not None:
+                from ..report.junit import write_junit_error
+
+                write_junit_error(junit, run_a, run_b, said)
+        if list_differences is not None:
+            remove_listing(list_differences)
         raise
     if json_file is not None:
         write_json(json_file, document(result))
@@ -111,6 +201,23 @@ def compare(
         from ..report.picture import save_growth
 
         save_growth(result, picture)
+    if html_file is not None:
+        from ..report.html import write_html
+
+        write_html(result, html_file)
+    if junit is not None:
+        from ..report.junit import write_junit
+
+        write_junit(junit, result)
+    if list_differences is not None:
+        try:
+            write_differences(result, list_differences)
+        except BaseException:
+            remove_listing(list_differences)
+            raise
     if not quiet:
         print_comparison(out, result, details=verbose)
-    return 0 if result.same else 1
+    if result.problems:  # as of any other error: the first, on stderr
+        more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
+        click.echo(f"twinrun: {result.problems[0]}{more}", err=True)
+    return EXIT_STATUS[result.verdict]

@@ -1,4 +1,4 @@
-"""twinrun ensemble run|status|plan|report|export|import"""
+"""twinrun ensemble run|status|plan|report|profiles|export|import"""
 
 from __future__ import annotations
 
@@ -229,6 +229,74 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     for line in [findings.headline] if quiet else findings.lines():
         out.print(line, soft_wrap=True)
     return {"reproducible": 0, "not reproducible": 1}.get(findings.verdict, 2) if exit_status else 0
+
+
+@ensemble.command()
+@click.argument("folder", type=click.Path())
+@click.option(
+    "--slow",
+    type=int,
+    multiple=True,
+    metavar="TASK",
+    help="Tasks of the first group; default: the slowest quarter.",
+)
+@click.option(
+    "--fast",
+    type=int,
+    multiple=True,
+    metavar="TASK",
+    help="Tasks of the second; default: the fastest quarter.",
+)
+@click.option("--by", default="", metavar="FACTOR=LEVEL", help="Tasks at that level against all others.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls that are listed.")
+@click.option("--picture", type=click.Path(), default=None, metavar="FILE",
+              help="Bars of the differences and histograms: .svg, .png, .pdf.")  # fmt: skip
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+)
+def profiles(
+    folder: str,
+    slow: tuple[int, ...],
+    fast: tuple[int, ...],
+    by: str,
+    top: int,
+    picture: str | None,
+    json_file: str | None,
+) -> int:
+    """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more than another."""
+    from ..ensemble.packages import check
+    from ..report import write_json
+
+    if by and (slow or fast):
+        raise TwinrunError("give --by, or tasks")
+    check()
+    from ..ensemble.profiles import compare_tasks
+
+    found = compare_tasks(folder, slow, fast, by)
+    if json_file is not None:
+        write_json(json_file, found.document())
+    if picture is not None:
+        found.save(picture)
+    out = console(stderr=json_file == "-")
+    columns = ("slow (s)", "fast (s)", "difference (s)", "of the difference", "slow calls", "fast calls",
+               "slow mean (s)", "fast mean (s)", "slow bytes", "fast bytes")  # fmt: skip
+    out.print(
+        f"{'call':<24} {'group':<18} " + " ".join(f"{c:>17}" for c in columns), soft_wrap=True, markup=False
+    )
+    for row in found.table.head(top).to_dict("records"):
+        cells = [f"{row[c]:>17.4g}" if row[c] == row[c] else " " * 17 for c in columns]
+        out.print(
+            f"{row['call']:<24} {row['group']:<18} " + " ".join(cells),
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
+    if len(found.table) > top:
+        out.print(f"... and {len(found.table) - top} more")
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+    out.print(found.sentence, soft_wrap=True, markup=False, highlight=False)
+    return 0
 
 
 @ensemble.command()

@@ -16,6 +16,10 @@
     regimes         makespan with fewer, as many, more resources than tasks, by simulation
     planning        how many repetitions are needed
     outcome         did the slow task also compute something else?
+    hypotheses      what the study was to show: supported, refuted, undecided
+    noise           what the operating system takes from each core
+    extras          what a folder has beside its tasks: hypotheses, noise before and after
+    results         what a task computed, compared with what the first one did
     packages        a clear error where a package is missing
     findings        all of them on one study, their false alarms held down together
 

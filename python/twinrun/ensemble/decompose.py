@@ -18,14 +18,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from .interposition import OFF
 from .model import model_of, percent
+from .profiles import COLUMN, difference_of_profiles
 from .resampling import bootstrap_rows
 from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
 from .tasks import condition_columns, load_profiles, usable
 
 __all__ = ["components", "decompose", "difference_of_profiles", "shapley"]
 
-_MPI = ("mpi_collective", "mpi_point_to_point", "mpi_wait")
+_MPI = ("mpi_collective", "mpi_point_to_point", "mpi_wait", "mpi_one_sided", "mpi_other")
 _IO = ("mpi_file", "posix_read", "posix_write", "posix_meta", "stdio")
 _LEAST = 12  # tasks
 _NAMES = {"compute": "compute", "mpi": "MPI", "io": "I/O", "delay": "run-queue delay", "cpu": "on a core", "blocked": "blocked"}  # fmt: skip
@@ -102,32 +104,6 @@ def shapley(data: np.ndarray) -> np.ndarray:
     return np.array([*shares, *alone, explained[tuple(range(1, width))]])
 
 
-def difference_of_profiles(
-    slow: Sequence[Sequence[dict]], fast: Sequence[Sequence[dict]], top: int = 12
-) -> pd.DataFrame:
-    """By call: mean seconds and calls a rank in both groups of tasks, and their difference; the largest differences first."""
-
-    def means(tasks: Sequence[Sequence[dict]]) -> dict[str, tuple[str, float, float]]:
-        found: dict[str, tuple[str, float, float]] = {}
-        for ranks in tasks:
-            for r in ranks:
-                for name, c in r["calls"].items():
-                    _, seconds, count = found.get(name, ("", 0.0, 0.0))
-                    weight = 1 / (len(ranks) * len(tasks))
-                    found[name] = c["group"], seconds + weight * c["seconds"], count + weight * c["count"]
-        return found
-
-    a, b = means(slow), means(fast)
-    rows = []
-    for name in {**a, **b}:
-        group, slow_seconds, slow_count = a.get(name, ("", 0.0, 0.0))
-        other, fast_seconds, fast_count = b.get(name, ("", 0.0, 0.0))
-        rows.append({"call": name, "group": group or other, "slow (s)": slow_seconds, "fast (s)": fast_seconds,
-                     "difference (s)": slow_seconds - fast_seconds, "slow calls": slow_count, "fast calls": fast_count})  # fmt: skip
-    table = pd.DataFrame(rows, columns=["call", "group", "slow (s)", "fast (s)", "difference (s)", "slow calls", "fast calls"])  # fmt: skip
-    return table.sort_values("difference (s)", key=np.abs, ascending=False).head(top).reset_index(drop=True)
-
-
 def _slow_minus_fast(data: np.ndarray) -> np.ndarray:
     """(columns, m): means of the slowest quarter minus means of the fastest, by column 0."""
     quarter = max(1, data.shape[1] // 4)
@@ -150,6 +126,13 @@ def decompose(
     if profiles is None:
         profiles = (
             load_profiles(good, frame.attrs.get("study")) if "study" in frame.attrs else [[]] * len(good)
+        )
+    if COLUMN in good:
+        # Tasks without the library are there for its cost: they have no profiles.
+        counted = (good[COLUMN].map(str) != OFF).to_numpy()
+        good, profiles = (
+            good[counted].reset_index(drop=True),
+            [p for p, k in zip(profiles, counted, strict=True) if k],
         )
     if len(good) < _LEAST:
         return nothing("decompose", title, f"Where slow tasks lose their time cannot be decided with {len(good)} tasks; it takes "

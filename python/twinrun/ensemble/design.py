@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import TwinrunError
-from .study import Study
+from .interposition import OFF
+from .study import INTERPOSE, Study
 
 __all__ = ["Fraction", "Task", "cells", "fraction_of", "plan", "warmups"]
 
@@ -250,6 +251,8 @@ def _tasks(study: Study) -> Iterator[Task]:
     all_cells = cells(study)
     task = 0
     for block, row in enumerate(orders(len(all_cells), study.blocks, study.order_seed)):
+        if study.interpose is not None and block % study.interpose.every:
+            row = [cell for cell in row if all_cells[cell].get(INTERPOSE) != OFF]
         for order, cell in enumerate(row):
             yield Task(
                 task,

@@ -93,6 +93,10 @@ class EngineBase(ABC):
         """Seconds after which to look again."""
         return 1.0
 
+    def all_cores(self) -> contextlib.AbstractContextManager[object]:
+        """While in force this process may use the tasks' cores as well."""
+        return contextlib.nullcontext()
+
     def close(self) -> None:  # noqa: B027
         """Gives back what it holds; attempts go on."""
 

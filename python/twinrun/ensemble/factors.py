@@ -17,7 +17,7 @@ from .model import Model, cells_of, levels_of, model_of, percent, test_terms
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 from .tasks import condition_columns, usable
 
-__all__ = ["as_verified", "factors", "variation_factors"]
+__all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 
 
 def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -42,7 +42,7 @@ def _short(name: str) -> str:
     return name.removeprefix("factors.")
 
 
-def _effects(model: Model, options: Options) -> list[dict]:
+def effects_of(model: Model, options: Options) -> list[dict]:
     """Main effects against the base level and, of factors with two levels, how they change each other; 95% each."""
     fit = model.fit()
     rows = []
@@ -96,7 +96,7 @@ def _analysis(
     tested = test_terms(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
     raw = [max(p_f, p_permuted) for _, p_f, p_permuted in tested.values()]
     corrected = dict(zip(tested, multipletests(raw, method="holm")[1], strict=True))
-    effects = _effects(model, options)
+    effects = effects_of(model, options)
     transform = np.exp if times else (lambda x: x)
     of_term: dict[str, list[dict]] = {}
     for row in effects:

@@ -45,6 +45,7 @@ from . import (
     timing,
 )
 from .compare import compare
+from .extras import of_folder
 from .result import FOUND, NONE, Analysis, Judge, Options
 from .tasks import load_tasks, statuses, usable
 
@@ -226,6 +227,9 @@ def analyse_frame(
     """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a comparison."""
     chosen = list(ANALYSES) if only is None else list(only)
     made = [ANALYSES[name](frame, options) for name in chosen]
+    folder = frame.attrs.get("study")
+    if folder is not None and only is None:
+        made += of_folder(folder, frame, options)
     if against is not None:
         made.append(compare(against, frame, options))
     return Findings(study, made, options, statuses(frame), len(usable(frame, options.value)))

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..errors import TwinrunError
 from ..studies.launch import OVERSUBSCRIBED
@@ -140,6 +140,15 @@ class LocalEngine(EngineBase):
 
     def pause(self) -> float:
         return 0.2
+
+    @contextlib.contextmanager
+    def all_cores(self) -> Iterator[None]:
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._allowed)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, own)
 
     def close(self) -> None:
         if self._free:

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError
-from . import watch
+from . import interposition, watch
 from .design import Task, plan, warmups
 from .study import Metric, Study, read_study
 
@@ -340,6 +340,9 @@ def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
                     value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
                 values = [float(value)] if not isinstance(value, (bool, str)) else []  # type: ignore[arg-type]
         values = [v for v in values if math.isfinite(v)]
+        if metric.which == "count" and text is not None:  # of whatever is found; none is a number too
+            found[metric.name] = float(sum(1 for _ in re.finditer(metric.regex, text, re.M)))
+            continue
         if not values:
             missing.append(metric.name)
             continue
@@ -373,6 +376,13 @@ def _document(folder: Path, name: str) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
+def _node(folder: Path, name: str) -> str | None:
+    """The node that a task says it ran on."""
+    text = _read_output(folder, name) if name else None
+    words = (text or "").strip().splitlines()
+    return words[0].strip()[:255] or None if words else None
+
+
 def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None]:
     """What `verified` should say, of factors for which that is known."""
     found: dict[str, str | None] = {}
@@ -380,6 +390,8 @@ def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None
         level = task.factors[factor.name]
         if factor.kind == "cores":
             found[factor.name] = watch.list_of_numbers(record.get("cores") or [])
+        elif factor.kind == "interpose":
+            found[factor.name] = level
         elif factor.kind == "threads" or factor.check or factor.match:
             found[factor.name] = factor.value(level)
         elif factor.variables:
@@ -394,6 +406,9 @@ def task_line(
     verified: dict[str, str | None] = dict.fromkeys(task.factors)
     verified.update({k: v for k, v in record.get("verified", {}).items() if k in verified})
     for factor in study.factors:
+        if factor.kind == "interpose":
+            level = task.factors[factor.name]
+            verified[factor.name] = interposition.verified(study, folder, level, record["status"])
         if factor.match:
             text = _read_output(folder, factor.match_file)
             match = re.search(factor.match, text, re.M) if text is not None else None
@@ -433,7 +448,7 @@ def task_line(
         "user": record.get("user"),
         "system": record.get("system"),
         "run_queue_delay": record.get("run_queue_delay"),
-        "node": record.get("node"),
+        "node": _node(folder, study.node_file) or record.get("node"),
         "cores": record.get("cores") or [],
         "engine": engine,
         "context_switches": record.get("context_switches"),

@@ -26,6 +26,7 @@ from pathlib import Path
 from ..errors import TwinrunError
 from ..studies import statistics
 from ..studies.engine import Plan, looks
+from . import interposition, results
 from .design import Task
 from .engines import FOLDER, EngineBase, Running, State, end_stragglers, engine_of, examine, withdraw
 from .record import StudyFolder, read_lines, task_line, unfinished
@@ -223,6 +224,28 @@ class _Run:
         if self._running:
             self.tell(f"{len(self._running)} attempts of an earlier runner still run and are waited for")
 
+    # -- noise
+
+    def measure_noise(self, when: str) -> None:
+        """Measures the system's noise, once in a study, on the cores of its tasks; kept as noise/before.json and after.json."""
+        rule = self.study.noise
+        path = self.folder.path / "noise" / f"{when}.json"
+        if (
+            rule is None
+            or path.exists()
+            or (when == "before" and any(x["task"] >= 0 for x in self.folder.lines()))
+        ):
+            return
+        from .noise import measure
+
+        self.tell(f"measuring noise for {rule.seconds:g} s")
+        path.parent.mkdir(exist_ok=True)
+        with self.engine.all_cores():
+            found = measure(
+                rule.seconds, free=self.study.engine.spare, threshold=rule.threshold, compare=rule.compare
+            )
+        found.to_json(path)
+
     # -- keeping
 
     def _keep(self, running: Running) -> None:
@@ -232,6 +255,8 @@ class _Run:
         line, facts = task_line(
             self.study, task, running.attempt, record, running.folder, self._engine_of(running.folder)
         )
+        if self.study.results is not None and not task.warmup:
+            line["results"] = results.judge(self.study, self.folder.path, line, running.folder)
         self.folder.add(line, facts)
         self.folder.clear(running.task, running.attempt)
         if running in self._running:
@@ -365,6 +390,7 @@ def spec_of(
         "here": str(study.here),
         "cores": ",".join(map(str, cores or [])),
         "core_count": str(len(cores)) if cores else "",
+        "node": task.node or "",
     }
     if study.shell:
         import shlex
@@ -394,6 +420,9 @@ def spec_of(
                 next(iter(factor.variables)),
             )
             verify[name] = {"kind": "environment", "variable": variable}
+    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
+    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
+    environment |= interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
     environment[FOLDER] = str(own)
     directory = Path(fill(study.directory, values)) if study.directory else own
     return {
@@ -432,6 +461,7 @@ def run_study(
     """
     with StudyFolder(folder, study_file, amend) as opened, _Signals() as signals:
         study = opened.study
+        interposition.check(study)
         run = _Run(opened, study.retries if retries is None else retries, report, signals)
         ended = "complete"
         try:
@@ -439,6 +469,8 @@ def run_study(
                 run.tell(note)
             run.settle()
             for part in _parts(study, opened.tasks):
+                if not part[0].warmup and not signals.asked:
+                    run.measure_noise("before")
                 run.run(part)
                 if signals.asked:
                     ended = "interrupted"
@@ -451,6 +483,8 @@ def run_study(
             left = unfinished(opened.tasks, opened.lines(), run.retries)
             if ended == "interrupted" and not left:
                 ended = "complete"
+            if not signals.asked:
+                run.measure_noise("after")
         finally:
             run.engine.close()
         lines = [x for x in opened.lines() if x["task"] >= 0]

@@ -23,13 +23,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import DamagedFile, MissingFile, MissingPackage, TwinrunError
+from .interposition import OFF, check_rules, library
 
-__all__ = ["Engine", "Factor", "Metric", "Stopping", "Study", "parse_study", "read_study"]
+__all__ = [
+    "Compared",
+    "Engine",
+    "Factor",
+    "Hypothesis",
+    "Interpose",
+    "Metric",
+    "Noise",
+    "Stopping",
+    "Study",
+    "parse_study",
+    "read_study",
+]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 # What a template may name besides factors.
-PLACES = ("task", "seed", "folder", "repetition", "block", "attempt", "study", "here", "cores", "core_count")
+PLACES = (
+    "task",
+    "seed",
+    "folder",
+    "repetition",
+    "block",
+    "attempt",
+    "study",
+    "here",
+    "cores",
+    "core_count",
+    "node",
+)
+INTERPOSE = "interpose"  # the factor of tasks with and without the interposition library
 UNSET = "(unset)"  # a level of an environment variable: there is none
 
 
@@ -64,7 +90,7 @@ class Metric:
     name: str
     file: str = "stdout"
     regex: str = ""
-    which: str = "last"  # first | last | sum | mean | largest | smallest
+    which: str = "last"  # first | last | sum | mean | largest | smallest | count
     json: str = ""  # a.b.0.c
 
 
@@ -93,6 +119,17 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Interpose:
+    """Tasks' calls are counted. arm: tasks without the library are part of the design, in every `every`-th block, so that its cost is
+    known; flush: seconds between profiles while a task runs (0: none); library: a file instead of the installed one."""
+
+    arm: bool = True
+    every: int = 1
+    flush: int = 30
+    library: str = ""
+
+
+@dataclass(frozen=True)
 class Stopping:
     """When enough is known: the mean of `metric` within `precision` (relative) in every cell."""
 
@@ -101,6 +138,41 @@ class Stopping:
     confidence: float = 0.95
     least: int = 10
     most: int = 40
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What the study is to show: that a factor's level makes `metric` slower, faster, larger, smaller or different than `base` does,
+    by more than `by` (a ratio less one), or that it is the same within `by`. given: other factors' levels that it is about."""
+
+    factor: str
+    expect: str
+    metric: str = "wall"
+    by: float = 0.0
+    level: str = ""
+    base: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Results that are compared: a path in the task's folder (a template), with those of the first task of the same seed, or with
+    `reference`. atol, rtol: None is what the results' own metadata says."""
+
+    path: str
+    reference: str = ""
+    atol: float | None = None
+    rtol: float | None = None
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise of the system, measured before the first block and after the last. seconds: of each measurement."""
+
+    seconds: float = 10.0
+    threshold: str = "9x"
+    compare: bool = True
 
 
 @dataclass(frozen=True)
@@ -136,7 +208,11 @@ class Study:
     metrics: tuple[Metric, ...] = ()
     results_file: str = ""
     capture_file: str = ""
-    hypotheses: tuple[Mapping[str, object], ...] = ()
+    node_file: str = ""
+    results: Compared | None = None
+    noise: Noise | None = None
+    hypotheses: tuple[Hypothesis, ...] = ()
+    interpose: Interpose | None = None
     stopping: Stopping | None = None
     here: Path = Path()
     document: Mapping[str, object] = field(default_factory=dict)
@@ -158,6 +234,11 @@ class _Reader:
         if not isinstance(table, Mapping):
             raise TwinrunError(f"{where or 'the study'} must be a table", where=path)
         self._table, self._where, self._path = dict(table), where, path
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._path
 
     def error(self, key: str, what: str, fix: str | None = None) -> TwinrunError:
         name = f"{self._where}.{key}" if self._where else key
@@ -242,9 +323,10 @@ def _factor(name: str, reader: _Reader) -> Factor:
     levels = reader.words("levels")
     if len(levels) < 1 or len(set(levels)) != len(levels):
         raise reader.error("levels", "must name at least one level, each once")
-    kind = reader.choice(
-        "kind", name if name in ("cores", "threads") else "value", ("value", "cores", "threads")
-    )
+    usual = name if name in ("cores", "threads", INTERPOSE) else "value"
+    kind = reader.choice("kind", usual, ("value", "cores", "threads", INTERPOSE))
+    if (kind == INTERPOSE) != (name == INTERPOSE):
+        raise reader.error("kind", f"is {INTERPOSE} for the factor {INTERPOSE}, and for no other")
     if name in PLACES and kind == "value":
         raise reader.error("kind", f"{{{name}}} has a meaning of its own: give the factor another name")
     variables = reader.texts("environment")
@@ -279,9 +361,15 @@ def _metric(name: str, reader: _Reader) -> Metric:
         name=name,
         file=str(reader.take("file", str, "stdout")),
         regex=_expression(reader, "regex", str(reader.take("regex", str, ""))),
-        which=reader.choice("which", "last", ("first", "last", "sum", "mean", "largest", "smallest")),
+        which=reader.choice(
+            "which",
+            "last",
+            ("first", "last", "sum", "mean", "largest", "smallest", "count"),
+        ),
         json=str(reader.take("json", str, "")),
     )
+    if metric.which == "count" and metric.json:
+        raise reader.error("which", "= count is of a regex")
     if bool(metric.regex) == bool(metric.json):
         raise reader.error("regex", "or json: give one of them")
     reader.end()
@@ -317,6 +405,57 @@ def _engine(reader: _Reader) -> Engine:
     return engine
 
 
+def _interpose(reader: _Reader, factors: dict[str, Factor]) -> Interpose | None:
+    """Makes the factor too, unless the study has its own: off, on, and what is injected by its name."""
+    enabled = bool(reader.take("enabled", bool, True))
+    interpose = Interpose(
+        arm=bool(reader.take("arm", bool, True)),
+        every=reader.count("every", 1, 1),
+        flush=reader.count("flush", 30, 0, 999_999),
+        library=str(reader.take("library", str, "")),
+    )
+    inject = reader.texts("inject")
+    if INTERPOSE in factors:
+        if inject:
+            raise reader.error("inject", f"and factors.{INTERPOSE}.values: give one of them")
+    elif enabled:
+        own = [OFF] if interpose.arm else []
+        if {OFF, "on"} & set(inject):
+            raise reader.error(
+                "inject", "gives rules to off or on, which inject nothing: name them otherwise"
+            )
+        factors[INTERPOSE] = Factor(INTERPOSE, (*own, "on", *inject), INTERPOSE, inject)
+    factor = factors.get(INTERPOSE)
+    if not enabled:
+        if factor is not None:
+            raise reader.error("enabled", f"is false, and there is a factor {INTERPOSE}")
+        reader.end()
+        return None
+    assert factor is not None
+    if interpose.arm and OFF not in factor.levels:
+        raise reader.error(
+            "arm", f"is true, and {OFF} is no level of {INTERPOSE}", "add it, or set arm = false"
+        )
+    if factor.values.get(OFF):
+        raise reader.error("inject", f"gives rules to {OFF}, which is without the library")
+    if OFF not in factor.levels and interpose.every > 1:
+        raise reader.error("every", "is for tasks without the library, of which there are none")
+    for level, rules in factor.values.items():
+        try:
+            check_rules(
+                rules,
+                library(
+                    Path(reader.path).resolve().parent / interpose.library if interpose.library else None
+                ),
+            )
+        except MissingFile:
+            break  # said when tasks are to run: a plan can be looked at without
+        except TwinrunError as e:
+            raise reader.error(f"inject.{level}", e.what, e.fix) from None
+    reader.end()
+    return interpose
+
+
 def _stopping(reader: _Reader) -> Stopping:
     stopping = Stopping(
         metric=str(reader.take("metric", str, "wall")),
@@ -331,6 +470,69 @@ def _stopping(reader: _Reader) -> Stopping:
     return stopping
 
 
+_SAME = "same"
+_EXPECTED = ("slower", "faster", "larger", "smaller", "different", _SAME)
+
+
+def _hypothesis(number: int, table: object, factors: Mapping[str, Factor], path: str) -> Hypothesis:
+    reader = _Reader(table, f"hypotheses[{number}]", path)
+    factor = str(reader.take("factor", str, ""))
+    if factor not in factors:
+        raise reader.error("factor", f"names {factor!r:.60}, which is no factor of the study")
+    expect = reader.choice("expect", "different", _EXPECTED)
+    hypothesis = Hypothesis(
+        factor=factor,
+        expect=expect,
+        metric=str(reader.take("metric", str, "wall")),
+        by=reader.number("by", 0.0, 0.0, 1e6),
+        level=reader.text("level", reader.take("level", (str, int, float, bool), "")),
+        base=reader.text("base", reader.take("base", (str, int, float, bool), "")),
+        given=reader.texts("given"),
+        text=str(reader.take("text", str, "")),
+    )
+    levels = factors[factor].levels
+    for key, level in (("level", hypothesis.level), ("base", hypothesis.base)):
+        if level and level not in levels:
+            raise reader.error(key, f"names {level!r:.60}, which is no level of {factor}")
+    if len(levels) < 2 or (hypothesis.level and hypothesis.level == hypothesis.base):
+        raise reader.error("level", "and base must be two levels")
+    if len(levels) > 2 and not (hypothesis.level and hypothesis.base):
+        raise reader.error("level", f"and base must be given: {factor} has {len(levels)} levels")
+    for name, level in hypothesis.given.items():
+        if name not in factors or name == factor or level not in factors[name].levels:
+            raise reader.error("given", f"names {name} = {level!r:.60}, which there is not")
+    if expect == _SAME and hypothesis.by == 0:
+        raise reader.error("by", "must say within what they are the same, as 0.02")
+    reader.end()
+    return hypothesis
+
+
+def _compared(reader: _Reader) -> Compared:
+    tolerances: list[float | None] = []
+    for key in ("atol", "rtol"):
+        value = reader.number(key, -1.0, -1.0, 1e300)
+        if -1 < value < 0:
+            raise reader.error(key, "must not be negative")
+        tolerances.append(None if value < 0 else value)
+    compared = Compared(
+        str(reader.take("compare", str, "")), str(reader.take("reference", str, "")), *tolerances
+    )
+    if not compared.path:
+        raise reader.error("compare", "must name what tasks computed: a history, a folder or a file")
+    reader.end()
+    return compared
+
+
+def _noise(reader: _Reader) -> Noise:
+    noise = Noise(
+        seconds=reader.number("seconds", 10.0, 0.1, 86400.0),
+        threshold=str(reader.take("threshold", str, "9x")),
+        compare=bool(reader.take("compare", bool, True)),
+    )
+    reader.end()
+    return noise
+
+
 def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     """The study of a TOML document. Raises TwinrunError for whatever is missing, unknown or contradictory."""
     where = str(path)
@@ -339,7 +541,11 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     for entry in hypotheses:  # type: ignore[union-attr]
         if not isinstance(entry, Mapping):
             raise top.error("hypotheses", "must be tables: [[hypotheses]]")
-    has_stopping = "stopping" in document
+    has_stopping, has_results, has_noise = (
+        "stopping" in document,
+        "results" in document,
+        "noise" in document,
+    )
     design, seeds, sampling, record = (
         top.table("design"),
         top.table("seeds"),
@@ -355,10 +561,14 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     if isinstance(prepare, list) and not all(isinstance(x, list) for x in prepare):
         prepare = [prepare]
     lines = [shlex.split(prepare)] if isinstance(prepare, str) else prepare
+    factors = {n: _factor(n, r) for n, r in top.tables("factors").items()}
+    # A factor of this kind asks for it by itself.
+    interposed = "interpose" in document or INTERPOSE in factors
+    interpose = _interpose(top.table("interpose"), factors) if interposed else None
     study = Study(
         name=str(top.take("name", str, Path(where).stem)),
         command=command,
-        factors=tuple(_factor(n, r) for n, r in top.tables("factors").items()),
+        factors=tuple(factors.values()),
         repetitions=top.count("repetitions", 10, 1),
         shell=shell,
         directory=str(top.take("directory", str, "")),
@@ -385,7 +595,11 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         metrics=tuple(_metric(n, r) for n, r in top.tables("metrics").items()),
         results_file=str(record.take("results", str, "")),
         capture_file=str(record.take("capture", str, "")),
-        hypotheses=tuple(hypotheses),  # type: ignore[arg-type]
+        node_file=str(record.take("node", str, "")),
+        results=_compared(top.table("results")) if has_results else None,
+        noise=_noise(top.table("noise")) if has_noise else None,
+        hypotheses=tuple(_hypothesis(i, h, factors, where) for i, h in enumerate(hypotheses, 1)),  # type: ignore[arg-type]
+        interpose=interpose,
         stopping=_stopping(top.table("stopping")) if has_stopping else None,
         here=Path(where).resolve().parent,
         document=document,
@@ -410,6 +624,29 @@ def _check(study: Study, where: str) -> None:
         study.engine.ranks,
     ]
     templates += [t for f in study.factors for t in f.variables.values()]
+    if study.results is not None:
+        templates += [study.results.path, study.results.reference]
+    if study.results is not None and study.results_file:
+        raise TwinrunError("results and record.results: give one of them", where=where)
+    if study.noise is not None and study.engine.kind == "psij":
+        raise TwinrunError(
+            "noise is measured on this node, and tasks of a batch system run on others",
+            where=where,
+            fix="run twinrun noise as a job of its own",
+        )
+    for hypothesis in study.hypotheses:
+        known = {
+            "wall",
+            "user",
+            "system",
+            "run_queue_delay",
+            "max_memory_bytes",
+            *(f"metrics.{m.name}" for m in study.metrics),
+        }
+        if hypothesis.metric not in known and "." not in hypothesis.metric:
+            raise TwinrunError(
+                f"a hypothesis is about {hypothesis.metric!r}, which is not measured", where=where
+            )
     used: set[str] = set()
     for template in templates:
         used |= places(template, names, where)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from .interposition import read_profiles
 
 __all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
 
@@ -113,9 +114,8 @@ def load_profiles(frame: pd.DataFrame, study: str | os.PathLike[str] | None = No
                 if profile.get("version", VERSION) != VERSION or not isinstance(profile.get("calls"), dict):
                     raise ValueError
                 ranks.append(profile)
-            if any(r.get("ranks", len(ranks)) != len(ranks) for r in ranks):
-                raise ValueError
-        except (OSError, ValueError, AttributeError):
+            ranks = read_profiles(ranks)
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
             ranks = []
-        found.append(sorted(ranks, key=lambda r: r.get("rank", 0)))
+        found.append(ranks)
     return found

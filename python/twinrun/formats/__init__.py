@@ -40,7 +40,12 @@ def _built_in() -> tuple[Format, ...]:
 
 def formats() -> dict[str, Format]:
     """All formats by name, in the order in which detection asks them."""
-    return {f.name: f for f in sorted((*_built_in(), *_extra.values()), key=lambda f: (f.order, f.name))}
+    return dict(_ordered(*_extra.values()))
+
+
+@functools.cache
+def _ordered(*extra: Format) -> dict[str, Format]:
+    return {f.name: f for f in sorted((*_built_in(), *extra), key=lambda f: (f.order, f.name))}
 
 
 def register(new: Format) -> None:
@@ -77,7 +82,7 @@ def detect(path: str) -> Format | None:
 def by_suffix(path: str) -> Format | None:
     """The format that a file's name promises, without a look at its content."""
     suffix = os.path.splitext(path)[1].lower()
-    return next((f for f in formats().values() if suffix in f.suffixes), None)
+    return next((f for f in _ordered(*_extra.values()).values() if suffix in f.suffixes), None)
 
 
 def open_file(path: str | os.PathLike[str], format: str | None = None, **options: object) -> FileContent:

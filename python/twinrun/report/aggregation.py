@@ -14,6 +14,7 @@ from rich.console import Console
 from .. import __version__
 from ..aggregation import AggregationPlan, PlacementPlan
 from ..errors import MissingPackage, TwinrunError, one_line
+from .frame import frame
 from .text import byte_size
 
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
@@ -279,14 +280,9 @@ def _write(path: str, text: str) -> None:
 
 def save_html(plan: AggregationPlan, path: str) -> None:
     """A page with the picture of each placement."""
-    title = html.escape(one_line(_headline(plan)))
-    pictures = "\n".join(svg(plan, p.placement) for p in plan.placements)
-    _write(
-        path,
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        "<style>body{margin:1em auto;max-width:1200px}svg{width:100%;margin-bottom:2em}</style></head><body>\n"
-        f"{pictures}</body></html>\n",
-    )
+    pictures = [f'<div class="scroll" tabindex="0">{svg(plan, p.placement)}</div>' for p in plan.placements]
+    title = one_line(_headline(plan))
+    _write(path, frame(title, [f"<h1>{html.escape(title)}</h1>", *pictures]))
 
 
 def save_picture(plan: AggregationPlan, path: str, placement: str | None = None) -> None:

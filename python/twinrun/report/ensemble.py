@@ -15,27 +15,19 @@ import numpy as np
 
 from ..errors import one_line
 from .document import write_whole
+from .frame import BAD, GOOD, OPEN, frame, table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
-__all__ = ["page", "print_findings", "summary_lines", "write_html"]
+__all__ = ["page", "print_findings", "summary_lines", "svg_of", "table_of", "write_html"]
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ROWS = 40  # of a table in the page; JSON has all
 _WORDS = {"found": "found", "none": "nothing", "open": "undecided", "told": ""}
-_COLOURS = {"found": "#a84848", "none": "#48884a", "open": "#b08030", "told": "#607080"}
-_VERDICTS = {"reproducible": "#48884a", "not reproducible": "#a84848", "undecided": "#b08030"}
-_STYLE = """
-body{margin:1.5em auto;max-width:1000px;padding:0 1em;font:15px/1.45 system-ui,sans-serif;color:#222}
-h1{font-size:1.3em}h2{font-size:1.1em;margin:2em 0 .3em;border-top:1px solid #ddd;padding-top:1em}
-.verdict{border-left:6px solid;padding:.6em 1em;background:#f6f6f6;font-size:1.1em}
-.state{color:#fff;border-radius:3px;padding:0 .45em;font-size:.8em;margin-right:.5em}
-table{border-collapse:collapse;font-size:12px;display:block;overflow-x:auto;margin:.6em 0}
-td,th{border-bottom:1px solid #e4e4e4;padding:.15em .6em;text-align:right;white-space:nowrap}
-td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}.note{color:#666;font-size:.9em}
-li{margin:.35em 0}a{color:inherit}
-"""
+_CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "told": ""}
+_VERDICTS = {"reproducible": GOOD, "not reproducible": BAD, "undecided": OPEN}
 
 
 def _cell(value: Any) -> str:
@@ -46,31 +38,27 @@ def _cell(value: Any) -> str:
     return "" if value is None else one_line(str(value), 80)
 
 
-def _table(table: pd.DataFrame) -> str:
-    if table.empty:
+def table_of(rows_of: pd.DataFrame) -> str:
+    """A table of HTML."""
+    if rows_of.empty:
         return ""
-    head = "".join(f"<th>{html.escape(one_line(str(c)))}</th>" for c in table.columns)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(v))}</td>" for v in row) + "</tr>"
-        for row in table.head(_ROWS).itertuples(index=False, name=None)
-    )
+    rows = (tuple(map(_cell, row)) for row in rows_of.head(_ROWS).itertuples(index=False, name=None))
     more = (
-        f'<p class="note">{len(table) - _ROWS} more rows are in the JSON.</p>' if len(table) > _ROWS else ""
+        f'<p class="note">{len(rows_of) - _ROWS} more rows are in the JSON.</p>'
+        if len(rows_of) > _ROWS
+        else ""
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>{more}"
+    return table([str(c) for c in rows_of.columns], rows) + more
 
 
-def _picture(analysis: Any) -> str:
-    """The analysis' figure as SVG with text as text."""
+def svg_of(figure: Figure | None, salt: str) -> str:
+    """A figure as SVG with text as text; nothing for None. salt: makes ids differ from picture to picture."""
     import matplotlib
 
-    # Names of nodes and conditions are text, never mathematics; ids differ from picture to picture, and not from run to run.
-    with matplotlib.rc_context(
-        {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": analysis.name}
-    ):
-        figure = analysis.figure()
-        if figure is None:
-            return ""
+    if figure is None:
+        return ""
+    # Names of nodes and conditions are text, never mathematics; ids do not differ from run to run.
+    with matplotlib.rc_context({"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt}):
         out = io.StringIO()
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -79,23 +67,29 @@ def _picture(analysis: Any) -> str:
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     # XML has no word for control characters, and a terminal has too many.
     text = _CONTROL.sub("", out.getvalue())
-    return text[text.index("<svg") :]
+    return f'<div class="scroll" tabindex="0">{text[text.index("<svg") :]}</div>'
+
+
+def _picture(analysis: Any) -> str:
+    import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):  # texts remember it when they are made
+        figure = analysis.figure()
+    return svg_of(figure, analysis.name)
 
 
 def _badge(state: str) -> str:
     word = _WORDS[state]
-    return f'<span class="state" style="background:{_COLOURS[state]}">{word}</span>' if word else ""
+    return f'<span class="state {_CLASSES[state]}">{word}</span>' if word else ""
 
 
 def page(findings: Any) -> str:
     """The page: the verdict first, one sentence an analysis, then each with its picture and table."""
-    title = html.escape(one_line(f"{findings.study}: is the time reproducible?"))
+    title = one_line(f"{findings.study}: is the time reproducible?")
     attempts = ", ".join(f"{v} {html.escape(one_line(k))}" for k, v in findings.attempts.items())
     parts = [
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
-        f"<style>{_STYLE}</style></head><body>",
-        f"<h1>{title}</h1>",
-        f'<p class="verdict" style="border-color:{_VERDICTS[findings.verdict]}">{html.escape(one_line(findings.headline))}</p>',
+        f"<h1>{html.escape(title)}</h1>",
+        f'<p class="verdict {_VERDICTS[findings.verdict]}">{html.escape(one_line(findings.headline))}</p>',
         f'<p class="note">Attempts: {attempts}; good tasks: {findings.tasks}. Value: {html.escape(one_line(findings.options.value))}. '
         f"Intervals are of {100 * findings.options.confidence:g}%. p values are corrected for the claims of their analysis, and by "
         "Holm's method for all analyses of this page.</p><ul>",
@@ -112,14 +106,13 @@ def page(findings: Any) -> str:
             f'<h2 id="{a.name}">{html.escape(a.title)}</h2>\n<p>{_badge(a.state)}{html.escape(one_line(a.sentence))}</p>'
         )
         parts += [f'<p class="note">{html.escape(one_line(note))}</p>' for note in a.notes]
-        parts += [_picture(a), _table(a.table)]
+        parts += [_picture(a), table_of(a.table)]
         for name in ("cells", "calls"):
             if a.facts.get(name):
                 import pandas as pd
 
-                parts.append(_table(pd.DataFrame(a.facts[name])))
-    parts.append("</body></html>\n")
-    return "\n".join(p for p in parts if p)
+                parts.append(table_of(pd.DataFrame(a.facts[name])))
+    return frame(title, parts)
 
 
 def write_html(findings: Any, path: str) -> None:

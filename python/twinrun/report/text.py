@@ -12,7 +12,15 @@ from ..comparison import Comparison, FieldComparison
 from ..errors import one_line
 from ..provenance import Provenance
 
-__all__ = ["byte_size", "number", "print_comparison", "print_provenance", "verdict_line"]
+__all__ = [
+    "byte_size",
+    "exact",
+    "number",
+    "print_comparison",
+    "print_provenance",
+    "tolerance_text",
+    "verdict_line",
+]
 
 MOST_ROWS = 40
 MOST_CONDITIONS = 8
@@ -50,30 +58,49 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _tolerance(f: FieldComparison) -> str:
-    if f.atol == 0 and f.rtol == 0:
-        return "0"
+def tolerance_text(f: FieldComparison) -> str:
+    """'1e-09 + 0.5 |a|', '4 ulp or 1e-09'."""
     parts = []
+    if f.ulps:
+        parts.append(f"{f.ulps} ulp")
+    if f.atol == 0 and f.rtol == 0 and not parts:
+        return "0"
     if f.atol:
         parts.append(f"{f.atol:g}")
     if f.rtol:
         parts.append(f"{f.rtol:g} |a|")
-    return " + ".join(parts)
+    return (
+        " + ".join(parts)
+        if not f.ulps
+        else " or ".join([parts[0], *([" + ".join(parts[1:])] if parts[1:] else [])])
+    )
+
+
+def _difference(f: FieldComparison) -> str:
+    """'x[3]: |a-b| = 6.5e-09 > 1e-09', of the first element of a field that differs."""
+    if f.particles is not None:
+        if f.first_a is not None and f.first_b is not None:
+            return f"{f.place()}: the runs hold this particle not equally often"
+        run = "first" if f.first_a is not None else "second"
+        return f"{f.place()}: only the {run} run has this particle"
+    diff = f.first_abs_diff
+    if isinstance(diff, float) and math.isinf(diff):
+        return f"{f.place()}: {number(f.first_a)} against {number(f.first_b)}"
+    return f"{f.place()}: |a-b| = {number(diff)} > {tolerance_text(f)}"
 
 
 def verdict_line(c: Comparison) -> str:
     """The last line: `different: first at step 500, rank 0, x[1234, 2]: |a-b| = 6.5e-09 > 1e-09`."""
     first = c.first
+    if c.problems:
+        rest = "all else agrees" if first is None else f"all else differs, first at {_difference(first)}"
+        count = _count(len(c.problems), "thing")
+        return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
     if first is not None:
-        diff = first.first_abs_diff
-        if isinstance(diff, float) and math.isinf(diff):
-            said = f"{number(first.first_a)} against {number(first.first_b)}"
-        else:
-            said = f"|a-b| = {number(diff)} > {_tolerance(first)}"
-        return one_line(f"different: first at {first.place()}: {said}")
+        return one_line(f"different: first at {_difference(first)}")
     elements = sum(f.elements for f in c.fields)
     steps = len({f.step for f in c.fields})
-    tolerances = {_tolerance(f) for f in c.fields if f.atol or f.rtol}
+    tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol or f.ulps}
     within = (
         f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
     )
@@ -110,6 +137,10 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
         console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
     if len(c.notes) > 10:
         console.print(f"note: {len(c.notes) - 10} more notes in --json", style="dim")
+    for problem in c.problems[:10]:
+        console.print(Text(one_line(f"not compared: {problem}")), soft_wrap=True, style="red")
+    if len(c.problems) > 10:
+        console.print(f"not compared: {len(c.problems) - 10} more in --json", style="red")
     shown, left_out = _rows(c)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     with_step = any(f.step is not None for f in c.fields)

@@ -1,0 +1,206 @@
+"""twinrun golden save|check"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import click
+
+from ..errors import TwinrunError, one_line
+from ..golden import CHUNK_BYTES
+from ..golden import check as check_run
+from ..golden import save as save_run
+from ..report.document import incomparable_document, write_json
+from ..report.github import annotations, error_annotation, write_summary
+from ..report.golden import golden_document, print_golden
+from ..report.junit import write_junit, write_junit_error
+from ..report.text import byte_size
+from ..tolerances import Tolerances, read_tolerances
+from .common import SIZE, console, format_dict, format_options, progress_bar, read_options
+
+
+@click.group()
+def golden() -> None:
+    """Golden checks: keep digests of a run, a few percent of its bytes, and hold later runs against them."""
+
+
+@golden.command()
+@click.argument("run", type=click.Path())
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(),
+    required=True,
+    metavar="FOLDER",
+    help="Where to keep the golden files.",
+)
+@click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
+@click.option("--rtol", type=float, default=None, help="Relative tolerance.")
+@click.option("--tolerances", type=click.Path(), default=None, metavar="FILE",
+              help="Rules by field and step, as of 'twinrun compare': atol, rtol and skip.")  # fmt: skip
+@click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
+              help="Bits an element that tell small differences; 0: only whether cells are the same.")  # fmt: skip
+@click.option(
+    "--chunk", type=SIZE, default=CHUNK_BYTES, show_default="16K", help="Bytes a digest covers: 4K to 1M."
+)
+@click.option(
+    "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
+)
+@click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
+@click.option("-q", "--quiet", is_flag=True, help="No output but errors.")
+@format_options
+@read_options
+def save(
+    run: str,
+    output: str,
+    atol: float | None,
+    rtol: float | None,
+    tolerances: str | None,
+    residue_bits: str,
+    chunk: int,
+    fields: tuple[str, ...],
+    steps: str | None,
+    tolerate_integers: bool,
+    quiet: bool,
+    format_name: str | None,
+    dtype: str | None,
+    shape: str | None,
+    offset: int | None,
+    threads: int,
+    memory: int,
+    io: str,
+) -> int:
+    """Keep what RUN was, in a folder small enough for a repository. Golden files that are there are replaced."""
+    rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
+    with progress_bar(quiet) as progress:
+        facts = save_run(
+            run,
+            output,
+            atol=atol,
+            rtol=rtol,
+            tolerances=lambda step, name: _tolerance(rules, step, name),
+            leave_out=rules.skipped(),
+            residue_bits=int(residue_bits),
+            chunk_bytes=chunk,
+            fields=fields or None,
+            steps=steps,
+            tolerate_integers=tolerate_integers,
+            threads=threads,
+            memory=memory,
+            io=io,
+            options=format_dict(format_name, dtype, shape, offset),
+            progress=progress,
+        )
+    if quiet:
+        return 0
+    out = console()
+    for note in [*facts.notes, *rules.notes()][:10]:
+        out.print(one_line(f"note: {note}"), soft_wrap=True, style="dim")
+    share = 100 * facts.bytes / facts.data_bytes if facts.data_bytes else 0
+    fields_said = f"{facts.fields} field{'s' if facts.fields != 1 else ''}"
+    out.print(
+        f"{one_line(facts.path)}: {facts.files} files for {fields_said}, {byte_size(facts.data_bytes)} -> "
+        f"{byte_size(facts.bytes)} ({share:.3g}% of the data)",
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _tolerance(rules: Tolerances, step: int | None, name: str) -> tuple[float, float] | None:
+    rule = rules.find(name, step)
+    if rule is None or rule.skip:
+        return None
+    if rule.ulps is not None or rule.period or rule.integers or rule.equal_nan is False:
+        raise TwinrunError(
+            f"{rule.label}: golden files know atol and rtol only",
+            where=rules.source,
+            fix="write another rule for it",
+        )
+    return rule.atol or 0.0, rule.rtol or 0.0
+
+
+@golden.command()
+@click.argument("folder", metavar="GOLDEN", type=click.Path())
+@click.argument("run", type=click.Path())
+@click.option(
+    "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
+)
+@click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option("--undecided", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
+              help="What cannot be told within one cell: counts as different, or passes.")  # fmt: skip
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
+)
+@click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="A report as JUnit XML.")
+@click.option("--github", is_flag=True, help="Annotations and a summary for GitHub Actions.")
+@click.option("--list", "most_listed", type=click.IntRange(1, 10_000_000), default=100, show_default=True,
+              help="Elements and chunks of a field to list in the reports, at most.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
+@format_options
+@read_options
+def check(
+    folder: str,
+    run: str,
+    fields: tuple[str, ...],
+    steps: str | None,
+    undecided: str,
+    json_file: str | None,
+    junit: str | None,
+    github: bool,
+    most_listed: int,
+    quiet: bool,
+    format_name: str | None,
+    dtype: str | None,
+    shape: str | None,
+    offset: int | None,
+    threads: int,
+    memory: int,
+    io: str,
+) -> int:
+    """Say whether RUN agrees with golden files; if not: which elements differ, and by how many cells.
+
+    Exit status: 0 the same, 1 different (or cannot be told), 2 something could not be compared.
+    """
+    out = console(stderr=json_file == "-")
+    try:
+        with progress_bar(quiet) as progress:
+            result = check_run(
+                folder,
+                run,
+                fields=fields or None,
+                steps=steps,
+                undecided=undecided,
+                most_listed=most_listed,
+                threads=threads,
+                memory=memory,
+                io=io,
+                options=format_dict(format_name, dtype, shape, offset),
+                progress=progress,
+            )
+    except (Exception, KeyboardInterrupt) as e:
+        said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
+        # No report of an earlier check may stay there as if it were this one's; the first error is the one to tell.
+        if json_file is not None:
+            with contextlib.suppress(TwinrunError):
+                write_json(
+                    json_file, {**incomparable_document(folder, run, said), "golden": folder, "run": run}
+                )
+        if junit is not None:
+            with contextlib.suppress(TwinrunError):
+                write_junit_error(junit, folder, run, said)
+        if github:
+            print(error_annotation(f"golden check of {run}", said), file=sys.stderr)
+        raise
+    if json_file is not None:
+        write_json(json_file, golden_document(result))
+    if junit is not None:
+        write_junit(junit, result)
+    if not quiet:
+        print_golden(out, result)
+    if github:
+        for line in annotations(result):
+            print(line, file=sys.stderr if json_file == "-" else sys.stdout)
+        write_summary(result)
+    return result.status

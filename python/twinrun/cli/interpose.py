@@ -1,0 +1,116 @@
+"""twinrun interpose"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import click
+
+from ..ensemble import interposition
+from ..errors import TwinrunError
+from .common import console
+
+__all__ = ["interpose"]
+
+
+def _lines(profiles: list[dict], top: int) -> list[str]:
+    """A table of calls over all ranks, and what a reader must know."""
+    made: dict[str, list] = {}
+    for profile in profiles:
+        for name, call in profile["calls"].items():
+            row = made.setdefault(name, [call["group"], 0, 0.0, 0, 0.0])
+            row[1] += call["count"]
+            row[2] += call["seconds"]
+            row[3] += call["bytes"]
+            row[4] = max(row[4], call["largest_seconds"])
+    wall = max((p["wall"] for p in profiles), default=0.0)
+    lines = [
+        f"{'call':<24} {'group':<18} {'calls':>10} {'seconds':>10} {'mean (us)':>10} {'largest (s)':>11} {'bytes':>14}"
+    ]
+    for name, (group, count, seconds, size, largest) in sorted(made.items(), key=lambda x: -x[1][2])[:top]:
+        mean = f"{seconds / count * 1e6:.2f}" if count else ""
+        lines.append(
+            f"{name:<24} {group:<18} {count:>10} {seconds:>10.4f} {mean:>10} {largest:>11.6f} {size:>14}"
+        )
+    if len(made) > top:
+        lines.append(f"... and {len(made) - top} more calls")
+    own = sum(p.get("own_cost_seconds") or 0.0 for p in profiles)
+    lines.append(f"{len(profiles)} rank(s), {wall:.4g} s; counting took about {own:.2g} s, over all ranks")
+    for profile in profiles:
+        for rule in (profile.get("injected") or {}).get("rules", []):
+            where = "" if profile.get("rank") is None else f"rank {profile['rank']}: "
+            lines.append(
+                f"injected: {where}{rule['rule']}: {rule['count']} of {rule['calls']} calls, {rule['seconds']:.4g} s"
+            )
+    for key, text in (("other_preloads", "preloaded too"), ("errors", "error")):
+        for entry in dict.fromkeys(x for p in profiles for x in p.get(key) or []):
+            lines.append(f"{text}: {entry}")
+    return lines
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn delays.")
+@click.option("--output", type=click.Path(), metavar="FOLDER", default=None, help="Keep the profiles there.")
+@click.option("--flush", type=click.IntRange(0, 999_999), default=0, metavar="SECONDS",
+              help="Write profiles while it runs as well, for what will be killed.")  # fmt: skip
+@click.option(
+    "--json", "json_file", type=click.Path(), metavar="FILE", default=None, help="All profiles; - is stdout."
+)
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Calls that are listed.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def interpose(
+    inject: str,
+    seed: int,
+    output: str | None,
+    flush: int,
+    json_file: str | None,
+    top: int,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.
+
+    The exit status is the command's (128 + N where signal N ended it). Put -- before a command with options of its own.
+    """
+    path = interposition.library()
+    if inject:
+        interposition.check_rules(inject, path)
+    with tempfile.TemporaryDirectory(prefix="twinrun-interpose-") as temporary:
+        folder = Path(output or temporary).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.glob("PROFILE-*.json")):
+            raise TwinrunError("there are profiles already", where=folder, fix="give another folder")
+        added = interposition.variables(
+            path, folder, rules=inject, seed=seed, flush=flush, preloaded=os.environ.get("LD_PRELOAD")
+        )
+        try:
+            status = subprocess.run(command, env={**os.environ, **added}).returncode
+        except OSError as e:
+            raise TwinrunError(f"cannot be run: {e.strerror}", where=command[0]) from None
+        given = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("PROFILE-*.json"))]
+    if not given:
+        raise TwinrunError(
+            "left no profile",
+            where=command[0],
+            fix="it was killed (see --flush), is static or setuid, or is no Linux program",
+        )
+    try:
+        profiles = interposition.read_profiles(given)
+    except ValueError:
+        profiles = given
+    if json_file is not None:
+        text = json.dumps(profiles, indent=1)
+        if json_file == "-":
+            click.echo(text)
+        else:
+            Path(json_file).write_text(text + "\n", encoding="utf-8")
+    out = console(stderr=True)
+    for line in _lines(profiles, top):
+        out.print(line, soft_wrap=True, markup=False, highlight=False)
+    return status if status >= 0 else 128 - status

@@ -1,0 +1,94 @@
+"""twinrun noise"""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import TwinrunError
+from .common import console, progress_bar
+
+__all__ = ["noise"]
+
+
+def _cores(text: str) -> list[int]:
+    """Numbers of "0,2-3". TwinrunError for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdigit() and (last.isdigit() or not dash)) or int(last or first) > 1 << 16:
+            raise TwinrunError(f"--cores {text!r} is no list of cores", fix="write 0,2-3 or all")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+@click.command()
+@click.option(
+    "--seconds", type=float, default=30.0, show_default=True, help="Of the whole measurement, about."
+)
+@click.option(
+    "--cores",
+    default="all",
+    show_default=True,
+    metavar="LIST",
+    help="Which: 0,2-3; all that this process may use.",
+)
+@click.option(
+    "--free",
+    type=click.IntRange(0),
+    default=None,
+    metavar="CORE",
+    help="The one that is left free; default: the first.",
+)
+@click.option("--no-compare", is_flag=True, help="All cores only: never leave one free.")
+@click.option("--threshold", default="9x", show_default=True, metavar="T",
+              help="From where on a step of the loop is a detour: 9x (an undisturbed step), 500ns, 2us.")  # fmt: skip
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=6,
+    show_default=True,
+    help="Pairs of measurements, in turns.",
+)
+@click.option(
+    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of intervals."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+)
+@click.option(
+    "--html", type=click.Path(), default=None, metavar="FILE", help="One page with table and picture."
+)
+@click.option(
+    "--picture", type=click.Path(), default=None, metavar="FILE", help="The picture: .png, .svg or .pdf."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print what it shows only.")
+def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float,
+          json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip
+    """Measure what the operating system takes from each core, with and without a core left free for it.
+
+    All cores are busy meanwhile: run it on an idle machine to see the system's own noise, beside other work to see what that does.
+    """
+    from ..ensemble.noise import measure
+
+    chosen = None if cores == "all" else _cores(cores)
+    with progress_bar(quiet) as bar:
+        found = measure(
+            seconds,
+            chosen,
+            free=free,
+            threshold=threshold,
+            rounds=rounds,
+            compare=not no_compare,
+            confidence=confidence,
+            report=None if bar is None else lambda done, total: bar("measuring", done, total),
+        )
+    if json_file is not None:
+        found.to_json(json_file)
+    if html is not None:
+        found.to_html(html)
+    if picture is not None:
+        found.to_picture(picture)
+    out = console(stderr=json_file == "-")
+    for line in [found.sentence] if quiet else found.lines():
+        out.print(line, soft_wrap=True)
+    return 0

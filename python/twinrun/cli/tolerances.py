@@ -1,0 +1,78 @@
+"""twinrun tolerances RUN RUN…"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..errors import TwinrunError
+from ..proposing import propose
+from ..report.document import write_whole
+from .common import device_options, format_dict, format_options, progress_bar
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "-o", "--output", type=click.Path(), default=None, metavar="FILE", help="Write it there; default: stdout."
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--margin", type=float, default=2.0, show_default=True, help="The spread is multiplied by it.")
+@click.option("--by-step", is_flag=True, help="A rule for each step: for differences that grow.")
+@click.option(
+    "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
+)
+@click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option("--key", default=None, metavar="FIELD", help="Match particles by these IDs.")
+@click.option(
+    "--period", default=None, metavar="L[,L,L]", help="Box length: positions compare on the circle."
+)
+@format_options
+@device_options
+def tolerances(
+    runs: tuple[str, ...],
+    output: str | None,
+    force: bool,
+    margin: float,
+    by_step: bool,
+    fields: tuple[str, ...],
+    steps: str | None,
+    key: str | None,
+    period: str | None,
+    format_name: str | None,
+    dtype: str | None,
+    shape: str | None,
+    offset: int | None,
+    threads: int,
+    memory: int,
+    io: str,
+    device: str,
+) -> int:
+    """Propose tolerances from two or more RUNS of the same code: the spread that they show, as rules for --tolerances."""
+    if output is not None and os.path.exists(output) and not force:
+        raise TwinrunError(
+            "is there already, and may have been edited", where=output, fix="give --force to replace it"
+        )
+    with progress_bar() as progress:
+        proposal = propose(
+            runs,
+            margin=margin,
+            by_step=by_step,
+            fields=fields or None,
+            steps=steps,
+            key=key,
+            period=period,
+            threads=threads,
+            memory=memory,
+            io=io,
+            device=device,
+            options=format_dict(format_name, dtype, shape, offset),
+            progress=progress,
+        )
+    text = proposal.toml()
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(output, text, "TOML")
+    return 0

@@ -1,0 +1,459 @@
+"""Golden files: what a run was, in a few percent of its bytes; and whether another run agrees with it, without its data.
+
+golden.save("run", "golden", atol=1e-6)             # once, and again when a change of the results is meant
+result = golden.check("golden", "new-run")          # ever after: result.verdict, result.fields
+
+What is kept and why it suffices: docs/golden.md.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .. import __version__, _core
+from ..comparison import parse_steps
+from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ..indexing import FLOATING
+from ..provenance import read_provenance
+from ..settings import check_settings, checked_path
+from ..subject import FieldRef, Place, Subject, open_subject
+from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes
+from .manifest import MANIFEST, GoldenFieldFacts, GoldenPlace, Manifest, checksum
+
+__all__ = [
+    "GoldenCheck",
+    "GoldenElement",
+    "GoldenField",
+    "GoldenProblem",
+    "GoldenSpan",
+    "SaveFacts",
+    "check",
+    "save",
+]
+
+CHUNK_BYTES = 16384
+# What explains results, and does not change from one run to the next: golden files live in repositories.
+_PROVENANCE = ("compiler", "floating_point", "gpu", "libraries", "mpi", "python", "threads")
+_OWN = frozenset({"rank", "script", "script_digest"})
+_OWN_FILE = re.compile(r"(step_-?[0-9]+_)?rank_[0-9]+\.twm")
+_FOLDER = re.compile(r"/[^\s,;:]*/")
+
+
+@dataclass(frozen=True)
+class SaveFacts:
+    """What `save` kept. bytes: of all files; data_bytes: of the elements that they stand for."""
+
+    path: str
+    files: int
+    fields: int
+    data_bytes: int
+    bytes: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class GoldenProblem:
+    """Something that was not compared, and why. field: None for a whole place; step and rank: None for more than that."""
+
+    step: int | None
+    rank: int | None
+    field: str | None
+    text: str
+
+    def place(self) -> str:
+        """'step 500, rank 0, x'."""
+        parts = [] if self.step is None else [f"step {self.step}"]
+        parts += [] if self.rank is None else [f"rank {self.rank}"]
+        return ", ".join(parts + ([] if self.field is None else [self.field]))
+
+
+@dataclass
+class GoldenCheck:
+    """The result of `check`.
+
+    verdict: 'incomparable' if anything was not compared (problems say what), else 'different', else 'undecided' if
+    something cannot be told within one cell, else 'same'. fields: by step, rank and field. undecided_passes: as `check`
+    was told.
+    """
+
+    golden: str
+    run: str
+    fields: list[GoldenField]
+    problems: list[GoldenProblem]
+    notes: list[str]
+    seconds: float
+    undecided_passes: bool = False
+    golden_bytes: int = 0
+    provenance: dict[str, dict[str, str]] | None = field(default=None, repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """'same', 'different', 'undecided' or 'incomparable'."""
+        if self.problems or not self.fields:
+            return "incomparable"
+        verdicts = {f.verdict for f in self.fields}
+        return next((v for v in ("different", "undecided") if v in verdicts), "same")
+
+    @property
+    def same(self) -> bool:
+        """Every element of every field was compared and agrees; or cannot be told, where that passes."""
+        return self.status == 0
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 the same, 1 different, 2 something could not be compared."""
+        return {"same": 0, "different": 1, "undecided": 0 if self.undecided_passes else 1}.get(
+            self.verdict, 2
+        )
+
+    @property
+    def first(self) -> GoldenField | None:
+        """The first field that differs; else the first that cannot be told."""
+        return next(
+            (f for v in ("different", "undecided") for f in self.fields if f.verdict == v),
+            None,
+        )
+
+    @property
+    def different(self) -> int:
+        """Elements that differ, at least."""
+        return sum(f.different for f in self.fields)
+
+
+def _chosen(name: str, globs: Iterable[str] | None) -> bool:
+    return globs is None or any(fnmatch.fnmatchcase(name, g) for g in globs)
+
+
+def _places(subject: Subject, steps: str | None) -> list[Place]:
+    if steps is None:
+        return list(subject.places)
+    chosen = parse_steps(steps)
+    return [p for p in subject.places if chosen(p[0])]
+
+
+def _file_name(place: Place) -> str:
+    step, rank = place
+    return f"rank_{rank}.twm" if step is None else f"step_{step}_rank_{rank}.twm"
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as out:
+        out.write(content)
+
+
+def _old_files(folder: str) -> set[str]:
+    """Golden files that are to be replaced. Raises where the folder to write is no folder of them."""
+    if not os.path.lexists(folder):
+        return set()
+    if not os.path.isdir(folder):
+        raise TwinrunError(
+            "is a file, and golden files lie in a folder", where=folder, fix="name another one"
+        )
+    present = os.listdir(folder)
+    if present and MANIFEST not in present:
+        raise TwinrunError(
+            "is a folder with other files in it", where=folder, fix="name a new folder for the golden files"
+        )
+    return {name for name in present if _OWN_FILE.fullmatch(name)}
+
+
+def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
+    """Moves new files over old ones, the manifest last: a check in between says that files are damaged, nothing worse."""
+    os.makedirs(folder, exist_ok=True)
+    for name in [*sorted(names), MANIFEST]:
+        os.replace(os.path.join(made, name), os.path.join(folder, name))
+    for name in old - names:
+        os.unlink(os.path.join(folder, name))
+
+
+def _kept_provenance(subject: Subject) -> dict[str, dict[str, str]] | None:
+    try:
+        provenance = read_provenance(subject.settings or {})
+    except TwinrunError as e:
+        subject.notes.append(f"{subject.label}: {e}")
+        return None
+    if provenance is None:
+        return None
+    facts = provenance.facts()
+    return {
+        group: {name: _FOLDER.sub("", text) for name, text in facts[group].items() if name not in _OWN}
+        for group in _PROVENANCE
+        if group in facts
+    }
+
+
+def save(
+    run: object,
+    output: str | os.PathLike[str],
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    tolerances: Callable[[int | None, str], tuple[float, float] | None] | None = None,
+    residue_bits: int = 4,
+    chunk_bytes: int = CHUNK_BYTES,
+    fields: Iterable[str] | None = None,
+    leave_out: Iterable[str] = (),
+    steps: str | None = None,
+    tolerate_integers: bool = False,
+    threads: int = 0,
+    memory: int = 1 << 30,
+    io: str = "auto",
+    options: Mapping[str, object] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> SaveFacts:
+    """Keeps the digests of a run in a folder: about 13% of float32 data with 4 residue bits, 0.4% with none.
+
+    run: a history, folder, file, array or {name: array}; its data is read. output: a new folder, or one of golden files,
+    which are replaced. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
+    equality. tolerances(step, field): that of one field, None for the common one. Integers are held to equality unless
+    tolerate_integers. residue_bits: 4, 2 or 0; how far `check` can tell: docs/golden.md. fields, leave_out: globs; steps: '10,20'
+    or '100:200'. The same run gives the same files. Raises TwinrunError; then the old files stay.
+    """
+    check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
+    _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
+    folder = checked_path(output)
+    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    skipped = tuple(leave_out)
+    old = _old_files(folder)
+    subject = open_subject(run, options)
+    places = _places(subject, steps)
+    if not places:
+        raise Incomparable("no step to save", where=subject.label, fix="check --steps")
+
+    def tolerance(step: int | None, ref: FieldRef) -> tuple[float, float]:
+        own = tolerances(step, ref.name) if tolerances is not None else None
+        if own is None and atol is None and rtol is None and ref.facts is not None:
+            return ref.facts["atol"], ref.facts["rtol"]
+        chosen = (atol or 0.0, rtol or 0.0) if own is None else own
+        if ref.dtype not in FLOATING and not tolerate_integers:
+            return 0.0, 0.0
+        _core.check_tolerance(float(chosen[0]), float(chosen[1]))
+        return float(chosen[0]), float(chosen[1])
+
+    made_places: list[GoldenPlace] = []
+    data_bytes = total = 0
+    parent = os.path.dirname(os.path.abspath(folder))
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
+        for done, place in enumerate(places):
+            with subject.open(place) as present:
+                refs = [
+                    ref
+                    for name, ref in present.items()
+                    if _chosen(name, globs) and not (skipped and _chosen(name, skipped))
+                ]
+                if not refs:
+                    raise Incomparable(
+                        f"{_said(place)}: no field to save", where=subject.label, fix="check --field"
+                    )
+                for ref in refs:
+                    if ref.source() is None:
+                        raise Incomparable(
+                            f"{_said(place)}: field {ref.name!r}: only its metadata is at hand",
+                            where=ref.where,
+                            fix="save golden files where the data is",
+                        )
+                step = place[0]
+                content = golden_bytes(
+                    refs,
+                    lambda ref, step=step: tolerance(step, ref),
+                    residue_bits=residue_bits,
+                    chunk_bytes=chunk_bytes,
+                    place=place,
+                    threads=threads,
+                    memory=memory,
+                    io=io,
+                )
+                facts = tuple(
+                    GoldenFieldFacts(r.name, r.dtype, r.user_shape, r.fortran_order, *tolerance(step, r))
+                    for r in refs
+                )
+                data_bytes += sum(r.items * r.itemsize for r in refs)
+                one_array = subject.one_array and len(refs) == 1
+            name = _file_name(place)
+            _write(os.path.join(made, name), content)
+            total += len(content)
+            made_places.append(
+                GoldenPlace(step, place[1], name, len(content), checksum(content), one_array, facts)
+            )
+            if progress is not None:
+                progress(_said(place), done + 1, len(places))
+        manifest = Manifest(
+            tuple(made_places),
+            residue_bits,
+            chunk_bytes,
+            None if globs is None else tuple(globs),
+            steps,
+            _kept_provenance(subject),
+            __version__,
+            skipped,
+        )
+        text = manifest.text().encode()
+        Manifest.parse(text, os.path.join(folder, MANIFEST))
+        _write(os.path.join(made, MANIFEST), text)
+        try:
+            _put_in_place(made, folder, old, {p.file for p in made_places})
+        except OSError as e:
+            raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
+    return SaveFacts(
+        folder,
+        len(made_places) + 1,
+        sum(len(p.fields) for p in made_places),
+        data_bytes,
+        total + len(text),
+        list(dict.fromkeys(subject.notes)),
+    )
+
+
+def _said(place: Place) -> str:
+    step, rank = place
+    return f"rank {rank}" if step is None else f"step {step}, rank {rank}"
+
+
+def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
+    """The digests of a place, sure to be those that the manifest names."""
+    path = os.path.join(folder, place.file)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(place.bytes + 1)
+    except FileNotFoundError:
+        raise MissingFile("no such file", where=path, fix=_RESTORE) from None
+    except OSError as e:
+        raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
+    if len(content) != place.bytes or checksum(content) != place.xxh3:
+        raise DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
+    metadata = _core.Metadata(path)
+    known = [
+        (f["name"], f["dtype"], tuple(f["shape"])[:: -1 if f["fortran_order"] else 1], f["fortran_order"])
+        for f in metadata.fields
+    ]
+    if known != [(f.name, f.dtype, f.shape, f.fortran_order) for f in place.fields]:
+        raise DamagedFile("holds other fields than golden.json says", where=path, fix=_RESTORE)
+    return metadata
+
+
+_RESTORE = "restore it, or save again with 'twinrun golden save'"
+
+
+def _check_place(
+    folder: str,
+    place: GoldenPlace,
+    subject: Subject,
+    of_run: Place,
+    globs: Iterable[str] | None,
+    result: GoldenCheck,
+    options: dict,
+) -> None:
+    metadata = _open_metadata(folder, place)
+    wanted = {f.name: (at, f) for at, f in enumerate(place.fields) if _chosen(f.name, globs)}
+    with subject.open(of_run) as present:
+        here = dict(present)
+        if place.one_array and subject.one_array and len(wanted) == len(here) == 1:
+            here = dict(zip(wanted, here.values(), strict=True))  # one array: named after its file
+
+        def problem(name: str | None, text: str) -> None:
+            result.problems.append(GoldenProblem(place.step, place.rank, name, text))
+
+        known = {f.name for f in place.fields}
+        for name in here:
+            if name not in known and _chosen(name, globs) and options["keeps"](name):
+                problem(name, f"not in {folder}: save again, or choose fields")
+        for name, (at, facts) in wanted.items():
+            if name not in here:
+                problem(name, f"not in {subject.label}")
+                continue
+            try:
+                found = check_field(metadata, at, here[name], (place.step, place.rank), facts.atol, facts.rtol,
+                                    label=subject.label, **options["check"])  # fmt: skip
+            except TwinrunError as e:
+                problem(name, str(e))
+                continue
+            found.field = name
+            result.fields.append(found)
+
+
+def check(
+    golden: str | os.PathLike[str],
+    run: object,
+    *,
+    fields: Iterable[str] | None = None,
+    steps: str | None = None,
+    undecided: str = "fail",
+    most_listed: int = 100,
+    threads: int = 0,
+    memory: int = 1 << 30,
+    io: str = "auto",
+    options: Mapping[str, object] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> GoldenCheck:
+    """Holds a run against golden files: which elements differ, and by how many cells.
+
+    golden: a folder that `save` wrote. run: as for `save`. fields, steps: only these of the golden files. undecided: 'fail'
+    or 'pass', for what cannot be told within one cell. most_listed: elements and chunks to list of each field. What cannot be
+    compared (missing, of another shape or type, new) is in the result's problems, and the rest is compared.
+
+    Raises TwinrunError where golden files or run cannot be read at all.
+    """
+    start = time.perf_counter()
+    check_settings(threads=threads, memory=memory, io=io)
+    if undecided not in ("fail", "pass"):
+        raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
+    folder = checked_path(golden)
+    if not os.path.exists(folder):
+        raise MissingFile(
+            "no such folder", where=folder, fix="make it with: twinrun golden save RUN --output FOLDER"
+        )
+    manifest = Manifest.read(folder)
+    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    subject = open_subject(run, options)
+    wanted = [p for p in manifest.places if steps is None or parse_steps(steps)(p.step)]
+    result = GoldenCheck(
+        folder,
+        subject.label,
+        [],
+        [],
+        subject.notes,
+        0.0,
+        undecided == "pass",
+        sum(p.bytes for p in manifest.places),
+        manifest.provenance,
+    )
+    if not wanted:
+        raise Incomparable("no step to check", where=folder, fix="check --steps")
+    at_hand = [
+        p for p in _places(subject, manifest.chosen_steps) if steps is None or parse_steps(steps)(p[0])
+    ]
+    pairs = [(p, (p.step, p.rank)) for p in wanted]
+    if subject.kind == "arrays" and len(wanted) == 1:  # arrays have no step, and belong to any single one
+        pairs = [(wanted[0], subject.places[0])]
+        at_hand = []
+    for step, rank in at_hand:
+        if (step, rank) not in {(p.step, p.rank) for p in wanted}:
+            result.problems.append(
+                GoldenProblem(step, rank, None, f"not in {folder}: save again, or choose steps")
+            )
+    inner = {
+        "keeps": manifest.keeps,
+        "check": {"most_listed": most_listed, "threads": threads, "memory": memory, "io": io},
+    }
+    for done, (place, of_run) in enumerate(pairs):
+        if of_run not in subject.places:
+            result.problems.append(GoldenProblem(place.step, place.rank, None, f"not in {subject.label}"))
+            continue
+        try:
+            _check_place(folder, place, subject, of_run, globs, result, inner)
+        except TwinrunError as e:
+            result.problems.append(GoldenProblem(place.step, place.rank, None, str(e)))
+        if progress is not None:
+            progress(_said((place.step, place.rank)), done + 1, len(pairs))
+    if not result.fields and not result.problems:
+        result.problems.append(GoldenProblem(None, None, None, "no field to check: check --field"))
+    result.notes = list(dict.fromkeys(result.notes))
+    result.seconds = time.perf_counter() - start
+    return result

@@ -1,0 +1,375 @@
+"""One field: its golden digests, and what they say of a field at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import _core
+from ..errors import DamagedFile, Incomparable, TwinrunError
+from ..formats.model import storage_dtype
+from ..indexing import FLOATING, build, field_plan
+from ..subject import FieldRef, Place
+from .plan import digest_settings
+from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
+
+__all__ = ["GoldenElement", "GoldenField", "GoldenSpan", "check_field", "golden_bytes"]
+
+_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class GoldenElement:
+    """An element that differs, or that cannot be told to agree.
+
+    index: as the user knows it; b: its value now. cells: how many cells the reference lies above b, None where only the
+    residue is known. at_least, at_most: bounds of |a - b|; at_most may be infinite. verdict: 'different' or 'undecided'.
+    """
+
+    index: tuple[int, ...]
+    b: float | int
+    cells: int | None
+    at_least: float
+    at_most: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class GoldenSpan:
+    """A chunk that differs, or may: scalars first to last (both counted, in the order of the array).
+
+    different: so many of them differ, at least. exact: of each of them it is known. located: by one outlier that explains
+    the digests, which is wrong with a probability of 2^-23. verdict: 'different' or 'undecided'.
+    """
+
+    first: int
+    last: int
+    first_index: tuple[int, ...]
+    last_index: tuple[int, ...]
+    different: int
+    exact: bool
+    located: bool
+    verdict: str
+
+
+@dataclass
+class GoldenField:
+    """What golden digests say of one field at one place.
+
+    elements: scalars (complex numbers count twice). different: that differ, at least; exactly so many where
+    different_is_exact. undecided: of which cells are known, and whether they agree is not; chunks_undecided: chunks of which
+    not even that is. spans, listed: chunks and elements that differ or may, in order, capped; spans_left_out,
+    listed_left_out: how many more there are. cell: width of a cell, 0 where it has none. at_least, at_most: bounds of the
+    largest |a - b|; at_most is None where none is known.
+    """
+
+    step: int | None
+    rank: int
+    field: str
+    dtype: str
+    shape: tuple[int, ...]
+    atol: float
+    rtol: float
+    elements: int
+    bytes: int
+    chunks: int
+    residue_bits: int
+    cell: float
+    different: int = 0
+    different_is_exact: bool = True
+    undecided: int = 0
+    chunks_different: int = 0
+    chunks_undecided: int = 0
+    spans: list[GoldenSpan] = field(default_factory=list)
+    spans_left_out: int = 0
+    listed: list[GoldenElement] = field(default_factory=list)
+    listed_left_out: int = 0
+    at_least: float = 0.0
+    at_most: float | None = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """'same', 'different' or 'undecided': cannot be told within one cell."""
+        if self.different:
+            return "different"
+        return "undecided" if self.undecided or self.chunks_undecided else "same"
+
+    @property
+    def first(self) -> GoldenElement | None:
+        """The first element that is known to differ; else the first that cannot be told."""
+        return next(
+            (e for e in self.listed if e.verdict == "different"), self.listed[0] if self.listed else None
+        )
+
+    def place(self, index: tuple[int, ...] | None = None) -> str:
+        """'step 500, rank 0, x[1234, 2]'."""
+        parts = [] if self.step is None else [f"step {self.step}"]
+        parts.append(f"rank {self.rank}")
+        at = "" if not index else "[" + ", ".join(map(str, index)) + "]"
+        return ", ".join([*parts, self.field + at])
+
+
+def _moment(data_bytes: int) -> tempfile.TemporaryDirectory:
+    """A folder for digests of so many bytes of data that live for a moment: in memory, where there is room."""
+    folder = None
+    with contextlib.suppress(OSError):
+        room = os.statvfs(_MEMORY)
+        if data_bytes < room.f_bavail * room.f_frsize // 4 and os.access(_MEMORY, os.W_OK):
+            folder = _MEMORY
+    return tempfile.TemporaryDirectory(prefix="twinrun-", dir=folder)
+
+
+def golden_bytes(
+    refs: Iterable[FieldRef],
+    tolerance: Callable[[FieldRef], tuple[float, float]],
+    *,
+    residue_bits: int,
+    chunk_bytes: int,
+    place: Place,
+    threads: int = 0,
+    memory: int = 1 << 28,
+    io: str = "auto",
+) -> bytes:
+    """The metadata file of these fields, for tolerances as the user means them: nothing in it depends on the machine."""
+
+    def plan(ref: FieldRef) -> dict:
+        atol, rtol = tolerance(ref)
+        wide_atol, wide_rtol, bits = digest_settings(ref.dtype, atol, rtol, residue_bits)
+        return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
+                                  chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
+
+    refs = list(refs)
+    with _moment(sum(ref.items * ref.itemsize for ref in refs)) as folder:
+        target = os.path.join(folder, "golden.twm")
+        step, rank = place
+        build(target, refs, [], plan, step=-1 if step is None else step, rank=rank, threads=threads,
+              memory=memory, io=io)  # fmt: skip
+        return _core.compact_metadata(_core.Metadata(target))
+
+
+def _stored(plan: dict) -> dict:
+    """Digests do not depend on the byte order of storage, and neither shall golden files."""
+    return {**plan, "byte_order": "little"}
+
+
+def _digests(metadata: _core.Metadata, at: int, facts: dict) -> np.ndarray:
+    """The fine digest of each chunk."""
+    fine = np.frombuffer(metadata.section(at, "fine"), "<u8")
+    if fine.size == 0:
+        fine = (
+            np.frombuffer(metadata.section(at, "tree"), "<u8")[-facts["chunks"] :]
+            if facts["chunks"]
+            else fine
+        )
+    if fine.size != facts["chunks"]:
+        raise DamagedFile("holds another number of digests than of chunks", where=metadata.path)
+    return fine
+
+
+def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -> np.ndarray:
+    """Residues of the scalars of one chunk, from its lines: spec/digest.md, section 7."""
+    words = packed.view("<u8").reshape(-1, 8)  # a row a line
+    shifts = np.arange(0, 64, bits, dtype=np.uint64)[None, :, None]
+    spread = (words[:, None, :] >> shifts) & np.uint64((1 << bits) - 1)
+    flat = spread.astype(np.uint8).reshape(-1)
+    per_line = 512 // bits
+    lines = -(-block_scalars // per_line)
+    if lines * per_line == block_scalars:
+        return flat[:scalars]
+    # A block begins a new line.
+    parts = [flat[at : at + block_scalars] for at in range(0, flat.size, lines * per_line)]
+    return np.concatenate(parts)[:scalars]
+
+
+def _values(raw: bytes, dtype: str) -> np.ndarray:
+    """Scalars as numpy has them: floats that hold every value, or integers; complex numbers as pairs."""
+    if dtype == "bf16":
+        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    values = np.frombuffer(raw, storage_dtype(dtype).newbyteorder("="))
+    if values.dtype.kind == "c":
+        return values.view(values.real.dtype)
+    if values.dtype.kind == "b" or dtype == "bool":
+        return (np.frombuffer(raw, np.uint8) != 0).astype(np.uint8)
+    return values
+
+
+def _rule_of(facts: dict) -> Rule:
+    kind = facts["cells"]
+    origin = facts["atol"] / facts["rtol"] if kind == "relative" and facts["atol"] > 0 else 0.0
+    return Rule(kind, facts["residue_bits"], facts["fine_exponent"], origin)
+
+
+def _alike(known: dict, ref: FieldRef, label: str) -> None:
+    shape = tuple(known["shape"])
+    shape = shape[::-1] if known["fortran_order"] else shape
+    if known["dtype"] != ref.dtype:
+        raise Incomparable(
+            f"{known['dtype']} in the golden files, {ref.dtype} in {label}", fix="types must agree"
+        )
+    if shape != ref.user_shape:
+        raise Incomparable(
+            f"shape {list(shape)} in the golden files, {list(ref.user_shape)} in {label}",
+            fix="shapes must agree",
+        )
+    if known["fortran_order"] != ref.fortran_order and len([n for n in shape if n > 1]) > 1:
+        raise Incomparable(
+            f"{'column' if known['fortran_order'] else 'row'}-major in the golden files, not so in {label}",
+            fix="store both in one order",
+        )
+    if known["digest"] != "linear":
+        raise DamagedFile("holds digests of another kind", fix="save again with 'twinrun golden save'")
+
+
+def check_field(
+    golden: _core.Metadata,
+    at: int,
+    ref: FieldRef,
+    place: Place,
+    atol: float,
+    rtol: float,
+    *,
+    label: str,
+    most_listed: int = 100,
+    threads: int = 0,
+    memory: int = 1 << 28,
+    io: str = "auto",
+) -> GoldenField:
+    """Holds a field against the golden digests of field number `at`. An element differs where |a-b| > atol + rtol |a|.
+
+    label: names the run in messages. most_listed: elements, and chunks, to list. Raises Incomparable, DamagedFile, and
+    what reading the field raises.
+    """
+    known = golden.fields[at]
+    _alike(known, ref, label)
+    source = ref.source()
+    if source is None:
+        raise Incomparable("only its metadata is at hand, and golden checks read data", where=ref.where)
+    rule = _rule_of(known)
+    per_item = 2 if ref.dtype in ("c64", "c128") else 1
+    scalar_bytes = ref.itemsize // per_item
+    chunk_scalars = known["chunk_bytes"] // scalar_bytes
+    result = GoldenField(
+        step=place[0],
+        rank=place[1],
+        field=ref.name,
+        dtype=ref.dtype,
+        shape=ref.user_shape,
+        atol=atol,
+        rtol=rtol,
+        elements=ref.items * per_item,
+        bytes=ref.items * ref.itemsize,
+        chunks=known["chunks"],
+        residue_bits=rule.bits,
+        cell=float(np.ldexp(1.0, rule.exponent)) if rule.kind == "absolute" else 0.0,
+    )
+    plan = _stored(field_plan(ref, None, atol=known["atol"], rtol=known["rtol"], residue_bits=known["residue_bits"],
+                              chunk_bytes=known["chunk_bytes"], digest="linear"))  # fmt: skip
+    with _moment(result.bytes) as folder:
+        target = os.path.join(folder, "now.twm")
+        build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
+        now = _core.Metadata(target)
+        facts = now.fields[0]
+        if _rule_of(facts) != rule or facts["chunks"] != known["chunks"]:
+            raise TwinrunError("digests were made under another rule than the golden ones", where=golden.path)
+        fine_a, fine_b = _digests(golden, at, known), _digests(now, 0, facts)
+        open_chunks = _open_chunks(golden, at, now, fine_a, fine_b, rule, result)
+        sides = None
+        if rule.bits and open_chunks.size:
+            sides = [np.frombuffer(m.section(i, "residues"), np.uint8) for m, i in ((golden, at), (now, 0))]
+        block = 4096 // scalar_bytes
+        lines = (chunk_scalars // block) * -(-block * rule.bits // 512) * 64 if rule.bits else 0
+        for chunk in open_chunks.tolist():
+            first = chunk * chunk_scalars
+            n = min(chunk_scalars, result.elements - first)
+            raw = bytes(_core.read_source(source, first // per_item, n // per_item))
+            x = _values(raw, ref.dtype)
+            residues = [None, None]
+            if sides is not None:
+                residues = [
+                    _residues(s[chunk * lines : (chunk + 1) * lines], n, block, rule.bits) for s in sides
+                ]
+            s = settle(x, *residues, int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block)
+            _add(result, s, x, first, ref, most_listed)
+    return result
+
+
+def _open_chunks(
+    golden: _core.Metadata,
+    at: int,
+    now: _core.Metadata,
+    fine_a: np.ndarray,
+    fine_b: np.ndarray,
+    rule: Rule,
+    result: GoldenField,
+) -> np.ndarray:
+    """Chunks that equal digests, or the core's proof, leave open; what they prove of the others goes into the result."""
+    atol, rtol = result.atol, result.rtol
+    integers = result.dtype not in FLOATING
+    equal = fine_a == fine_b
+    if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= result.cell:
+        pair = [_core.load_sketches(m, [i], -1)[0] for m, i in ((golden, at), (now, 0))]
+        found = _core.compare_sketches([(*pair, atol, 0.0)], True)[0]
+        widest = max((c for c, n in enumerate(found["proven_by_cells"]) if n), default=0)
+        proven = max(found["coarse_cell"] if found["proven_by_tree"] else 0.0, (widest + 1) * result.cell)
+        result.at_most = min(proven, atol) if found["proven_by_tree"] + sum(found["proven_by_cells"]) else 0.0
+        result.at_least = max(result.at_least, (widest - 1) * result.cell if widest > 1 else 0.0)
+        return np.frombuffer(found["open"], np.uint32)
+    if equal.any() and equal_cells_prove(rule, atol, rtol, integers):
+        if rule.kind == "absolute" and not (integers and rule.exponent <= 0):
+            result.at_most = min(result.cell, atol)
+        elif rule.kind == "relative":
+            result.at_most = None
+        return np.flatnonzero(~equal)
+    return np.arange(fine_a.size)
+
+
+def _number(value: np.generic) -> float | int:
+    return value.item()
+
+
+def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
+    """Adds what is known of one chunk."""
+    result.different += s.different
+    if s.exact:
+        result.undecided += int((s.state == UNDECIDED).sum())
+        result.at_least = max(result.at_least, float(s.least.max(initial=0.0)))
+        if result.at_most is not None:
+            result.at_most = max(result.at_most, float(s.most.max(initial=0.0)))
+    else:
+        result.at_most = None
+        result.different_is_exact = False
+        if s.different:
+            result.at_least = max(result.at_least, result.atol)
+    if s.verdict == SAME:
+        return
+    if s.verdict == DIFFERENT:
+        result.chunks_different += 1
+    elif not s.exact:
+        result.chunks_undecided += 1
+    said = "different" if s.verdict == DIFFERENT else "undecided"
+    if len(result.spans) < most:
+        last = first + x.size - 1
+        result.spans.append(
+            GoldenSpan(first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said)
+        )
+    else:
+        result.spans_left_out += 1
+    telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
+    room = max(most - len(result.listed), 0)
+    for i in telling[:room].tolist():
+        result.listed.append(
+            GoldenElement(
+                ref.index(first + i),
+                _number(x[i]),
+                int(s.cells[i]) if s.exact else None,
+                float(s.least[i]) if s.exact else result.atol,
+                float(s.most[i]),
+                "different" if s.state[i] == DIFFERENT else "undecided",
+            )
+        )
+    result.listed_left_out += max(telling.size - room, 0)

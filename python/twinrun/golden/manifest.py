@@ -1,0 +1,232 @@
+"""The manifest of a folder of golden files, golden.json: what was kept, for which tolerances. It may come from anywhere."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+from .. import _core
+from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..formats.model import ITEMSIZE
+
+__all__ = ["MANIFEST", "VERSION", "GoldenFieldFacts", "GoldenPlace", "Manifest", "checksum"]
+
+MANIFEST = "golden.json"
+VERSION = 1
+_FORMAT = "twinrun golden"
+_MOST_BYTES = 1 << 28
+_FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twm")
+_DIGITS = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class GoldenFieldFacts:
+    """A field as it was saved. shape: as the user knows it. atol, rtol: what is checked; digests are made for another."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    atol: float
+    rtol: float
+
+
+@dataclass(frozen=True)
+class GoldenPlace:
+    """The fields of one step and rank, and the file of their digests."""
+
+    step: int | None
+    rank: int
+    file: str
+    bytes: int
+    xxh3: str
+    one_array: bool
+    fields: tuple[GoldenFieldFacts, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of golden files holds. chosen_fields, chosen_steps: what `save` was told to keep; None: everything.
+    left_out: globs of fields that it was told to leave out."""
+
+    places: tuple[GoldenPlace, ...]
+    residue_bits: int
+    chunk_bytes: int
+    chosen_fields: tuple[str, ...] | None = None
+    chosen_steps: str | None = None
+    provenance: dict[str, dict[str, str]] | None = None
+    twinrun: str = ""
+    left_out: tuple[str, ...] = ()
+
+    def keeps(self, name: str) -> bool:
+        """Whether `save` was to keep a field of this name."""
+        if any(fnmatch.fnmatchcase(name, glob) for glob in self.left_out):
+            return False
+        return self.chosen_fields is None or any(fnmatch.fnmatchcase(name, g) for g in self.chosen_fields)
+
+    def text(self) -> str:
+        """As JSON, a field a line: small changes are small in a diff."""
+        head = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "twinrun": self.twinrun,
+            "residue_bits": self.residue_bits,
+            "chunk_bytes": self.chunk_bytes,
+            "chosen_fields": None if self.chosen_fields is None else list(self.chosen_fields),
+            "chosen_steps": self.chosen_steps,
+            "left_out": list(self.left_out),
+            "provenance": self.provenance,
+        }
+        lines = ["{"]
+        lines += [f" {json.dumps(k)}: {json.dumps(v, sort_keys=True)}," for k, v in head.items()]
+        lines.append(' "places": [')
+        for at, place in enumerate(self.places):
+            facts = {"step": place.step, "rank": place.rank, "file": place.file, "bytes": place.bytes,
+                     "xxh3": place.xxh3, "one_array": place.one_array}  # fmt: skip
+            inner = ", ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in facts.items())
+            lines.append(f'  {{{inner}, "fields": [')
+            for n, f in enumerate(place.fields):
+                fact = {"name": f.name, "dtype": f.dtype, "shape": list(f.shape), "fortran_order": f.fortran_order,
+                        "atol": f.atol, "rtol": f.rtol}  # fmt: skip
+                lines.append("   " + json.dumps(fact) + ("," if n + 1 < len(place.fields) else ""))
+            lines.append("  ]}" + ("," if at + 1 < len(self.places) else ""))
+        whole = json.loads("\n".join([*lines, " ]", "}"]))
+        return "\n".join([*lines, " ],", f' "checksum": "{_checksum(whole)}"', "}", ""])
+
+    @classmethod
+    def read(cls, folder: str) -> Manifest:
+        """That of a folder. Raises MissingFile, DamagedFile, Unsupported."""
+        path = os.path.join(folder, MANIFEST)
+        try:
+            if os.path.getsize(path) > _MOST_BYTES:
+                raise DamagedFile("is too large for a manifest", where=path, fix=_RESTORE)
+            with open(path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            raise MissingFile(
+                "no such file", where=path, fix="make it with: twinrun golden save RUN --output FOLDER"
+            ) from None
+        except OSError as e:
+            raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
+        return cls.parse(content, path)
+
+    @classmethod
+    def parse(cls, content: bytes, path: str) -> Manifest:
+        """Of the bytes of a manifest; path: for messages."""
+        try:
+            d = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as e:
+            raise DamagedFile(f"is not JSON: {e}", where=path, fix=_RESTORE) from None
+        try:
+            _need(isinstance(d, dict) and d.get("format") == _FORMAT, "is no manifest of golden files")
+            version = d.get("version")
+            _need(type(version) is int and version > 0, "has no version")
+            if version != VERSION:
+                raise Unsupported(
+                    f"has version {version}, and this is for version {VERSION}",
+                    where=path,
+                    fix="update twinrun",
+                )
+            said = d.pop("checksum", None)
+            _need(said == _checksum(d), "has another checksum than content: it is damaged, or was edited")
+            places = tuple(_place(p) for p in _list(d, "places"))
+            _need(len({(p.step, p.rank) for p in places}) == len(places), "has a place twice")
+            _need(len({p.file for p in places}) == len(places), "has a file twice")
+            _need(bool(places), "has no places")
+            fields = d.get("chosen_fields")
+            _need(
+                fields is None or (isinstance(fields, list) and all(isinstance(f, str) for f in fields)),
+                "has wrong chosen_fields",
+            )
+            steps = d.get("chosen_steps")
+            _need(steps is None or isinstance(steps, str), "has wrong chosen_steps")
+            left_out = d.get("left_out", [])
+            _need(
+                isinstance(left_out, list) and all(isinstance(f, str) for f in left_out), "has wrong left_out"
+            )
+            bits, chunk = d.get("residue_bits"), d.get("chunk_bytes")
+            _need(type(bits) is int and bits in (0, 2, 4), "has wrong residue_bits")
+            _need(type(chunk) is int and 4096 <= chunk <= 1 << 20, "has a wrong chunk_bytes")
+            provenance = d.get("provenance")
+            _need(provenance is None or isinstance(provenance, dict), "has a wrong provenance")
+            said = d.get("twinrun")
+            return cls(
+                places,
+                bits,
+                chunk,
+                None if fields is None else tuple(fields),
+                steps,
+                provenance,
+                said if isinstance(said, str) else "",
+                tuple(left_out),
+            )
+        except _Wrong as e:
+            raise DamagedFile(str(e), where=path, fix=_RESTORE) from None
+
+
+_RESTORE = "restore it, or save again with 'twinrun golden save'"
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _need(true: bool, said: str) -> None:
+    if not true:
+        raise _Wrong(said)
+
+
+def _list(d: dict, name: str) -> list:
+    value = d.get(name)
+    _need(isinstance(value, list) and all(isinstance(v, dict) for v in value), f"has no list of {name}")
+    return value
+
+
+def _place(d: dict) -> GoldenPlace:
+    step, rank = d.get("step"), d.get("rank")
+    _need(step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63), "has a wrong step")
+    _need(type(rank) is int and 0 <= rank < 1 << 32, "has a wrong rank")
+    file, size, digest = d.get("file"), d.get("bytes"), d.get("xxh3")
+    _need(isinstance(file, str) and _FILE.fullmatch(file) is not None, "names a file that is none of its own")
+    _need(type(size) is int and 0 <= size < 1 << 62, "has a wrong size")
+    _need(isinstance(digest, str) and _DIGITS.fullmatch(digest) is not None, "has a wrong checksum")
+    _need(type(d.get("one_array")) is bool, "has a wrong one_array")
+    fields = tuple(_field(f) for f in _list(d, "fields"))
+    _need(len({f.name for f in fields}) == len(fields), "has a field twice")
+    _need(bool(fields), "has a place without fields")
+    return GoldenPlace(step, rank, file, size, digest, d["one_array"], fields)
+
+
+def _field(d: dict) -> GoldenFieldFacts:
+    name, dtype, shape = d.get("name"), d.get("dtype"), d.get("shape")
+    _need(isinstance(name, str), "has a field without a name")
+    _need(isinstance(dtype, str) and dtype in ITEMSIZE, "has a field of an unknown type")
+    _need(
+        isinstance(shape, list)
+        and len(shape) <= 32
+        and all(type(n) is int and 0 <= n < 1 << 60 for n in shape),
+        "has a wrong shape",
+    )
+    _need(math.prod(shape) < 1 << 60, "has a wrong shape")
+    _need(type(d.get("fortran_order")) is bool, "has a wrong fortran_order")
+    tolerance = []
+    for key in ("atol", "rtol"):
+        value = d.get(key)
+        _need(type(value) in (int, float) and 0 <= value <= sys.float_info.max, f"has a wrong {key}")
+        tolerance.append(float(value))
+    return GoldenFieldFacts(name, dtype, tuple(shape), d["fortran_order"], *tolerance)
+
+
+def _checksum(document: dict) -> str:
+    """Of the content, however it is broken into lines."""
+    return checksum(json.dumps(document, sort_keys=True).encode())
+
+
+def checksum(content: bytes) -> str:
+    """XXH3 as 16 digits."""
+    return f"{_core.xxh3(content):016x}"

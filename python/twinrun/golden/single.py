@@ -1,0 +1,218 @@
+"""Golden files of single checks, for test suites: one metadata file for each name, beside the test."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .. import _core
+from ..errors import TwinrunError, one_line
+from ..indexing import FLOATING
+from ..subject import FieldRef, open_subject
+from .fields import GoldenField, check_field, golden_bytes
+
+__all__ = ["NotReproduced", "Reproducible", "file_name"]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]{0,99}")
+_MOST_LINES = 8
+_CHUNK_BYTES = 8192
+
+
+class NotReproduced(AssertionError):
+    """Arrays are not what they were, or there is nothing to compare them with."""
+
+
+def file_name(text: str) -> str:
+    """`text` where that is a plain file name, else what is plain of it, and a checksum of all of it."""
+    if _PLAIN.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return re.sub(r"[^A-Za-z0-9_=+-]+", "_", text)[:80].strip("_") + "-" + digest
+
+
+def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
+    """The arrays, their first axes in the order of the IDs: of the array named `key`, or of these."""
+    if isinstance(key, str):
+        if key not in arrays:
+            raise TwinrunError(
+                f"key {key!r} is not among the arrays", fix="give its name, or the IDs themselves"
+            )
+        ids = np.asarray(arrays[key])
+    else:
+        ids = np.asarray(key)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise TwinrunError(
+            "key must be integers in one dimension", fix="give an ID for each element of the first axis"
+        )
+    order = np.argsort(ids, kind="stable")
+    if ids.size and (np.diff(ids[order]) == 0).any():
+        raise TwinrunError("key has an ID twice: elements cannot be told apart")
+    sorted_arrays: dict[str, object] = {}
+    for name, array in arrays.items():
+        a = np.asarray(array)
+        if a.ndim == 0 or a.shape[0] != ids.size:
+            raise TwinrunError(f"has {a.shape[:1]} elements for {ids.size} IDs", where=name)
+        sorted_arrays[name] = np.ascontiguousarray(a[order])
+    return sorted_arrays if isinstance(key, str) else {**sorted_arrays, "key": ids[order]}
+
+
+def _write_whole(path: Path, content: bytes) -> bool:
+    """Writes the file, whole or not at all, also if others write it at the same time; False if it is that already."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(number, "wb") as out:
+            out.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return True
+
+
+class Reproducible:
+    """What a test calls. folder: of the test module's golden files; inside: names that lead to the test in it.
+
+    update: write instead of comparing. command: that does so, for messages. written: gets (path, changed) of each file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        inside: Sequence[str],
+        *,
+        update: bool = False,
+        command: str = "pytest --twinrun-update",
+        written: list | None = None,
+    ) -> None:
+        self.folder = Path(folder, *(file_name(part) for part in inside))
+        self._update = update
+        self._command = command
+        self._written = [] if written is None else written
+        self._names: set[str] = set()
+
+    def check(
+        self,
+        name: str,
+        arrays: object,
+        *,
+        atol: float = 0.0,
+        rtol: float = 0.0,
+        key: object = None,
+        tolerate_integers: bool = False,
+        residue_bits: int = 4,
+        undecided: str = "fail",
+    ) -> list[GoldenField] | None:
+        """Raises NotReproduced unless the arrays are what they were: |a - b| <= atol + rtol |a|, a the golden values.
+
+        name: of the golden file, once in a test. arrays: an array (numpy, PyTorch, CuPy, JAX, a list, a number) or
+        {name: array}. Integers and booleans are held to equality unless tolerate_integers. key: IDs, or the name of the
+        array that holds them: then the order of elements along the first axis does not matter. residue_bits: 4, 2 or 0;
+        undecided: 'fail' or 'pass', for what cannot be told within one cell. Gives what is known of each field; None
+        where the file was written.
+        """
+        __tracebackhide__ = True
+        if not isinstance(name, str) or not name:
+            raise TwinrunError(f"a check needs a name, not {name!r}")
+        if name in self._names:
+            raise TwinrunError(
+                f"{name!r} is checked twice in this test", fix="give each check a name of its own"
+            )
+        if undecided not in ("fail", "pass"):
+            raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
+        if residue_bits not in (0, 2, 4):
+            raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
+        _core.check_tolerance(float(atol), float(rtol))
+        self._names.add(name)
+        fields = dict(arrays) if isinstance(arrays, Mapping) else {name: arrays}
+        if key is not None:
+            fields = _ordered(fields, key)
+        path = self.folder / f"{file_name(name)}.twm"
+        subject = open_subject({str(k): v for k, v in fields.items()})
+
+        def tolerance(ref: FieldRef) -> tuple[float, float]:
+            return (float(atol), float(rtol)) if tolerate_integers or ref.dtype in FLOATING else (0.0, 0.0)
+
+        with subject.open(subject.places[0]) as refs:
+            if self._update:
+                content = golden_bytes(refs.values(), tolerance, residue_bits=residue_bits, chunk_bytes=_CHUNK_BYTES,
+                                       place=(None, 0))  # fmt: skip
+                self._written.append((path, _write_whole(path, content)))
+                return None
+            problems, results = self._held(path, refs, tolerance)
+        wrong = [
+            f
+            for f in results
+            if f.verdict == "different" or (f.verdict == "undecided" and undecided == "fail")
+        ]
+        if problems or wrong:
+            raise NotReproduced(self._said(name, path, problems, wrong))
+        return results
+
+    def _held(
+        self, path: Path, refs: Mapping[str, FieldRef], tolerance: object
+    ) -> tuple[list[str], list[GoldenField]]:
+        __tracebackhide__ = True
+        if not path.exists():
+            raise NotReproduced(
+                f"there is no golden file {path}\nto make it, and look at what was made before it is committed:\n"
+                f"  {self._command}"
+            )
+        metadata = _core.Metadata(str(path))
+        metadata.verify()
+        known = {f["name"]: at for at, f in enumerate(metadata.fields)}
+        problems = [f"{n!r} is not in the golden file" for n in refs if n not in known]
+        problems += [f"{n!r} is in the golden file only" for n in known if n not in refs]
+        results = []
+        for name, ref in refs.items():
+            if name not in known:
+                continue
+            try:
+                results.append(
+                    check_field(
+                        metadata,
+                        known[name],
+                        ref,
+                        (None, 0),
+                        *tolerance(ref),
+                        label="this test",
+                        most_listed=20,
+                    )
+                )
+            except TwinrunError as e:
+                problems.append(f"{name!r}: {e}")
+        return problems, results
+
+    def _said(self, name: str, path: Path, problems: list[str], wrong: list[GoldenField]) -> str:
+        from ..report.golden import element_text, span_text
+
+        lines = [f"{name} is not what its golden file says: {path}"]
+        lines += [f"  not compared: {p}" for p in problems]
+        for f in wrong:
+            counted = "" if f.different_is_exact else "at least "
+            if f.verdict == "different":
+                lines.append(f"  {f.field}: {counted}{f.different} of {f.elements} elements differ")
+            else:
+                lines.append(
+                    f"  {f.field}: cannot be told within one cell of {f.cell:.3g} (undecided='pass' lets it pass)"
+                )
+            details = [element_text(e, f) for e in f.listed] + [
+                span_text(s, f) for s in f.spans if not s.exact
+            ]
+            lines += [f"    {one_line(line)}" for line in details[:_MOST_LINES]]
+            if len(details) > _MOST_LINES or f.listed_left_out or f.spans_left_out:
+                lines.append("    …")
+        lines.append("if this change is meant, write the file again and commit it:")
+        lines.append(f"  {self._command}")
+        return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""The pytest plugin: `reproducible.check("temperature", array, atol=1e-9)` against a golden file beside the test.
+
+Loaded at every start of pytest where twinrun is installed: so it imports nothing but pytest until a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .golden.single import Reproducible
+
+_WRITTEN = "_twinrun_written"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--twinrun-update, and the ini option twinrun_folder."""
+    group = parser.getgroup("twinrun", "golden files of twinrun")
+    group.addoption(
+        "--twinrun-update",
+        action="store_true",
+        default=False,
+        help="write the golden files of the tests that run, in place of comparing with them",
+    )
+    parser.addini(
+        "twinrun_folder",
+        "where golden files lie, beside each test module (default: __twinrun__)",
+        default="__twinrun__",
+    )
+
+
+@pytest.fixture
+def reproducible(request: pytest.FixtureRequest) -> Reproducible:
+    """Checks that arrays are what they were: `check(name, array, atol=0.0, rtol=0.0)`."""
+    from .golden.single import Reproducible
+
+    config = request.config
+    written = config.__dict__.setdefault(_WRITTEN, [])
+    path = request.node.path
+    module = request.node.getparent(pytest.Module)
+    inside = request.node.nodeid.split("::")[1:] if "::" in request.node.nodeid else [request.node.name]
+    return Reproducible(
+        path.parent / config.getini("twinrun_folder") / (path.stem if module is not None else path.name),
+        inside,
+        update=config.getoption("--twinrun-update"),
+        command=f"pytest {shlex.quote(request.node.nodeid)} --twinrun-update",
+        written=written,
+    )
+
+
+def pytest_terminal_summary(terminalreporter: object, config: pytest.Config) -> None:
+    """Says what was written."""
+    written = config.__dict__.get(_WRITTEN)
+    if written:
+        changed = sum(1 for _, new in written if new)
+        terminalreporter.write_line(
+            f"twinrun: {len(written)} golden file{'s' if len(written) != 1 else ''} up to date, {changed} of them changed"
+        )

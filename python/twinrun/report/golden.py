@@ -1,0 +1,212 @@
+"""A golden check for a terminal, and as a JSON document."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from ..errors import one_line
+from ..golden import GoldenCheck, GoldenElement, GoldenField, GoldenSpan
+from .document import _plain
+from .text import byte_size, number
+
+__all__ = ["element_text", "field_text", "golden_document", "golden_line", "print_golden", "span_text"]
+
+MOST_ROWS = 40
+MOST_ELEMENTS = 5  # a field
+_MOST_FIELDS = 10  # whose elements are shown
+
+
+def _tolerance(f: GoldenField) -> str:
+    parts = [f"{f.atol:g}"] if f.atol or not f.rtol else []
+    return " + ".join([*parts, f"{f.rtol:g} |a|"] if f.rtol else parts)
+
+
+def _cells(n: int) -> str:
+    return f"{abs(n)} cell{'s' if abs(n) != 1 else ''} {'above' if n > 0 else 'below'}"
+
+
+def element_text(e: GoldenElement, f: GoldenField) -> str:
+    """'x[3, 7] = 0.25: |a-b| is 0.0019 to 0.002 > 0.001 (31 cells below)'."""
+    at = f"{f.field}[{', '.join(map(str, e.index))}]" if e.index else f.field
+    head = f"{at} = {e.b!r}: "
+    if e.cells is None:
+        return f"{head}|a-b| > {_tolerance(f)} (by how much, the golden digests do not tell)"
+    if math.isinf(e.at_most):
+        return head + (
+            "is not what it was" if e.verdict == "different" else "may be another value than it was"
+        )
+    low, high = number(e.at_least), number(e.at_most)
+    said = low if e.at_least == e.at_most else f"about {high}" if low == high else f"{low} to {high}"
+    sign = ">" if e.verdict == "different" else "against"
+    way = (
+        "the golden value lies in the same cell"
+        if e.cells == 0
+        else f"the golden value lies {_cells(e.cells)}"
+    )
+    return f"{head}|a-b| is {said} {sign} {_tolerance(f)} ({way})"
+
+
+def span_text(s: GoldenSpan, f: GoldenField) -> str:
+    """'at least 3 of x[0] to x[2047] differ'."""
+
+    def at(index: tuple[int, ...]) -> str:
+        return f"{f.field}[{', '.join(map(str, index))}]" if index else f.field
+
+    where = at(s.first_index) if s.first == s.last else f"{at(s.first_index)} to {at(s.last_index)}"
+    if s.verdict == "undecided":
+        return f"of {where} any may differ, or none"
+    return f"{'' if s.exact else 'at least '}{s.different} of {where} differ{'s' if s.different == 1 else ''}"
+
+
+def field_text(f: GoldenField) -> str:
+    """What is first to say of a field that does not agree, on one line."""
+    first = f.first
+    if f.verdict == "different":
+        if first is not None and first.verdict == "different":
+            return element_text(first, f)
+        return next(span_text(s, f) for s in f.spans if s.verdict == "different")
+    if first is not None:
+        return element_text(first, f)
+    return span_text(f.spans[0], f) if f.spans else "agrees"
+
+
+def _prefix(f: GoldenField) -> str:
+    return ("" if f.step is None else f"step {f.step}, ") + f"rank {f.rank}, "
+
+
+def golden_line(c: GoldenCheck) -> str:
+    """The verdict, on one line."""
+    if c.verdict == "incomparable":
+        n = len(c.problems)
+        first = c.problems[0] if c.problems else None
+        said = (
+            "nothing was compared"
+            if first is None
+            else ": ".join(t for t in (first.place(), first.text) if t)
+        )
+        more = f" (and {n - 1} more)" if n > 1 else ""
+        apart = c.first
+        also = (
+            ""
+            if apart is None or apart.verdict != "different"
+            else f"; different: {_prefix(apart)}{field_text(apart)}"
+        )
+        return one_line(f"could not compare: {said}{more}{also}")
+    first = c.first
+    if first is not None and first.verdict == "different":
+        return one_line(f"different: first at {_prefix(first)}{field_text(first)}")
+    if first is not None:
+        counts = (
+            "passes, as asked for"
+            if c.undecided_passes
+            else "counts as different (--undecided pass lets it pass)"
+        )
+        return one_line(f"cannot be told within one cell: {_prefix(first)}{field_text(first)}; {counts}")
+    elements = sum(f.elements for f in c.fields)
+    data = sum(f.bytes for f in c.fields)
+    tolerances = {_tolerance(f) for f in c.fields if f.atol or f.rtol}
+    within = (
+        f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
+    )
+    names = len({f.field for f in c.fields})
+    return (
+        f"same: {names} field{'s' if names != 1 else ''}, {len({f.step for f in c.fields})} step"
+        f"{'s' if len({f.step for f in c.fields}) != 1 else ''}, {elements} element{'s' if elements != 1 else ''} "
+        f"({byte_size(data)}) agree{within} with {byte_size(c.golden_bytes)} of golden files"
+    )
+
+
+def _count(f: GoldenField) -> str:
+    if f.different:
+        return ("" if f.different_is_exact else "≥ ") + str(f.different)
+    if f.verdict == "undecided":
+        return f"{f.undecided}?" if not f.chunks_undecided else "?"
+    return "0"
+
+
+def print_golden(console: Console, c: GoldenCheck) -> None:
+    """Prints notes, problems, table, elements, and the verdict last."""
+    for note in c.notes[:10]:
+        console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
+    for p in c.problems[:10]:
+        said = ": ".join(t for t in (p.place(), p.text) if t)
+        console.print(Text(one_line(f"not compared: {said}")), soft_wrap=True, style="yellow")
+    if len(c.problems) > 10:
+        console.print(
+            f"… and {len(c.problems) - 10} more that were not compared: --json has all", style="yellow"
+        )
+    order = {"different": 0, "undecided": 1, "same": 2}
+    shown = c.fields
+    if len(shown) > MOST_ROWS:
+        chosen = {id(f) for f in sorted(c.fields, key=lambda f: order[f.verdict])[:MOST_ROWS]}
+        shown = [f for f in c.fields if id(f) in chosen]
+    if shown:
+        _print_table(console, shown)
+    if len(c.fields) > len(shown):
+        console.print(f"… and {len(c.fields) - len(shown)} more rows: --json has all", style="dim")
+    for f in [f for f in c.fields if f.verdict != "same"][:_MOST_FIELDS]:
+        lines = [element_text(e, f) for e in f.listed[:MOST_ELEMENTS]]
+        if not f.different_is_exact or not lines:
+            lines = [span_text(s, f) for s in f.spans if not s.exact][:MOST_ELEMENTS] + lines[:1]
+        for line in lines:
+            console.print(Text(one_line(f"  {_prefix(f)}{line}")), soft_wrap=True)
+    style = {"same": "bold green", "undecided": "bold yellow"}.get(c.verdict, "bold red")
+    console.print(Text(golden_line(c), style=style), soft_wrap=True)
+
+
+def _print_table(console: Console, shown: list[GoldenField]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    with_step = any(f.step is not None for f in shown)
+    with_rank = any(f.rank != 0 for f in shown)
+    for name, there in (("step", with_step), ("rank", with_rank)):
+        if there:
+            table.add_column(name, justify="right")
+    table.add_column("field")
+    for name in ("different", "of", "max |a-b|", "tolerance"):
+        table.add_column(name, justify="right")
+    for f in shown:
+        color = {"same": "green", "undecided": "yellow"}.get(f.verdict, "red")
+        cells = ([Text("" if f.step is None else str(f.step))] if with_step else []) + (
+            [Text(str(f.rank))] if with_rank else []
+        )
+        if f.at_most is not None and math.isfinite(f.at_most):
+            most = ("≤ " if f.at_most > f.at_least else "") + number(f.at_most)
+        else:
+            most = f"≥ {number(f.at_least)}" if f.at_least else "?"
+        cells += [
+            Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(most), Text(_tolerance(f))
+        ]  # fmt: skip
+        table.add_row(*cells)
+    console.print(table)
+
+
+def golden_document(c: GoldenCheck) -> dict:
+    """All facts of a check."""
+    first = c.first
+    return _plain(
+        {
+            "twinrun": __version__,
+            "verdict": c.verdict,
+            "golden": c.golden,
+            "run": c.run,
+            "status": c.status,
+            "different": c.different,
+            "first_divergence": None
+            if first is None
+            else {"step": first.step, "rank": first.rank, "field": first.field, "verdict": first.verdict,
+                  "index": None if first.first is None else list(first.first.index), "text": field_text(first)},
+            "fields": [{**dataclasses.asdict(f), "verdict": f.verdict} for f in c.fields],
+            "problems": [dataclasses.asdict(p) for p in c.problems],
+            "undecided_passes": c.undecided_passes,
+            "notes": c.notes,
+            "golden_bytes": c.golden_bytes,
+            "golden_provenance": c.provenance,
+            "seconds": c.seconds,
+        }
+    )  # fmt: skip

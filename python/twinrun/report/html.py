@@ -1,0 +1,682 @@
+"""The report of a comparison as one HTML file that needs nothing else: verdict and first divergence, then where and how much.
+
+Every number that a picture shows stands in a table below it. Of very many steps, ranks and fields neighbours are put together in
+pictures, and tables are capped: the page holds a file of rows to save, and `--json` has all.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..comparison import Comparison, FieldComparison, histogram_edges
+from ..errors import TwinrunError
+from .charts import COLOURS, Line, bars, density, heat_map, line_chart
+from .document import write_whole
+from .frame import BAD, GOOD, OPEN, escaped, frame, table
+from .places import Places, look
+from .text import byte_size, exact, number, tolerance_text, verdict_line
+
+__all__ = ["error_html", "html", "write_error_html", "write_html"]
+
+_CLASSES = {"same": GOOD, "different": BAD, "incomparable": OPEN}
+_ROWS = 60  # of a table
+_LINES = 12  # notes, problems, conditions that are seen at once
+_MOST_LINES = 200
+_SAVED_ROWS = 10_000  # in the file that the page holds
+_MAP_COLUMNS, _MAP_ROWS = 72, 30
+_FACTS = ("step", "rank", "field", "dtype", "shape", "elements", "different", "first_index", "first_id", "first_a",
+          "first_b", "max_abs_diff", "max_abs_diff_is_bound", "max_rel_diff", "rms_diff", "atol", "rtol", "ulps")  # fmt: skip
+
+
+@dataclass
+class _Group:
+    """Sums over comparisons that a picture or a table puts together."""
+
+    elements: int = 0
+    different: int = 0
+    count: int = 0
+    largest: float | None = 0.0
+    bound: bool = False
+    squares: float | None = 0.0
+    first: FieldComparison | None = None
+
+    def add(self, f: FieldComparison) -> None:
+        self.count += 1
+        self.elements += f.elements
+        self.different += f.different
+        if f.max_abs_diff is None or self.largest is None:
+            self.largest = None
+        elif f.max_abs_diff >= self.largest:
+            self.bound = f.max_abs_diff_is_bound and (self.bound or f.max_abs_diff > self.largest)
+            self.largest = f.max_abs_diff
+        finite = f.elements - f.infinite
+        known = f.rms_diff_all is not None and self.squares is not None and math.isfinite(f.rms_diff_all)
+        self.squares = self.squares + f.rms_diff_all * f.rms_diff_all * finite if known else None  # type: ignore[operator]
+        if not f.same and self.first is None:
+            self.first = f
+
+    @property
+    def rms(self) -> float | None:
+        return None if self.squares is None or not self.elements else math.sqrt(self.squares / self.elements)
+
+    def largest_text(self) -> str:
+        return ("≤ " if self.bound else "") + number(self.largest)
+
+
+@dataclass
+class _Facts:
+    """One pass over all comparisons."""
+
+    fields: dict[str, _Group] = field(default_factory=dict)
+    steps: dict[int | None, _Group] = field(default_factory=dict)
+    by_field: dict[tuple[int | None, str], _Group] = field(default_factory=dict)
+    by_rank: dict[tuple[int | None, int], _Group] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+    histogram: list[int] = field(default_factory=list)
+    differing: list[int] = field(default_factory=list)
+    tolerances: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, c: Comparison) -> _Facts:
+        facts = cls()
+        for f in c.fields:
+            for groups, key in (
+                (facts.fields, f.field),
+                (facts.steps, f.step),
+                (facts.by_field, (f.step, f.field)),
+                (facts.by_rank, (f.step, f.rank)),
+            ):
+                groups.setdefault(key, _Group()).add(f)  # type: ignore[attr-defined]
+            facts.ranks.add(f.rank)
+            absolute = f.atol if f.atol > 0 and f.rtol == 0 and not f.ulps else None
+            facts.tolerances.setdefault(f.field, {})[tolerance_text(f)] = absolute
+        counted = [f for f in c.fields if f.particles is None]
+        facts.histogram = _sums(f.histogram for f in counted)
+        facts.differing = _sums(f.histogram_different for f in counted)
+        return facts
+
+
+def _sums(histograms: Iterable[list[int]]) -> list[int]:
+    total: np.ndarray | int = 0
+    remaining = iter(histograms)
+    while some := list(itertools.islice(remaining, 1024)):
+        total = total + np.array(some, np.int64).sum(axis=0)
+    return total.tolist() if isinstance(total, np.ndarray) else []
+
+
+def html(comparison: Comparison) -> str:
+    """The page. The data is looked at again for pictures of where differences lie: bounded, and left out where it is gone."""
+    c = comparison
+    facts = _Facts.of(c)
+    where = _where(c)
+    body = [
+        f"<h1>{escaped(_title(c.a, c.b))}</h1>",
+        f'<p class="verdict {_CLASSES[c.verdict]}"><b class="{_CLASSES[c.verdict]}">{c.verdict}</b>'
+        f"{escaped(verdict_line(c).removeprefix(c.verdict), 700)}</p>",
+        _first(c),
+        _overview(c, facts),
+        _problems(c),
+        "" if c.same else _conditions(c),
+        _growth(facts),
+        _maps(facts),
+        where,
+        _histogram(facts),
+        _conditions(c) if c.same else "",
+        _fields_table(facts),
+        _particles(c),
+        _rows_table(c),
+        _read(c),
+    ]
+    return frame(f"twinrun: {c.verdict}: {_title(c.a, c.b)}", body)
+
+
+def error_html(a: str, b: str, error: str) -> str:
+    """The page of two runs that could not be compared."""
+    return frame(
+        f"twinrun: incomparable: {_title(a, b)}",
+        [
+            f"<h1>{escaped(_title(a, b))}</h1>",
+            f'<p class="verdict {OPEN}"><b class="{OPEN}">incomparable</b>: {escaped(error, 2000)}</p>',
+            "<p>Nothing was compared: this says neither that the runs agree nor that they differ.</p>",
+            _pairs([("first run", a), ("second run", b)]),
+        ],
+    )
+
+
+def write_html(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Writes the page whole or not at all; TwinrunError where it cannot."""
+    write_whole(os.fspath(path), html(comparison), "HTML")
+
+
+def write_error_html(path: str, a: str, b: str, error: str) -> None:
+    """Writes the page of two runs that could not be compared."""
+    write_whole(path, error_html(a, b, error), "HTML")
+
+
+def _names(a: str, b: str) -> tuple[str, str]:
+    """What tells the runs apart: without the folders that both lie in, and short."""
+    parts = [label.rstrip("/").split("/") for label in (a, b)]
+    common = len(os.path.commonprefix(parts))
+    tails = ["/".join(p[min(common, len(p) - 1) :]) or label for p, label in zip(parts, (a, b), strict=True)]
+    first, second = (t if len(t) <= 50 else "…" + t[-48:] for t in tails)
+    return first, second
+
+
+def _title(a: str, b: str) -> str:
+    return " against ".join(_names(a, b))
+
+
+def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
+    return (
+        '<dl class="facts">'
+        + "".join(f"<div><dt>{escaped(k)}</dt><dd>{escaped(v)}</dd></div>" for k, v in pairs)
+        + "</dl>"
+    )
+
+
+def _place(f: FieldComparison) -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = [] if f.step is None else [("step", f.step)]
+    if f.key is None and f.ranks is None:
+        pairs.append(("rank", f.rank))
+    pairs.append(("field", f.field))
+    if f.first_id is not None:
+        pairs.append(("ID", f.first_id))
+    if f.first_index:
+        pairs.append(("index", "[" + ", ".join(map(str, f.first_index)) + "]"))
+    return pairs
+
+
+def _first(c: Comparison) -> str:
+    f = c.first
+    if f is None:
+        return ""
+    values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
+    if f.particles is None:
+        values += [("|a − b|", number(f.first_abs_diff)), ("tolerance", tolerance_text(f))]
+    else:
+        values = [
+            (name, "has it" if v is not None else "lacks it")
+            for name, v in (("first run", f.first_a), ("second run", f.first_b))
+        ]
+    pairs = _pairs([*_place(f), *values])
+    return f'<section class="first" id="first-divergence"><h2>First divergence</h2>{pairs}</section>'
+
+
+def _overview(c: Comparison, facts: _Facts) -> str:
+    elements = sum(f.elements for f in c.fields)
+    share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0.0
+    pairs = [
+        ("elements that differ", f"{c.different:,} of {elements:,}"),
+        (
+            "fields that differ",
+            f"{sum(g.different > 0 for g in facts.fields.values())} of {len(facts.fields)}",
+        ),
+        ("steps that differ", f"{sum(g.different > 0 for g in facts.steps.values())} of {len(facts.steps)}"),
+        ("ranks", f"{len(facts.ranks):,}"),
+        ("data of a run", byte_size(c.bytes_compared)),
+        ("of it read", f"{share:.3g}%"),
+        ("time", f"{c.seconds:.3g} s"),
+        ("compared on", c.device or "cpu"),
+    ]
+    labels = _pairs([("first run (the reference)", c.a), ("second run", c.b)])
+    return _pairs(pairs) + labels
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """A list; what is more than a few folds away."""
+    shown = "".join(f"<li>{escaped(t, 600)}</li>" for t in texts[:_LINES])
+    rest = texts[_LINES:_MOST_LINES]
+    out = f'<ul class="lines">{shown}</ul>'
+    if rest:
+        more = "".join(f"<li>{escaped(t, 600)}</li>" for t in rest)
+        out += (
+            f'<details><summary>{len(texts) - _LINES} more</summary><ul class="lines">{more}</ul></details>'
+        )
+    if len(texts) > _MOST_LINES:
+        out += f'<p class="note">{len(texts) - _MOST_LINES} more are in the JSON (--json).</p>'
+    return out
+
+
+def _problems(c: Comparison) -> str:
+    if not c.problems:
+        return ""
+    return (
+        f'<section id="problems"><h2>Not compared</h2><p>{len(c.problems)} '
+        f"{'thing' if len(c.problems) == 1 else 'things'} that one run has could not be compared; all else was.</p>"
+        f"{_lines(c.problems)}</section>"
+    )
+
+
+def _conditions(c: Comparison) -> str:
+    found = c.conditions
+    if found is None:
+        return ""
+    if not found:
+        return '<p class="note">The runs recorded no difference in their conditions.</p>'
+    rows = [(d.group, d.name, d.a, d.b) for d in found]
+    head = ("", "condition", *_names(c.a, c.b))
+    more = (
+        f"<details><summary>{len(rows) - _LINES} more</summary>{table(head, rows[_LINES:_MOST_LINES], text=(0, 1), wrap=(2, 3))}</details>"
+        if len(rows) > _LINES
+        else ""
+    )
+    return (
+        '<section id="conditions"><h2>Conditions that differ</h2><p class="note">The likeliest explanation first.</p>'
+        f"{table(head, rows[:_LINES], text=(0, 1), wrap=(2, 3))}{more}</section>"
+    )
+
+
+def _drawn(facts: _Facts) -> list[str]:
+    """Fields that the growth picture draws: those that part first, then those with the largest difference."""
+    order = {step: at for at, step in enumerate(facts.steps)}
+
+    def rank(name: str) -> tuple:
+        g = facts.fields[name]
+        return (order[g.first.step] if g.first is not None else len(order), -(g.largest or 0.0))
+
+    return sorted(facts.fields, key=rank)[:COLOURS]
+
+
+def _growth(facts: _Facts) -> str:
+    steps = sorted(s for s in facts.steps if s is not None)
+    if len(steps) < 2 or not any((g.largest or 0) > 0 for g in facts.fields.values()):
+        return ""
+    names = _drawn(facts)
+    lines, bounds = [], False
+    for colour, name in enumerate(names):
+        of_max, of_rms = [], []
+        for step in steps:
+            g = facts.by_field.get((step, name))
+            if g is None:
+                continue
+            bounds = bounds or g.bound
+            if g.largest is not None:
+                said = f"step {step}, {name}: max |a − b| {g.largest_text()}, RMS {number(g.rms)}"
+                of_max.append((step, g.largest, g.bound, said))
+            if g.rms is not None:
+                of_rms.append((step, g.rms, False, ""))
+        if of_rms:
+            lines.append(Line(name, colour, of_rms, dashed=True))
+        if of_max:
+            lines.append(Line(name, colour, of_max))
+    if not lines:
+        return ""
+    every = {t for ts in facts.tolerances.values() for t in ts.values() if t}
+    if len(every) == 1:
+        only = every.pop()
+        rules: list[tuple[float, str, int | None]] = [(only, f"tolerance {only:g}", None)]
+    else:
+        rules = [
+            (t, f"tolerance of {name[:20]} {t:g}", at)
+            for at, name in enumerate(names)
+            for t in facts.tolerances[name].values()
+            if t
+        ][:4]
+    relative = any(t is None and k != "0" for ts in facts.tolerances.values() for k, t in ts.items())
+    legend = "".join(
+        f'<li><i style="background:var(--line{at})"></i>{escaped(name, 60)}</li>'
+        for at, name in enumerate(names)
+    )
+    note = "Solid: the largest |a − b| of all ranks; dotted: its root mean square over all elements."
+    if bounds:
+        note += " ▽: at most so much, from metadata alone."
+    if relative:
+        note += " Relative tolerances and those in representable values are no line here."
+    if len(facts.fields) > len(names):
+        note += f" Drawn are {len(names)} of {len(facts.fields)} fields, those that part first."
+    rows = [
+        (step, name, g.largest_text(), number(g.rms), f"{g.different:,}", f"{g.elements:,}")
+        for step in steps
+        for name in names
+        if (g := facts.by_field.get((step, name))) is not None
+    ]
+    return (
+        '<section id="growth"><h2>Growth of the difference</h2><div class="scroll" tabindex="0">'
+        + line_chart(lines, rules, "Largest and root mean square |a − b| by step and field, logarithmic")
+        + f'</div><ul class="legend">{legend}</ul><p class="note">{note}</p>'
+        + _folded(("step", "field", "max |a − b|", "RMS", "different", "of"), rows, (1,))
+        + "</section>"
+    )
+
+
+def _folded(
+    head: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int], most: int = 200
+) -> str:
+    """The numbers of a picture, folded away."""
+    more = f" (the first {most} of {len(rows)} rows)" if len(rows) > most else ""
+    return f"<details><summary>These numbers as a table{more}</summary>{table(head, rows[:most], text=text)}</details>"
+
+
+def _bins(values: Sequence, most: int) -> list[list]:
+    """Neighbours together, so that at most `most` groups are left."""
+    size = max(1, math.ceil(len(values) / most))
+    return [list(values[i : i + size]) for i in range(0, len(values), size)]
+
+
+def _span(group: Sequence) -> str:
+    first, last = ("no step" if v is None else str(v) for v in (group[0], group[-1]))
+    return first if len(group) == 1 else f"{first}–{last}"
+
+
+def _map(
+    groups: dict[tuple, _Group], columns: list[list], rows: list[list], row_names: list[str], what: str
+) -> tuple[str, list[tuple]]:
+    """The map, and its numbers."""
+    column_of = {v: at for at, group in enumerate(columns) for v in group}
+    row_of = {v: at for at, group in enumerate(rows) for v in group}
+    sums: dict[tuple[int, int], list] = {}
+    for (step, row), g in groups.items():
+        cell = sums.setdefault((row_of[row], column_of[step]), [0, 0, 0.0])
+        cell[0] += g.different
+        cell[1] += g.elements
+        cell[2] = max(cell[2], g.largest or 0.0)
+    cells: dict[tuple[int, int], tuple[float | None, str]] = {}
+    table_rows = []
+    for (r, c), (different, elements, largest) in sorted(
+        sums.items(), key=lambda item: (item[0][1], item[0][0])
+    ):
+        said = f"step {_span(columns[c])}, {what} {row_names[r]}: {different:,} of {elements:,} differ, max |a − b| {number(largest)}"
+        # One in 10^8 is as faint as it gets.
+        strength = None if not different else 1 + math.log10(different / max(elements, 1)) / 8
+        cells[r, c] = (strength, said)
+        if different:
+            table_rows.append(
+                (_span(columns[c]), row_names[r], f"{different:,}", f"{elements:,}", number(largest))
+            )
+    title = f"Share of elements that differ by step and {what}"
+    return heat_map(row_names, [_span(c) for c in columns], cells, title), table_rows
+
+
+def _maps(facts: _Facts) -> str:
+    if not any(g.different for g in facts.fields.values()):
+        return ""
+    steps = sorted(facts.steps, key=lambda s: -1 if s is None else s)
+    columns = _bins(steps, _MAP_COLUMNS)
+    out = []
+    if len(facts.fields) > 1 or len(steps) > 1:
+        names = [n for n, g in facts.fields.items() if g.different]
+        names += [n for n, g in facts.fields.items() if not g.different]
+        rows = [[n] for n in names[:_MAP_ROWS]]
+        labels = list(names[:_MAP_ROWS])
+        if len(names) > _MAP_ROWS:
+            rows.append(names[_MAP_ROWS:])
+            labels.append(f"{len(names) - _MAP_ROWS} more")
+        picture, numbers = _map(facts.by_field, columns, rows, labels, "field")
+        out.append((f"Step × field ({len(steps)} × {len(names)})", picture, numbers, "field"))
+    if len(facts.ranks) > 1:
+        bins = _bins(sorted(facts.ranks), _MAP_ROWS)
+        picture, numbers = _map(facts.by_rank, columns, bins, [_span(g) for g in bins], "rank")
+        out.append((f"Step × rank ({len(steps)} × {len(facts.ranks)})", picture, numbers, "rank"))
+    if not out:
+        return ""
+    parts = [
+        '<section id="maps"><h2>Which steps, fields and ranks</h2><p class="note">Red: the share of elements that differ, the '
+        "stronger the more; a faint cell: all agree.</p>"
+    ]
+    for title, picture, numbers, what in out:
+        parts.append(f'<h3>{escaped(title)}</h3><div class="scroll" tabindex="0">{picture}</div>')
+        parts.append(_folded(("step", what, "different", "of", "max |a − b|"), numbers, (1,)))
+    return "".join([*parts, "</section>"])
+
+
+def _where(c: Comparison) -> str:
+    if c.first is None:
+        return ""
+    try:
+        found, said = look(c)
+    except TwinrunError as error:
+        found, said = [], str(error)
+    parts = ['<section id="where"><h2>Where the differences lie</h2>']
+    for p in found:
+        parts.append(_of_field(p))
+    if said:
+        parts.append(f'<p class="note">{escaped(said, 600)}</p>')
+    if not found and not said:
+        return ""
+    return "".join([*parts, "</section>"])
+
+
+def _of_field(p: Places) -> str:
+    f = p.field
+    place = ", ".join(
+        ([] if f.step is None else [f"step {f.step}"])
+        + ([f"rank {f.rank}"] if f.key is None and f.ranks is None else [])
+    )
+    shape = " × ".join(map(str, f.shape)) or "one value"
+    title = f"{f.field} ({place})" if place else f.field
+    parts = [
+        f'<h3>{escaped(title)}</h3><p class="note">{escaped(shape)}; {f.different:,} of {f.elements:,} differ.</p>'
+    ]
+    if p.line is not None and p.line.size:
+        ends = [(at * p.bin_size, min((at + 1) * p.bin_size, p.line_length) - 1) for at in range(p.line.size)]
+        spans = [_span((low,) if low == high else (low, high)) for low, high in ends]
+        counts = p.line.tolist()
+        picture = bars(
+            spans,
+            counts,
+            counts,
+            f"Where {f.field} differs, along its index",
+            "index, from",
+            [str(low) for low, _ in ends],
+        )
+        parts.append(f'<div class="scroll" tabindex="0">{picture}</div>')
+    if p.planes:
+        parts.append('<div class="row">')
+        for plane in p.planes:
+            said = f"{f.field}: differences in the plane of {plane.labels[0]} and {plane.labels[1]}"
+            picture = density(
+                plane.counts, plane.ranges, plane.labels, said, behind=plane.behind, upwards=plane.upwards
+            )
+            note = (
+                "<figcaption>Grey: all particles; red: those that differ.</figcaption>"
+                if plane.behind is not None
+                else ""
+            )
+            parts.append(f"<figure>{picture}{note}</figure>")
+        parts.append("</div>")
+    if p.note:
+        parts.append(f'<p class="note">{escaped(p.note)}</p>')
+    with_id = any(i is not None for i, *_ in p.listed)
+    rows = [
+        ([i] if with_id else []) + ["[" + ", ".join(map(str, index)) + "]", exact(a), exact(b), number(d)]
+        for i, index, a, b, d in p.listed
+    ]
+    head = (["ID"] if with_id else []) + ["index", "a", "b", "|a − b|"]
+    of = f"the first {len(rows)} of {f.different:,}" if f.different > len(rows) else f"all {len(rows)}"
+    listing = table(head, rows, text=(0,))
+    parts.append(
+        f"<details><summary>The differences as a table ({of}; --list-differences has all)</summary>{listing}</details>"
+    )
+    return "".join(parts)
+
+
+def _histogram(facts: _Facts) -> str:
+    counts, parts = facts.histogram, facts.differing
+    if not counts or not any(counts[1:]):
+        return ""
+    edges = histogram_edges()
+    names = ["0", f"< {edges[0]:.0e}"]
+    names += [f"{low:.0e}".replace("e-0", "e-").replace("e+0", "e") for low in edges[:-1]]
+    names += [f"≥ {edges[-1]:.0e}".replace("e+", "e"), "∞"]
+    used = [at for at, n in enumerate(counts) if n and at > 0]
+    inner = [at for at in used if at < len(counts) - 1]
+    shown = list(range(inner[0], inner[-1] + 1)) if inner else []
+    shown = ([0] if counts[0] else []) + shown + ([len(counts) - 1] if counts[-1] else [])
+    picture = bars(
+        [names[at] for at in shown],
+        [counts[at] for at in shown],
+        [parts[at] for at in shown],
+        "How many elements differ by how much, in decades, logarithmic",
+        "|a − b|, from",
+    )
+    rows = [(names[at], f"{counts[at]:,}", f"{parts[at]:,}") for at in shown]
+    return (
+        f'<section id="histogram"><h2>How large the differences are</h2><div class="scroll" tabindex="0">{picture}</div>'
+        '<ul class="legend"><li><i style="background:var(--line0)"></i>elements that were read</li>'
+        '<li><i style="background:var(--bad)"></i>those that differ</li></ul>'
+        + _folded(("|a − b| from", "elements", "different"), rows, ())
+        + "</section>"
+    )
+
+
+def _fields_table(facts: _Facts) -> str:
+    rows = []
+    for name, g in facts.fields.items():
+        first = g.first
+        tolerance = list(facts.tolerances[name])
+        rows.append(
+            (
+                name,
+                f"{g.different:,}",
+                f"{g.elements:,}",
+                "" if first is None else first.place(),
+                g.largest_text(),
+                number(g.rms),
+                tolerance[0] + (f" and {len(tolerance) - 1} more" if len(tolerance) > 1 else ""),
+            )
+        )
+    rows.sort(key=lambda r: r[1] == "0")
+    head = ("field", "different", "of", "first at", "max |a − b|", "RMS", "tolerance")
+    more = (
+        f'<p class="note">{len(rows) - _ROWS} more fields are in the JSON (--json).</p>'
+        if len(rows) > _ROWS
+        else ""
+    )
+    return f'<section id="fields"><h2>Fields, over all steps and ranks</h2>{table(head, rows[:_ROWS], text=(3,))}{more}</section>'
+
+
+def _particles(c: Comparison) -> str:
+    rows = []
+    for f in c.fields:
+        if f.particles is None:
+            continue
+        p = f.particles
+        ids = [f"{word} {', '.join(map(str, p[key]))}" for word, key in
+               (("lost", "lost_ids"), ("born", "born_ids"), ("doubled", "doubled_ids")) if p.get(key)]  # fmt: skip
+        rows.append(
+            (f.field, "" if f.step is None else f.step, *(f"{p[k]:,}" for k in ("matched", "lost", "born")),
+             f"{p['doubled_a']:,} and {p['doubled_b']:,}", f"{p['moved']:,}", "; ".join(ids))
+        )  # fmt: skip
+    if not rows:
+        return ""
+    head = (
+        "IDs",
+        "step",
+        "matched",
+        "lost",
+        "born",
+        "doubled in each",
+        "on another rank",
+        "the first of them",
+    )
+    return (
+        f'<section id="particles"><h2>Particles, by ID</h2>{table(head, rows[:_ROWS], wrap=(7,))}</section>'
+    )
+
+
+def _rows_table(c: Comparison) -> str:
+    """Every step, rank and field, those that differ first; a part as a table, more as a file."""
+    fields = c.fields if len(c.fields) <= _ROWS else [f for f in c.fields if not f.same]
+    order = [*fields, *(f for f in c.fields if f.same)] if fields is not c.fields else fields
+    rows = [
+        (
+            "" if f.step is None else f.step,
+            f.rank,
+            f.field,
+            f"{f.different:,}",
+            f"{f.elements:,}",
+            "[" + ", ".join(map(str, f.first_index)) + "]" if f.first_index else "",
+            ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
+            number(f.max_rel_diff) if f.different else "",
+            tolerance_text(f),
+            f.dtype,
+            " × ".join(map(str, f.shape)),
+        )
+        for f in order[:_ROWS]
+    ]
+    head = (
+        "step",
+        "rank",
+        "field",
+        "different",
+        "of",
+        "first index",
+        "max |a − b|",
+        "max rel",
+        "tolerance",
+        "type",
+        "shape",
+    )
+    saved = order[:_SAVED_ROWS]
+    content = json.dumps(
+        {
+            "verdict": c.verdict,
+            "a": c.a,
+            "b": c.b,
+            "rows_in_all": len(c.fields),
+            "columns": _FACTS,
+            "rows": [[_json(getattr(f, k)) for k in _FACTS] for f in saved],
+            "problems": c.problems[:_MOST_LINES],
+            "notes": c.notes[:_MOST_LINES],
+        },
+        separators=(",", ":"),
+        allow_nan=False,
+    )
+    link = "data:application/json;base64," + base64.b64encode(content.encode()).decode()
+    left = (
+        f"The table has {len(rows)} of {len(c.fields):,} rows, those that differ first. "
+        if len(rows) < len(c.fields)
+        else ""
+    )
+    if len(saved) < len(c.fields):
+        held = f"the first {len(saved):,} rows (--json has all)"
+    else:
+        held = "all rows"
+    return (
+        f'<section id="rows"><h2>Steps, ranks and fields</h2>{table(head, rows, text=(2,))}'
+        f'<p class="note">{left}<a download="twinrun.json" href="{link}">Save {held} as JSON</a></p></section>'
+    )
+
+
+def _json(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(c: Comparison) -> str:
+    stages = [
+        (
+            name,
+            f"{s['chunks_in']:,}",
+            f"{s['chunks_out']:,}",
+            byte_size(s["bytes_read"]),
+            f"{s['seconds']:.3g}",
+        )
+        for name, s in c.stages.items()
+        if s["chunks_in"] or s["bytes_read"]
+    ]
+    parts = [
+        '<section id="read"><h2>What was read, and what was not</h2>',
+        f"<p>{byte_size(c.bytes_read) if c.bytes_read else 'No byte'} of both runs' files was read to compare "
+        f"{byte_size(c.bytes_compared)} of each.</p>",
+        table(("stage", "chunks in", "left open", "bytes read", "seconds"), stages),
+    ]
+    if c.not_compared:
+        parts.append(
+            f"<p>{c.not_compared} {'dataset is' if c.not_compared == 1 else 'datasets are'} of types that are not compared: the notes name them.</p>"
+        )
+    reasons = list(dict.fromkeys(f.reason for f in c.fields if f.reason))
+    warnings = list(dict.fromkeys(f"{f.field}: {w}" for f in c.fields for w in f.warnings))
+    said = [*(f"method: {r}" for r in reasons), *(f"warning: {w}" for w in warnings), *c.notes]
+    if said:
+        parts.append(f"<h3>Notes</h3>{_lines(said)}")
+    return "".join([*parts, "</section>"])

@@ -1,0 +1,119 @@
+"""The parts that a comparison falls into: each can be made anywhere, in any order, and their sum is the whole.
+
+    unit      one place (step, rank) of both runs; a share of a place with several fields; or a step as a whole, where what belongs
+              together lies on several ranks (particles matched by ID, fields cut otherwise)
+    outcome   what came of a unit, with all that comparing it left behind elsewhere (notes of subjects, rules that matched)
+
+Outcomes are put together in the order of units: so a comparison that was shared says what a serial one says.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .errors import TwinrunError
+from .fieldwise import FieldComparison
+from .matching import StepMatch
+from .subject import Place
+
+__all__ = ["Outcome", "Unit", "in_shares", "largest_first", "owners"]
+
+
+@dataclass
+class Unit:
+    """A part of a comparison.
+
+    ranks: of the place in a and b; None: the step as a whole. share: (which, of how many) of the place's fields. recut: the fields
+    to compare as global arrays, after the step's places; else None. entries_a, entries_b: what the subjects know of the places, for
+    processes that do not know it.
+    """
+
+    index: int  # among the units, in the order of the serial comparison
+    match: StepMatch
+    ranks: tuple[int, int] | None = None
+    share: tuple[int, int] = (0, 1)
+    recut: tuple[str, ...] | None = None
+    entries_a: dict[Place, object] = field(default_factory=dict)
+    entries_b: dict[Place, object] = field(default_factory=dict)
+
+    def places(self) -> tuple[list[Place], list[Place]]:
+        """Of both subjects."""
+        if self.ranks is not None:
+            return [(self.match.step_a, self.ranks[0])], [(self.match.step_b, self.ranks[1])]
+        return (
+            [(self.match.step_a, rank) for rank in self.match.ranks_a],
+            [(self.match.step_b, rank) for rank in self.match.ranks_b],
+        )
+
+
+@dataclass
+class Outcome:
+    """What came of a unit.
+
+    problems: with the number of the field pair that each belongs to, -1 for the place itself; results_at: the same of results.
+    order: (field pair, note) where particles only lie in another order. recut: fields that are left, as the runs cut them differently.
+    notes_a, notes_b, left_out: of the subjects. rules: what the tolerances' rules matched, missed and skipped. error: what ended it.
+    """
+
+    results: list[FieldComparison] = field(default_factory=list)
+    results_at: list[int] = field(default_factory=list)
+    problems: list[TwinrunError] = field(default_factory=list)
+    problems_at: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    order: tuple[int, str] | None = None
+    opening: int = 0
+    keyed: set[str] = field(default_factory=set)
+    recut: list[str] = field(default_factory=list)
+    notes_a: list[str] = field(default_factory=list)
+    notes_b: list[str] = field(default_factory=list)
+    left_out: tuple[int, int] = (0, 0)
+    rules: tuple = ()
+    periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+def in_shares(outcomes: Sequence[Outcome]) -> Outcome:
+    """One place's outcome, from those of its shares. What all of them met (opening it) counts once."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    first = outcomes[0]
+    whole = Outcome(
+        opening=first.opening, recut=first.recut, notes=first.notes,
+        notes_a=first.notes_a, notes_b=first.notes_b, left_out=first.left_out,
+    )  # fmt: skip
+    results = [(at, f) for o in outcomes for at, f in zip(o.results_at, o.results, strict=True)]
+    whole.results = [f for _, f in sorted(results, key=lambda pair: pair[0])]
+    problems = [(at, p) for o in outcomes for at, p in zip(o.problems_at, o.problems, strict=True)]
+    said: set[str] = set()
+    for at, problem in sorted(problems, key=lambda pair: pair[0]):
+        if at >= 0 or str(problem) not in said:
+            whole.problems.append(problem)
+        said.add(str(problem))
+    whole.order = min((o.order for o in outcomes if o.order is not None), default=None)
+    whole.rules = tuple(_union(o.rules[i] for o in outcomes if o.rules) for i in range(3))
+    for outcome in outcomes:
+        whole.periodic |= outcome.periodic
+        whole.error = whole.error or outcome.error
+    return whole
+
+
+def _union(sets):
+    return list(dict.fromkeys(x for s in sets for x in s))
+
+
+def owners(sizes: Sequence[int], shares: int) -> list[int]:
+    """Which share each field pair belongs to: the largest first, to the share that has least. Everybody comes to the same."""
+    loads = [(0, share) for share in range(shares)]
+    found = [0] * len(sizes)
+    for at in largest_first(sizes):
+        load, share = heapq.heappop(loads)
+        found[at] = share
+        heapq.heappush(loads, (load + sizes[at] + 1, share))
+    return found
+
+
+def largest_first(sizes: Sequence[int]) -> list[int]:
+    """Numbers of the sizes, descending; equals in their order."""
+    return sorted(range(len(sizes)), key=lambda at: -sizes[at])

@@ -1,0 +1,310 @@
+// Calls of POSIX on files. Variants with 64 in their name are the same functions on 64-bit Linux, and so are wrapped alike.
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+
+#include "interpose/wrap.hpp"
+
+using namespace twinrun::interpose;
+
+namespace {
+
+bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
+
+// The function by name behind ours, once for each place that asks.
+#define TWR_NEXT(type, name)                \
+    static constinit Next<type> next{name}; \
+    auto* real = next.get();                \
+    if (real == nullptr) return missing(-1)
+
+template <typename Function>
+int opened(const char* path, Function&& function) {
+    Scope scope(Call::open, {.path = path});
+    const int file = function();
+    if (file >= 0) forget(file);
+    scope.end();
+    return file;
+}
+
+template <typename Function>
+auto plain(Call call, Target target, Function&& function) {
+    Scope scope(call, target);
+    const auto result = function();
+    scope.end();
+    return result;
+}
+
+// Of a read or write: on a file, or on a stream, which is counted as another call.
+template <typename Function>
+ssize_t transfer(Call call, Call stream, int file, std::size_t size, Function&& function) {
+    Scope scope(is_file(file) ? call : stream, {.descriptor = file});
+    const ssize_t result = scope.pretended() ? static_cast<ssize_t>(size) : function();
+    scope.end(moved(result));
+    return result;
+}
+
+std::size_t size_of(const iovec* parts, int count) {
+    std::size_t size = 0;
+    for (int i = 0; i < count; ++i)
+        size += parts[i].iov_len;
+    return size;
+}
+
+}  // namespace
+
+// ---- open and close
+
+#define TWR_OPEN(name)                                                \
+    TWR_WRAP int name(const char* path, int flags, ...) {             \
+        mode_t mode = 0;                                              \
+        if (takes_mode(flags)) {                                      \
+            va_list list;                                             \
+            va_start(list, flags);                                    \
+            mode = static_cast<mode_t>(va_arg(list, unsigned));       \
+            va_end(list);                                             \
+        }                                                             \
+        TWR_NEXT(int(const char*, int, ...), #name);                  \
+        return opened(path, [&] { return real(path, flags, mode); }); \
+    }
+TWR_OPEN(open)
+TWR_OPEN(open64)
+
+#define TWR_OPENAT(name)                                                      \
+    TWR_WRAP int name(int folder, const char* path, int flags, ...) {         \
+        mode_t mode = 0;                                                      \
+        if (takes_mode(flags)) {                                              \
+            va_list list;                                                     \
+            va_start(list, flags);                                            \
+            mode = static_cast<mode_t>(va_arg(list, unsigned));               \
+            va_end(list);                                                     \
+        }                                                                     \
+        TWR_NEXT(int(int, const char*, int, ...), #name);                     \
+        return opened(path, [&] { return real(folder, path, flags, mode); }); \
+    }
+TWR_OPENAT(openat)
+TWR_OPENAT(openat64)
+
+#define TWR_CREAT(name)                                        \
+    TWR_WRAP int name(const char* path, mode_t mode) {         \
+        TWR_NEXT(int(const char*, mode_t), #name);             \
+        return opened(path, [&] { return real(path, mode); }); \
+    }
+TWR_CREAT(creat)
+TWR_CREAT(creat64)
+
+#define TWR_OPEN_2(name)                                        \
+    TWR_WRAP int name(const char* path, int flags) {            \
+        TWR_NEXT(int(const char*, int), #name);                 \
+        return opened(path, [&] { return real(path, flags); }); \
+    }
+TWR_OPEN_2(__open_2)
+TWR_OPEN_2(__open64_2)
+
+#define TWR_OPENAT_2(name)                                              \
+    TWR_WRAP int name(int folder, const char* path, int flags) {        \
+        TWR_NEXT(int(int, const char*, int), #name);                    \
+        return opened(path, [&] { return real(folder, path, flags); }); \
+    }
+TWR_OPENAT_2(__openat_2)
+TWR_OPENAT_2(__openat64_2)
+
+#define TWR_MKSTEMP(name, parameters, arguments)             \
+    TWR_WRAP int name parameters {                           \
+        TWR_NEXT(int parameters, #name);                     \
+        return opened(path, [&] { return real arguments; }); \
+    }
+TWR_MKSTEMP(mkstemp, (char* path), (path))
+TWR_MKSTEMP(mkstemp64, (char* path), (path))
+TWR_MKSTEMP(mkostemp, (char* path, int flags), (path, flags))
+TWR_MKSTEMP(mkostemp64, (char* path, int flags), (path, flags))
+
+TWR_WRAP int close(int file) {
+    TWR_NEXT(int(int), "close");
+    Scope scope(Call::close, {.descriptor = file});
+    forget(file);
+    const int result = real(file);
+    scope.end();
+    return result;
+}
+
+// What a number stands for changes: not counted.
+TWR_WRAP int dup2(int from, int to) noexcept {
+    TWR_NEXT(int(int, int), "dup2");
+    forget(to);
+    return real(from, to);
+}
+TWR_WRAP int dup3(int from, int to, int flags) noexcept {
+    TWR_NEXT(int(int, int, int), "dup3");
+    forget(to);
+    return real(from, to, flags);
+}
+TWR_WRAP int close_range(unsigned first, unsigned last, int flags) noexcept {
+    TWR_NEXT(int(unsigned, unsigned, int), "close_range");
+    const unsigned end = last < 65535 ? last : 65535;
+    for (unsigned file = first; file <= end; ++file)
+        forget(static_cast<int>(file));
+    return real(first, last, flags);
+}
+
+// ---- reading and writing
+
+TWR_WRAP ssize_t read(int file, void* to, size_t size) {
+    TWR_NEXT(ssize_t(int, void*, size_t), "read");
+    return transfer(Call::read, Call::read_stream, file, size, [&] { return real(file, to, size); });
+}
+TWR_WRAP ssize_t __read_chk(int file, void* to, size_t size, size_t room) {
+    TWR_NEXT(ssize_t(int, void*, size_t, size_t), "__read_chk");
+    return transfer(Call::read, Call::read_stream, file, size, [&] { return real(file, to, size, room); });
+}
+TWR_WRAP ssize_t write(int file, const void* from, size_t size) {
+    TWR_NEXT(ssize_t(int, const void*, size_t), "write");
+    return transfer(Call::write, Call::write_stream, file, size, [&] { return real(file, from, size); });
+}
+
+#define TWR_PREAD(name)                                                                                  \
+    TWR_WRAP ssize_t name(int file, void* to, size_t size, off_t at) {                                   \
+        TWR_NEXT(ssize_t(int, void*, size_t, off_t), #name);                                             \
+        return transfer(Call::pread, Call::pread, file, size, [&] { return real(file, to, size, at); }); \
+    }
+TWR_PREAD(pread)
+TWR_PREAD(pread64)
+#define TWR_PREAD_CHK(name)                                                         \
+    TWR_WRAP ssize_t name(int file, void* to, size_t size, off_t at, size_t room) { \
+        TWR_NEXT(ssize_t(int, void*, size_t, off_t, size_t), #name);                \
+        return transfer(Call::pread, Call::pread, file, size,                       \
+                        [&] { return real(file, to, size, at, room); });            \
+    }
+TWR_PREAD_CHK(__pread_chk)
+TWR_PREAD_CHK(__pread64_chk)
+#define TWR_PWRITE(name)                                                                                     \
+    TWR_WRAP ssize_t name(int file, const void* from, size_t size, off_t at) {                               \
+        TWR_NEXT(ssize_t(int, const void*, size_t, off_t), #name);                                           \
+        return transfer(Call::pwrite, Call::pwrite, file, size, [&] { return real(file, from, size, at); }); \
+    }
+TWR_PWRITE(pwrite)
+TWR_PWRITE(pwrite64)
+
+TWR_WRAP ssize_t readv(int file, const iovec* parts, int count) {
+    TWR_NEXT(ssize_t(int, const iovec*, int), "readv");
+    return transfer(Call::readv, Call::read_stream, file, 0, [&] { return real(file, parts, count); });
+}
+TWR_WRAP ssize_t writev(int file, const iovec* parts, int count) {
+    TWR_NEXT(ssize_t(int, const iovec*, int), "writev");
+    Scope scope(is_file(file) ? Call::writev : Call::write_stream, {.descriptor = file});
+    const ssize_t result =
+        scope.pretended() ? static_cast<ssize_t>(size_of(parts, count)) : real(file, parts, count);
+    scope.end(moved(result));
+    return result;
+}
+
+#define TWR_VECTOR(name, call, parameters, arguments)                                         \
+    TWR_WRAP ssize_t name parameters {                                                        \
+        TWR_NEXT(ssize_t parameters, #name);                                                  \
+        Scope scope(call, {.descriptor = file});                                              \
+        const ssize_t result =                                                                \
+            scope.pretended() ? static_cast<ssize_t>(size_of(parts, count)) : real arguments; \
+        scope.end(moved(result));                                                             \
+        return result;                                                                        \
+    }
+TWR_VECTOR(preadv, Call::preadv, (int file, const iovec* parts, int count, off_t at),
+           (file, parts, count, at))
+TWR_VECTOR(preadv64, Call::preadv, (int file, const iovec* parts, int count, off_t at),
+           (file, parts, count, at))
+TWR_VECTOR(preadv2, Call::preadv, (int file, const iovec* parts, int count, off_t at, int flags),
+           (file, parts, count, at, flags))
+TWR_VECTOR(preadv64v2, Call::preadv, (int file, const iovec* parts, int count, off_t at, int flags),
+           (file, parts, count, at, flags))
+TWR_VECTOR(pwritev, Call::pwritev, (int file, const iovec* parts, int count, off_t at),
+           (file, parts, count, at))
+TWR_VECTOR(pwritev64, Call::pwritev, (int file, const iovec* parts, int count, off_t at),
+           (file, parts, count, at))
+TWR_VECTOR(pwritev2, Call::pwritev, (int file, const iovec* parts, int count, off_t at, int flags),
+           (file, parts, count, at, flags))
+TWR_VECTOR(pwritev64v2, Call::pwritev, (int file, const iovec* parts, int count, off_t at, int flags),
+           (file, parts, count, at, flags))
+
+#define TWR_SYNC(name)                                         \
+    TWR_WRAP int name(int file) {                              \
+        TWR_NEXT(int(int), #name);                             \
+        Scope scope(Call::name, {.descriptor = file});         \
+        const int result = scope.pretended() ? 0 : real(file); \
+        scope.end();                                           \
+        return result;                                         \
+    }
+TWR_SYNC(fsync)
+TWR_SYNC(fdatasync)
+
+#define TWR_SENDFILE(name)                                                     \
+    TWR_WRAP ssize_t name(int to, int from, off_t* at, size_t size) noexcept { \
+        TWR_NEXT(ssize_t(int, int, off_t*, size_t), #name);                    \
+        Scope scope(Call::sendfile, {.descriptor = to});                       \
+        const ssize_t result = real(to, from, at, size);                       \
+        scope.end(moved(result));                                              \
+        return result;                                                         \
+    }
+TWR_SENDFILE(sendfile)
+TWR_SENDFILE(sendfile64)
+TWR_WRAP ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t size,
+                                 unsigned flags) {
+    TWR_NEXT(ssize_t(int, off64_t*, int, off64_t*, size_t, unsigned), "copy_file_range");
+    Scope scope(Call::copy_file_range, {.descriptor = to});
+    const ssize_t result = real(from, from_at, to, to_at, size, flags);
+    scope.end(moved(result));
+    return result;
+}
+
+// ---- names and sizes
+
+#define TWR_META(result, name, call, target, parameters, arguments)       \
+    TWR_WRAP result name parameters noexcept {                            \
+        static constinit Next<result parameters> next{#name};             \
+        auto* real = next.get();                                          \
+        if (real == nullptr) return missing(static_cast<result>(-1));     \
+        return plain(Call::call, target, [&] { return real arguments; }); \
+    }
+TWR_META(int, rename, rename, (Target{.path = from}), (const char* from, const char* to), (from, to))
+TWR_META(int, renameat, rename, (Target{.path = from}), (int a, const char* from, int b, const char* to),
+         (a, from, b, to))
+TWR_META(int, renameat2, rename, (Target{.path = from}),
+         (int a, const char* from, int b, const char* to, unsigned flags), (a, from, b, to, flags))
+TWR_META(int, unlink, unlink, (Target{.path = path}), (const char* path), (path))
+TWR_META(int, unlinkat, unlink, (Target{.path = path}), (int folder, const char* path, int flags),
+         (folder, path, flags))
+TWR_META(int, truncate, truncate, (Target{.path = path}), (const char* path, off_t size), (path, size))
+TWR_META(int, truncate64, truncate, (Target{.path = path}), (const char* path, off_t size), (path, size))
+TWR_META(int, ftruncate, truncate, (Target{.descriptor = file}), (int file, off_t size), (file, size))
+TWR_META(int, ftruncate64, truncate, (Target{.descriptor = file}), (int file, off_t size), (file, size))
+TWR_META(off_t, lseek, lseek, (Target{.descriptor = file}), (int file, off_t at, int whence),
+         (file, at, whence))
+TWR_META(off_t, lseek64, lseek, (Target{.descriptor = file}), (int file, off_t at, int whence),
+         (file, at, whence))
+TWR_META(int, stat, stat, (Target{.path = path}), (const char* path, struct stat* to), (path, to))
+TWR_META(int, stat64, stat, (Target{.path = path}), (const char* path, struct stat64* to), (path, to))
+TWR_META(int, lstat, stat, (Target{.path = path}), (const char* path, struct stat* to), (path, to))
+TWR_META(int, lstat64, stat, (Target{.path = path}), (const char* path, struct stat64* to), (path, to))
+TWR_META(int, fstat, stat, (Target{.descriptor = file}), (int file, struct stat* to), (file, to))
+TWR_META(int, fstat64, stat, (Target{.descriptor = file}), (int file, struct stat64* to), (file, to))
+TWR_META(int, fstatat, stat, (Target{.path = path}),
+         (int folder, const char* path, struct stat* to, int flags), (folder, path, to, flags))
+TWR_META(int, fstatat64, stat, (Target{.path = path}),
+         (int folder, const char* path, struct stat64* to, int flags), (folder, path, to, flags))
+TWR_META(int, statx, stat, (Target{.path = path}),
+         (int folder, const char* path, int flags, unsigned mask, struct statx* to),
+         (folder, path, flags, mask, to))
+TWR_META(int, access, access, (Target{.path = path}), (const char* path, int mode), (path, mode))
+TWR_META(int, faccessat, access, (Target{.path = path}), (int folder, const char* path, int mode, int flags),
+         (folder, path, mode, flags))
+TWR_META(int, mkdir, mkdir, (Target{.path = path}), (const char* path, mode_t mode), (path, mode))
+TWR_META(int, mkdirat, mkdir, (Target{.path = path}), (int folder, const char* path, mode_t mode),
+         (folder, path, mode))
+TWR_META(int, rmdir, rmdir, (Target{.path = path}), (const char* path), (path))
+
+TWR_WRAP int remove(const char* path) noexcept {
+    TWR_NEXT(int(const char*), "remove");
+    return plain(Call::unlink, {.path = path}, [&] { return real(path); });
+}

@@ -1,0 +1,128 @@
+// Ends of a process that are no return from main, and programs that become others.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdlib>
+
+#include "interpose/raw.hpp"
+#include "interpose/wrap.hpp"
+
+using namespace twinrun::interpose;
+
+namespace twinrun::interpose {
+
+namespace {
+
+// SIGTERM, where the program has no handler of its own: the profile, and then the end that the signal has.
+void on_term(int number) {
+    write_profile();
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(number, &plain, nullptr);
+    syscall(SYS_tgkill, raw_pid(), syscall(SYS_gettid), number);
+}
+
+}  // namespace
+
+void watch_ends() {
+    at_quick_exit(write_profile);
+    struct sigaction seen {};
+    if (sigaction(SIGTERM, nullptr, &seen) == 0 && (seen.sa_flags & SA_SIGINFO) == 0 &&
+        seen.sa_handler == SIG_DFL) {
+        struct sigaction own {};
+        own.sa_handler = on_term;
+        own.sa_flags = SA_ONSTACK;
+        sigfillset(&own.sa_mask);
+        sigaction(SIGTERM, &own, nullptr);
+    }
+}
+
+}  // namespace twinrun::interpose
+
+namespace {
+
+[[noreturn]] void leave(int status) {
+    for (;;)
+        syscall(SYS_exit_group, status);
+}
+
+// The arguments of execl, as a list.
+struct List {
+    static constexpr int kMost = 1024;
+    const char* words[kMost];
+    bool whole = false;
+    void take(const char* first, va_list& list) {
+        int n = 0;
+        for (const char* word = first; n < kMost; word = va_arg(list, const char*)) {
+            words[n++] = word;
+            if (word == nullptr) {
+                whole = true;
+                return;
+            }
+        }
+    }
+    char* const* get() { return const_cast<char* const*>(words); }
+};
+
+}  // namespace
+
+TWR_WRAP void _exit(int status) {
+    write_profile();
+    leave(status);
+}
+TWR_WRAP void _Exit(int status) noexcept {
+    write_profile();
+    leave(status);
+}
+TWR_WRAP void abort() noexcept {
+    static constinit Next<void()> next{"abort"};
+    write_profile();
+    if (auto* real = next.get()) real();
+    leave(127);
+}
+
+#define TWR_EXEC(name, parameters, arguments)              \
+    TWR_WRAP int name parameters noexcept {                \
+        static constinit Next<int parameters> next{#name}; \
+        auto* real = next.get();                           \
+        if (real == nullptr) return missing(-1);           \
+        write_profile();                                   \
+        return real arguments;                             \
+    }
+TWR_EXEC(execve, (const char* path, char* const* words, char* const* variables), (path, words, variables))
+TWR_EXEC(execv, (const char* path, char* const* words), (path, words))
+TWR_EXEC(execvp, (const char* path, char* const* words), (path, words))
+TWR_EXEC(execvpe, (const char* path, char* const* words, char* const* variables), (path, words, variables))
+TWR_EXEC(fexecve, (int file, char* const* words, char* const* variables), (file, words, variables))
+TWR_EXEC(execveat, (int folder, const char* path, char* const* words, char* const* variables, int flags),
+         (folder, path, words, variables, flags))
+
+TWR_WRAP int execl(const char* path, const char* first, ...) noexcept {
+    List words;
+    va_list list;
+    va_start(list, first);
+    words.take(first, list);
+    va_end(list);
+    if (!words.whole) return errno = E2BIG, -1;
+    return execv(path, words.get());
+}
+TWR_WRAP int execlp(const char* path, const char* first, ...) noexcept {
+    List words;
+    va_list list;
+    va_start(list, first);
+    words.take(first, list);
+    va_end(list);
+    if (!words.whole) return errno = E2BIG, -1;
+    return execvp(path, words.get());
+}
+TWR_WRAP int execle(const char* path, const char* first, ...) noexcept {
+    List words;
+    va_list list;
+    va_start(list, first);
+    words.take(first, list);
+    auto* variables = va_arg(list, char* const*);
+    va_end(list);
+    if (!words.whole) return errno = E2BIG, -1;
+    return execve(path, words.get(), variables);
+}

@@ -1,0 +1,26 @@
+// What files with wrappers share.
+#pragma once
+
+#include <cerrno>
+
+#include "interpose/state.hpp"
+
+// A function that programs see in place of the C library's or MPI's.
+#define TWR_WRAP extern "C" __attribute__((visibility("default")))
+
+namespace twinrun::interpose {
+
+// Bytes of a call that returned `result`: a count, or -1.
+template <typename Integer>
+inline std::uint64_t moved(Integer result) {
+    return result > 0 ? static_cast<std::uint64_t>(result) : 0;
+}
+
+// A C library without the function: the program cannot have been linked with it, and gets an error.
+template <typename Result>
+inline Result missing(Result result) {
+    errno = ENOSYS;
+    return result;
+}
+
+}  // namespace twinrun::interpose

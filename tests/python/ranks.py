@@ -1,0 +1,58 @@
+"""A rank of the jobs that test_parallel.py starts: runs verbs one after another, and writes down what this rank did.
+
+usage: ranks.py COMMANDS FOLDER [FAULT]. COMMANDS: JSON, a list of lists of words. FOLDER: gets <number>.<rank>.json, each
+{"status", "out", "err"}. FAULT, in the middle of the work: kill, stop or defect (of a worker), interrupt (of the leader).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+
+from commands import command
+
+from twinrun import comparison, parallel
+
+
+def rank() -> int:
+    """As the launcher numbers this one."""
+    found = parallel.launched()
+    return 0 if found is None else found[2]
+
+
+def break_down(fault: str) -> None:
+    """Lets this rank fail at its second part of the work."""
+    leads = fault == "interrupt"
+    if (rank() == 0) != leads:
+        return
+    run, runs = comparison._Work.run, []
+
+    def failing(self: object, unit: object) -> object:
+        runs.append(unit)
+        if len(runs) == 2:
+            if fault == "defect":
+                raise RuntimeError("made for a test")
+            os.kill(os.getpid(), {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}[fault])
+        return run(self, unit)
+
+    comparison._Work.run = failing
+
+
+def main() -> None:
+    commands, folder = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
+    if len(sys.argv) > 3:
+        break_down(sys.argv[3])
+        from twinrun.cli import main as alone
+
+        alone(commands[0])
+    for number, words in enumerate(commands):
+        outcome = command(*words)
+        report = {"status": outcome.status, "out": outcome.out, "err": outcome.err}
+        (folder / f"{number}.{rank()}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Particles matched by ID: against brute force, whatever the order, the rank and the file."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun.errors import Incomparable, TwinrunError
+
+
+def write(
+    folder: pathlib.Path, ids: np.ndarray, fields: dict[str, np.ndarray], owner: np.ndarray, step: int = 10
+) -> str:
+    """A folder with a file a rank; owner: the rank of each particle."""
+    place = folder / f"step-{step}"
+    place.mkdir(parents=True, exist_ok=True)
+    for rank in range(int(owner.max()) + 1 if owner.size else 1):
+        mine = owner == rank
+        np.savez(place / f"rank-{rank}.npz", id=ids[mine], **{n: v[mine] for n, v in fields.items()})
+    return str(folder)
+
+
+@given(
+    count=st.integers(0, 60),
+    seed=st.integers(0, 10_000),
+    ranks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    lost=st.integers(0, 3),
+    born=st.integers(0, 3),
+    atol=st.sampled_from([0.0, 1e-3]),
+    kind=st.sampled_from([np.int64, np.uint64, np.int32, np.uint8]),
+)
+@settings(max_examples=60, deadline=None)
+def test_equals_brute_force(
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    seed: int,
+    ranks: tuple[int, int],
+    lost: int,
+    born: int,
+    atol: float,
+    kind: type,
+) -> None:
+    random = np.random.default_rng(seed)
+    low, high = (0, 255) if kind is np.uint8 else (0, 1 << 20) if kind is np.uint64 else (-(1 << 20), 1 << 20)
+    everything = random.choice(np.arange(low, high), count + lost + born, replace=False)
+    ids_a, ids_b = everything[: count + lost].astype(kind), everything[lost:].astype(kind)[: count + born]
+    x = {int(i): random.normal(size=3) for i in everything}
+    y = {i: v + random.choice([0, 5e-4, 5e-3], size=3) * (random.random() < 0.3) for i, v in x.items()}
+    sides = []
+    for ids, values, n in ((ids_a, x, ranks[0]), (ids_b, y, ranks[1])):
+        order = random.permutation(ids.size)
+        ids = ids[order]
+        position = np.array([values[int(i)] for i in ids]).reshape(-1, 3)
+        mass = ids.astype(np.float32) * 2
+        folder = tmp_path_factory.mktemp("run")
+        owner = np.sort(random.integers(0, n, ids.size)) if ids.size else np.zeros(0, int)
+        owner[-1:] = n - 1  # every rank has a file
+        sides.append(write(folder, ids, {"position": position, "mass": mass}, owner))
+    found = twinrun.compare(*sides, key="id", atol=atol)
+    common = sorted(set(ids_a.tolist()) & set(ids_b.tolist()))
+    alone_a, alone_b = set(ids_a.tolist()) - set(common), set(ids_b.tolist()) - set(common)
+    by_field = {f.field: f for f in found.fields}
+    key = by_field["id"]
+    assert key.particles is not None
+    assert (key.particles["matched"], key.particles["lost"], key.particles["born"]) == (
+        len(common), len(alone_a), len(alone_b),
+    )  # fmt: skip
+    assert key.particles["lost_ids"] == sorted(alone_a)[:10]
+    assert key.particles["born_ids"] == sorted(alone_b)[:10]
+    differing = [(i, c) for i in common for c in range(3) if abs(x[i][c] - y[i][c]) > atol]
+    assert by_field["position"].different == len(differing)
+    if differing:
+        assert by_field["position"].first_id == differing[0][0]
+        assert by_field["position"].first_index == (differing[0][1],)
+        worst = max(abs(x[i] - y[i]).max() for i in common)
+        assert by_field["position"].max_abs_diff == pytest.approx(worst, rel=1e-15)
+        assert abs(x[by_field["position"].max_abs_id] - y[by_field["position"].max_abs_id]).max() == worst
+    if common:
+        assert by_field["mass"].different == 0
+    assert found.same == (not differing and not alone_a and not alone_b)
+
+
+def test_passes_over_shares_of_the_ids_find_the_same(tmp_path: pathlib.Path) -> None:
+    random = np.random.default_rng(3)
+    n = 200_000
+    ids = random.permutation(n).astype(np.int64) * 977
+    x = random.normal(size=(n, 3))
+    moved = x.copy()
+    moved[random.choice(n, 500, replace=False), 1] += 1
+    order = random.permutation(n)
+    a = write(tmp_path / "a", ids, {"x": x}, np.arange(n) * 3 // n)
+    b = write(tmp_path / "b", ids[order], {"x": moved[order]}, np.arange(n) * 5 // n)
+    whole, shares = (twinrun.compare(a, b, key="id", memory=m).fields[1] for m in (1 << 30, 1 << 22))
+    assert whole.different == 500
+    for name in (
+        "different",
+        "first_id",
+        "first_index",
+        "first_a",
+        "first_b",
+        "max_abs_diff",
+        "histogram",
+        "elements",
+    ):
+        assert getattr(whole, name) == getattr(shares, name), name
+
+
+def test_doubled_ids_are_told_and_compared_in_their_order(tmp_path: pathlib.Path) -> None:
+    ids = np.array([5, 7, 7, 9])
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    zero = np.zeros(4, int)
+    a = write(tmp_path / "a", ids, {"x": x}, zero)
+    same = twinrun.compare(
+        a, write(tmp_path / "b", ids[[3, 1, 2, 0]], {"x": x[[3, 1, 2, 0]]}, zero), key="id"
+    )
+    assert same.same
+    assert any("several times (7" in note for note in same.notes)
+    once = twinrun.compare(
+        a, write(tmp_path / "c", np.array([5, 7, 9]), {"x": x[[0, 1, 3]]}, zero[:3]), key="id"
+    )
+    assert not once.same
+    assert once.first is not None and once.first.field == "id" and once.first.first_id == 7
+    assert once.first.different == 2
+
+
+def test_fields_of_other_lengths_compare_as_ever(tmp_path: pathlib.Path) -> None:
+    ids = np.arange(6)
+    for name, grid in (("a", np.zeros(4)), ("b", np.array([0.0, 0, 1, 0]))):
+        place = tmp_path / name
+        place.mkdir()
+        order = ids if name == "a" else ids[::-1]
+        np.savez(place / "step-1.npz", id=order, x=order * 2.0, grid=grid)
+    found = twinrun.compare(str(tmp_path / "a"), str(tmp_path / "b"), key="id")
+    assert [f.field for f in found.fields if not f.same] == ["grid"]
+    assert found.first_divergence is not None and found.first_divergence["index"] == [2]
+
+
+def test_a_field_that_one_run_lacks_is_a_problem(tmp_path: pathlib.Path) -> None:
+    ids, zero = np.arange(3), np.zeros(3, int)
+    a = write(tmp_path / "a", ids, {"x": ids * 1.0, "v": ids * 1.0}, zero)
+    b = write(tmp_path / "b", ids, {"x": ids * 1.0}, zero)
+    with pytest.raises(Incomparable, match="'v'"):
+        twinrun.compare(a, b, key="id")
+    assert twinrun.compare(a, b, key="id", partial=True).verdict == "incomparable"
+
+
+def test_a_key_that_is_nowhere_is_an_error(tmp_path: pathlib.Path) -> None:
+    ids, zero = np.arange(3), np.zeros(3, int)
+    a = write(tmp_path / "a", ids, {"x": ids * 1.0}, zero)
+    with pytest.raises(TwinrunError, match="no field 'tag'"):
+        twinrun.compare(a, a, key="tag")
+
+
+def test_groups_have_their_own_ids(tmp_path: pathlib.Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, step in (("a", 1), ("b", -1)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for kind, count in (("gas", 5), ("dark", 8)):
+                ids = np.arange(count)[::step]
+                file[f"{kind}/id"] = ids
+                file[f"{kind}/x"] = ids * 1.5 + (kind == "dark" and name == "b") * (ids == 3)
+    found = twinrun.compare(str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), key="id")
+    assert [(f.field, f.different) for f in found.fields] == [
+        ("dark/id", 0), ("dark/x", 1), ("gas/id", 0), ("gas/x", 0),
+    ]  # fmt: skip
+    assert found.first is not None and found.first.place() == "dark/x[id 3]"
+
+
+def test_a_changed_order_is_said(tmp_path: pathlib.Path) -> None:
+    ids, zero = np.arange(9), np.zeros(9, int)
+    a = write(tmp_path / "a", ids, {"x": ids * 1.0}, zero)
+    b = write(tmp_path / "b", ids[::-1], {"x": ids[::-1] * 1.0}, zero)
+    found = twinrun.compare(a, b)
+    assert not found.same
+    assert any("--key id" in note for note in found.notes)
+    other = write(tmp_path / "c", ids + 1, {"x": ids * 1.0}, zero)
+    assert not any("--key" in note for note in twinrun.compare(a, other).notes)
+
+
+def test_periodic_positions(tmp_path: pathlib.Path) -> None:
+    ids, zero = np.arange(3), np.zeros(3, int)
+    x = np.array([[0.1, 5, 5], [9.95, 5, 5], [5, 5, 5]])
+    wrapped = np.array([[10.1, 5, 5], [-0.05, 5, 5], [5, 5, 5.5]])
+    velocity = np.array([1.0, 2, 3])
+    a = write(tmp_path / "a", ids, {"position": x, "v": velocity}, zero)
+    b = write(tmp_path / "b", ids[::-1], {"position": wrapped[::-1], "v": velocity[::-1] + np.array([0, 0, 10])}, zero)
+    found = {f.field: f for f in twinrun.compare(a, b, key="id", period=10, atol=1e-9).fields}
+    assert found["position"].different == 1 and found["position"].first_id == 2
+    assert found["v"].different == 1  # a velocity is no position: a period hides nothing there
+    by_axis = twinrun.compare(a, b, key="id", period="position=10x0x0", atol=1e-9)
+    assert {f.field: f for f in by_axis.fields}["position"].different == 1
+    with pytest.raises(TwinrunError, match="no field holds positions"):
+        twinrun.compare(a, b, key="id", fields=["v"], period=10)

@@ -1,0 +1,218 @@
+"""Rules by field and step."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from commands import command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun.errors import Incomparable, TwinrunError
+from twinrun.proposing import propose
+from twinrun.tolerances import Periods, is_position, parse_periods, read_tolerances
+
+
+def rules(folder: pathlib.Path, text: str) -> pathlib.Path:
+    path = folder / "tolerances.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_first_rule_that_matches_holds(tmp_path: pathlib.Path) -> None:
+    path = rules(
+        tmp_path,
+        """
+        [[tolerance]]
+        field = ["velocity_x", "pressure"]
+        atol = 1e-3
+        [[tolerance]]
+        field = "velocity_*"
+        rtol = 0.1
+        [[tolerance]]
+        field = "timer*"
+        skip = true
+        [[tolerance]]
+        field = "nothing*"
+        atol = 1
+        """,
+    )
+    a = {"velocity_x": np.ones(9), "velocity_y": np.ones(9), "timer": np.ones(9), "other": np.ones(9)}
+    b = {
+        "velocity_x": a["velocity_x"] + 0.05,
+        "velocity_y": a["velocity_y"] + 0.05,
+        "timer": a["timer"] * 7,
+        "other": a["other"],
+    }
+    found = twinrun.compare(a, b, tolerances=path)
+    assert {f.field: (f.same, f.atol, f.rtol) for f in found.fields} == {
+        "velocity_x": (False, 1e-3, 0.0),
+        "velocity_y": (True, 0.0, 0.1),
+        "other": (True, 0.0, 0.0),
+    }
+    said = "\n".join(found.notes)
+    assert "rule 4 (nothing*) matched no field" in said
+    assert "no rule for other" in said
+    assert "left out as told: timer" in said
+
+
+def test_rules_by_step(tmp_path: pathlib.Path) -> None:
+    path = rules(tmp_path, '[[tolerance]]\nfield = "x"\nsteps = "100:"\natol = 1\n')
+    for name, shift in (("a", 0.0), ("b", 0.5)):
+        with twinrun.Run(tmp_path / name, atol=0.1) as run:
+            for step in (50, 100, 150):
+                run.capture(step, {"x": np.arange(10.0) + shift})
+    found = twinrun.compare(tmp_path / "a", tmp_path / "b", tolerances=path)
+    assert [(f.step, f.same, f.atol) for f in found.fields] == [
+        (50, False, 0.1),
+        (100, True, 1.0),
+        (150, True, 1.0),
+    ]
+
+
+def test_options_hold_where_no_rule_does(tmp_path: pathlib.Path) -> None:
+    path = rules(tmp_path, '[[tolerance]]\nfield = "x"\nulp = 2\n')
+    x = np.array([1.0])
+    next_but_one = np.nextafter(np.nextafter(x, 2), 2)
+    found = twinrun.compare({"x": x, "y": x}, {"x": next_but_one, "y": x + 0.05}, tolerances=path, atol=0.1)
+    assert found.same
+    assert [(f.ulps, f.atol) for f in found.fields] == [(2, 0.0), (None, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[tolerance]]\natol = 1", "names no field"),
+        ('[[tolerance]]\nfield = "x"', "says nothing"),
+        ('[[tolerance]]\nfield = "x"\natol = -1', "finite and not negative"),
+        ('[[tolerance]]\nfield = "x"\natol = nan', "finite and not negative"),
+        ('[[tolerance]]\nfield = "x"\natol = true', "finite and not negative"),
+        ('[[tolerance]]\nfield = "x"\nulp = -1', "ulp must be"),
+        ('[[tolerance]]\nfield = "x"\nulp = 1.5', "ulp must be"),
+        ('[[tolerance]]\nfield = "x"\nabs = 1', "'abs' is not understood"),
+        ('[[tolerance]]\nfield = 3\natol = 1', "field must be"),
+        ('[[tolerance]]\nfield = []\natol = 1', "field must be"),
+        ('[[tolerance]]\nfield = "x"\natol = 1\nsteps = "a:b"', "not understood"),
+        ('[[tolerance]]\nfield = "x"\nskip = true\natol = 1', "leaves fields out"),
+        ('[[tolerance]]\nfield = "x"\nperiod = [1, 2, 3, 4, 5]', "period must be"),
+        ('tolerance = 3', "must be tables"),
+        ('[tolerances]\nx = 1', "'tolerances' is not understood"),
+        ("= 1", "is not TOML"),
+        ("\xff", "is not TOML"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused(tmp_path: pathlib.Path, text: str, said: str) -> None:
+    path = tmp_path / "t.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(TwinrunError, match=said):
+        read_tolerances(path)
+    data = tmp_path / "x.npy"
+    np.save(data, np.zeros(3))
+    assert command("compare", data, data, "--tolerances", path).status == 2
+
+
+@given(data=st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_rules_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.toml"
+    path.write_bytes(data)
+    try:
+        read_tolerances(path)
+    except TwinrunError:
+        pass
+
+
+def test_everything_left_out_is_not_same(tmp_path: pathlib.Path) -> None:
+    path = rules(tmp_path, '[[tolerance]]\nfield = "*"\nskip = true\n')
+    with pytest.raises(Incomparable, match="nothing was compared"):
+        twinrun.compare({"x": np.ones(3)}, {"x": np.zeros(3)}, tolerances=path)
+
+
+def test_integers_and_nan_by_rule(tmp_path: pathlib.Path) -> None:
+    path = rules(
+        tmp_path,
+        '[[tolerance]]\nfield = "n"\natol = 1\nintegers = true\n[[tolerance]]\nfield = "x"\natol = 1\nnan_differs = true\n',
+    )
+    a = {"n": np.arange(4), "x": np.array([np.nan]), "m": np.arange(4)}
+    b = {"n": np.arange(4) + 1, "x": np.array([np.nan]), "m": np.arange(4)}
+    found = {f.field: f.same for f in twinrun.compare(a, b, tolerances=path).fields}
+    assert found == {"n": True, "x": False, "m": True}
+
+
+def test_positions_by_name() -> None:
+    for name in ("x", "PartType0/Coordinates", "particles/e/position/x", "pos_y", "ZZ", "atoms/pos"):
+        assert is_position(name), name
+    for name in ("v", "vx", "velocity", "particles/e/momentum/x", "xi", "position_error", "box", "gas/x"):
+        assert not is_position(name), name
+    periods = parse_periods("10,20,30")
+    assert periods == Periods((10.0, 20.0, 30.0))
+    assert periods.of("y", (100,)) == (20.0,)
+    assert periods.of("Coordinates", (100, 3)) == (10.0, 20.0, 30.0)
+    assert periods.of("Coordinates", (100, 2)) == ()
+    assert periods.of("velocity", (100, 3)) == ()
+    assert parse_periods("r*=5x6").of("r12", (4, 2)) == (5.0, 6.0)
+    for wrong in ("", "a", "-1", "1,2,3,4,5", "inf", "=3", "x=", "nan"):
+        with pytest.raises(TwinrunError):
+            parse_periods(wrong)
+
+
+@given(seed=st.integers(0, 999), runs=st.integers(2, 4), by_step=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_proposals_accept_the_runs_that_they_came_from(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, runs: int, by_step: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    folder = tmp_path_factory.mktemp("runs")
+    base = {
+        "wide": random.normal(size=50) * 1e6,
+        "odd [name]*": random.normal(size=9),
+        "n": np.arange(9),
+        "equal": np.ones(4),
+    }
+    paths = []
+    for run in range(runs):
+        path = folder / f"run{run}"
+        path.mkdir()
+        for step in (1, 2, 30):
+            noise = {"wide": 1e-3 * step, "odd [name]*": 1e-9 * step, "n": 1, "equal": 0}
+            values = {
+                n: v + (random.integers(0, 2, v.size) if n == "n" else random.normal(size=v.size) * noise[n])
+                for n, v in base.items()
+            }
+            np.savez(path / f"step-{step}.npz", **values)
+        paths.append(path)
+    proposal = propose(paths, by_step=by_step)
+    rule_file = folder / "proposed.toml"
+    rule_file.write_text(proposal.toml())
+    for other in paths[1:]:
+        found = twinrun.compare(paths[0], other, tolerances=rule_file)
+        assert found.same, found.first_divergence
+        assert not any("no rule" in note for note in found.notes)
+        assert not any("matched no field" in note for note in found.notes) or by_step
+    rules_found = read_tolerances(rule_file)
+    spread = max(
+        f.max_abs_diff
+        for other in paths[1:]
+        for f in twinrun.compare(paths[0], other).fields
+        if f.field == "wide"
+    )
+    allowed = rules_found.find("wide", 999)
+    assert allowed is not None and allowed.atol is not None and 2 * spread <= allowed.atol <= 4.1 * spread
+
+
+def test_proposals_on_the_command_line(tmp_path: pathlib.Path) -> None:
+    for name, shift in (("a", 0.0), ("b", 1e-6)):
+        np.save(tmp_path / f"{name}.npy", np.arange(4.0) + shift)
+    a, b, out = tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "t.toml"
+    shown = command("tolerances", a, b)
+    assert shown.status == 0 and "max |a-b| from 1e-06 to 1e-06" in shown.out
+    assert command("tolerances", a, b, "-o", out).status == 0
+    assert command("compare", a, b).status == 1
+    assert command("compare", a, b, "--tolerances", out).status == 0
+    assert command("tolerances", a, b, "-o", out).status == 2
+    assert command("tolerances", a).status == 2
+    np.save(b, np.array([0, 1, 2, np.nan]))
+    assert "no tolerance forgives" in command("tolerances", a, b).out
