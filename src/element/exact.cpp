@@ -1,6 +1,8 @@
 // The host's one copy, compiled for every processor.
 #include "element/exact.hpp"
 
+#include <initializer_list>
+
 namespace twinrun {
 
 bool exceeds_exactly(double a, double b, const Tolerance& tolerance) {

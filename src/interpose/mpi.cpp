@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <initializer_list>
 
 #include "interpose/raw.hpp"
 #include "interpose/wrap.hpp"

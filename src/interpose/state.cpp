@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
 
 #include "interpose/raw.hpp"
 #include "interpose/rules.hpp"
