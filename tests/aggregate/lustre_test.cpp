@@ -100,7 +100,9 @@ TEST(Lustre, DamagedLayouts) {
             const std::vector<std::byte> cut(seed.begin(),
                                              seed.begin() + static_cast<std::ptrdiff_t>(length));
             const auto found = stripe_bytes_in(cut);
-            if (length < 32) EXPECT_EQ(found, std::nullopt);
+            if (length < 32) {
+                EXPECT_EQ(found, std::nullopt);
+            }
         }
         for (int round = 0; round < 20'000; ++round) {
             std::vector<std::byte> changed = seed;
@@ -108,7 +110,9 @@ TEST(Lustre, DamagedLayouts) {
                 changed[random() % changed.size()] =
                     static_cast<std::byte>(random() % 3 == 0 ? 0xFF : random());
             const auto found = stripe_bytes_in(changed);
-            if (found) ASSERT_TRUE(*found > 0 && *found % 65536 == 0 && *found <= UINT32_MAX);
+            if (found) {
+                ASSERT_TRUE(*found > 0 && *found % 65536 == 0 && *found <= UINT32_MAX);
+            }
         }
     }
 }
