@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,9 +70,7 @@ class Again:
     @classmethod
     def of(cls, a: object, b: object, settings: Settings, **asked: object) -> Again:
         """For paths and arrays as `compare` takes them; arrays are not kept alive."""
-        import os
-
-        sides = [os.fspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)]
+        sides = [os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)]
         return cls(*sides, dataclasses.replace(settings, progress=None), **asked)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict:
@@ -290,7 +289,8 @@ class _Walk:
         shares = max(1, math.ceil(total * (_BYTES_AN_ID + 2 * widest) / max(settings.memory, 1 << 20)))
         piece = max(1 << 16, settings.memory // 256)
         parts_a = [(rank, own) for rank, _, own in kind.parts_a]
-        if not all(self._goes_on(f, total * 8 * shares) for f in fields):  # each share reads all IDs
+        allowed = [self._goes_on(f, total * 8 * shares) for f in fields]  # each share reads all IDs
+        if not all(allowed):
             self.enough.update(id(f) for f in fields)
             return
         for share in range(shares):

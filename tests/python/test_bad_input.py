@@ -60,7 +60,7 @@ def test_missing_step(pair: tuple[Path, Path], tmp_path: Path) -> None:
     shorter = capture(tmp_path / "shorter", {10: {"x": x}, 20: {"x": x}})
     for one, other in ((longer, shorter), (shorter, longer)):
         line = cannot_compare(
-            one, other, tmp_path, "step 30, rank 0 of", "not there; compare the common ones with --steps"
+            one, other, tmp_path, "step 30 of", "not there; compare the common ones with --common"
         )
         assert f"twinrun: {shorter}: " in line
     assert command("compare", longer, shorter, "--steps", ":20").status == 0

@@ -326,6 +326,19 @@ def test_gpu_two_threads() -> None:
             assert found == [(1, (1000 * (i + 1),))] * 20
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_gpu_differences_are_listed_as_on_the_host(name: str) -> None:
+    put = library(name)
+    a = sample("f4", (300, 400))
+    b = np.where(np.random.default_rng(1).random(a.shape) < 0.1, a + 1, a)
+    on_host = list(twinrun.compare(a, b, atol=0.5).differences())
+    x, y = put(a), put(b)
+    on_device = list(twinrun.compare(x, y, atol=0.5).differences())
+    for part in ("index", "a", "b", "abs_diff"):
+        both = (np.concatenate([getattr(d, part) for d in side]) for side in (on_host, on_device))
+        np.testing.assert_array_equal(*both)
+
+
 def test_gpu_command_line(tmp_path: Path) -> None:
     done = command("show", "--devices")
     assert done.status == 0 and "cuda:0" in done.out and "GPUDirect Storage" in done.out

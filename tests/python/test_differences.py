@@ -14,11 +14,14 @@ from commands import check_error, command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import brute_force, run_of_ranks, scalars
+from test_alignment import open_series, series
 from test_placed import Parts, cases, part
 
 import twinrun
+from twinrun import formats
 from twinrun.differences import Differences
 from twinrun.errors import MissingPackage, Stale, TwinrunError
+from twinrun.formats.model import Format
 from twinrun.report import listing
 from twinrun.report.listing import write_differences
 
@@ -155,6 +158,52 @@ def test_global_arrays_that_are_cut_otherwise(case: tuple) -> None:
         assert sum(p.count for p in parts) == found.different
         if any(f.ranks is not None for f in found.fields):  # else each rank's part has indices of its own
             assert joined(parts) == expected
+
+
+def test_steps_of_the_same_time_and_single_steps_of_histories(tmp_path: Path) -> None:
+    formats.register(Format("series", "for tests", open_series, suffixes=(".series",), many_steps=True))
+    try:
+        a = series(tmp_path / "a.series", (0, 0.0, 1.0), (10, 0.3, 2.0), (20, 0.6, 3.0))
+        b = series(tmp_path / "b.series", (0, 0.0, 1.0), (15, 0.3, 2.0), (30, 0.6, 4.0))
+        found = twinrun.compare(a, b, align="time")
+        assert [(p.field.step, p.a.tolist(), p.b.tolist()) for p in found.differences()] == [
+            (20, [3.0] * 3, [4.0] * 3)
+        ]
+    finally:
+        del formats._extra["series"]
+    x = np.arange(6.0)
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(7, {"x": x})
+        run.capture(8, {"x": x + 1})
+    for first, second in (({"x": x}, tmp_path / "h"), (tmp_path / "h", {"x": x})):
+        found = twinrun.compare(first, second, steps="8")
+        (part,) = found.differences()
+        assert found.different == part.count == 6 and part.field.step == 8
+
+
+def test_rules_hold_here_too(tmp_path: Path) -> None:
+    """Tolerances by field, ulps, NaNs that differ, left-out fields, methods: as many as the report counts."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[[tolerance]]\nfield = "x"\natol = 0.5\n[[tolerance]]\nfield = "n"\nskip = true\n'
+        '[[tolerance]]\nfield = "u"\nulp = 2\n[[tolerance]]\nfield = "*"\nnan_differs = true\n'
+    )
+    x = np.linspace(1, 2, 50)
+    a = {"x": x, "n": np.arange(4), "u": x, "nan": np.array([np.nan, 1.0])}
+    shift = np.arange(50) % 5 * 0.25
+    b = {
+        "x": x + shift,
+        "n": np.arange(4)[::-1].copy(),
+        "u": x + np.arange(50) % 5 * np.spacing(x),
+        "nan": a["nan"],
+    }
+    for method in ("auto", "direct"):
+        found = twinrun.compare(a, b, tolerances=rules, method=method)
+        got: dict[str, int] = {}
+        for some in found.differences():
+            got[some.field.field] = got.get(some.field.field, 0) + some.count
+        assert got == {f.field: f.different for f in found.fields if f.different}
+        assert got == {"x": 20, "u": 20, "nan": 1}
 
 
 def particles(folder: Path, ids: np.ndarray, fields: dict[str, np.ndarray], ranks: int, seed: int) -> Path:
@@ -329,11 +378,14 @@ def test_the_command_writes_the_list_or_leaves_none(tmp_path: Path) -> None:
     assert "no regular file" in line and (tmp_path / "pipe").is_fifo()
 
 
-def test_data_that_changed_since_is_told(tmp_path: Path) -> None:
+def test_data_that_changed_since_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.arange(10.0)
     np.save(tmp_path / "a.npy", x)
     np.save(tmp_path / "b.npy", x + (x == 4))
-    found = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy")
+    monkeypatch.chdir(tmp_path)
+    found = twinrun.compare("a.npy", "b.npy")
+    monkeypatch.chdir("/")
+    assert sum(p.count for p in found.differences()) == 1
     np.save(tmp_path / "b.npy", x)
     with pytest.raises(Stale, match="0 elements differ, and 1 when it was compared"):
         list(found.differences())

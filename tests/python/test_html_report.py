@@ -383,6 +383,13 @@ def test_the_command_writes_the_page(runs: Path, tmp_path: Path) -> None:
     assert "<testsuite" in junit.read_text() and 'failures="0"' not in junit.read_text()
     check_error(command("compare", runs / "a", tmp_path / "none", "--junit", junit))
     assert "<error" in junit.read_text()
+    np.savez(tmp_path / "a.npz", x=np.zeros(4), y=np.ones(3))
+    np.savez(tmp_path / "b.npz", x=np.zeros(4))
+    partly = command(
+        "compare", tmp_path / "a.npz", tmp_path / "b.npz", "-q", "--junit", junit, "--html", target
+    )
+    assert partly.status == 2 and 'errors="1"' in junit.read_text() and 'tests="2"' in junit.read_text()
+    assert 'id="problems"' in target.read_text(encoding="utf-8")
 
 
 # ---- in a notebook, and as tables ----

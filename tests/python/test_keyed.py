@@ -188,7 +188,12 @@ def test_periodic_positions(tmp_path: pathlib.Path) -> None:
     wrapped = np.array([[10.1, 5, 5], [-0.05, 5, 5], [5, 5, 5.5]])
     velocity = np.array([1.0, 2, 3])
     a = write(tmp_path / "a", ids, {"position": x, "v": velocity}, zero)
-    b = write(tmp_path / "b", ids[::-1], {"position": wrapped[::-1], "v": velocity[::-1] + np.array([0, 0, 10])}, zero)
+    b = write(
+        tmp_path / "b",
+        ids[::-1],
+        {"position": wrapped[::-1], "v": velocity[::-1] + np.array([0, 0, 10])},
+        zero,
+    )
     found = {f.field: f for f in twinrun.compare(a, b, key="id", period=10, atol=1e-9).fields}
     assert found["position"].different == 1 and found["position"].first_id == 2
     assert found["v"].different == 1  # a velocity is no position: a period hides nothing there

@@ -41,7 +41,10 @@ def melt(folder: Path, ranks: int) -> Path:
     folder.mkdir()
     launcher = [] if ranks == 1 else [str(Path(sys.executable).parent / "mpiexec"), "-n", str(ranks)]
     done = subprocess.run(
-        [*launcher, sys.executable, "-c", RUN, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=240
+        [*launcher, sys.executable, "-c", RUN, str(SCRIPT), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -281,8 +281,7 @@ def _write(path: str, text: str) -> None:
 def save_html(plan: AggregationPlan, path: str) -> None:
     """A page with the picture of each placement."""
     pictures = [f'<div class="scroll" tabindex="0">{svg(plan, p.placement)}</div>' for p in plan.placements]
-    title = one_line(_headline(plan))
-    _write(path, frame(title, [f"<h1>{html.escape(title)}</h1>", *pictures]))
+    _write(path, frame(_headline(plan), pictures))
 
 
 def save_picture(plan: AggregationPlan, path: str, placement: str | None = None) -> None:

@@ -93,7 +93,11 @@ def _case_of_golden(c: GoldenCheck, f: GoldenField) -> _Case:
 
 def _cases(c: Comparison | GoldenCheck) -> list[_Case]:
     if isinstance(c, Comparison):
-        return [_case_of_field(c, f) for f in c.fields]
+        missing = [
+            _Case(_label(c.b, None), "not compared", 0.0, "error", "not compared", p, (p,))
+            for p in c.problems
+        ]
+        return [*(_case_of_field(c, f) for f in c.fields), *missing]
     cases = [_case_of_golden(c, f) for f in c.fields]
     for p in c.problems:
         case = _Case(_label(c.run, p.rank), _name(p.step, p.field), 0.0, "error", "not compared", p.text)
