@@ -122,3 +122,10 @@ def test_a_bound_is_marked_as_one(tmp_path: Path) -> None:
         and 1.9e-4 <= f["max_abs_diff"] <= 1e-3
     )
     assert f["elements_read"] == 0
+
+
+def test_a_difference_just_above_the_tolerance_is_seen_to_be_larger() -> None:
+    a, b = np.array([0.0]), np.array([np.nextafter(1e-5, 1)])
+    line = verdict_line(twinrun.compare(a, b, atol=1e-5))
+    assert "|a-b| = 1e-05 >" not in line and line.endswith("> 1e-05")
+    assert float(line.split("|a-b| = ")[1].split(" >")[0]) > 1e-5

@@ -86,7 +86,11 @@ def _difference(f: FieldComparison) -> str:
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{f.place()}: {number(f.first_a)} against {number(f.first_b)}"
-    return f"{f.place()}: |a-b| = {number(diff)} > {tolerance_text(f)}"
+    allowed = tolerance_text(f)
+    said = number(diff)
+    if said == allowed and isinstance(diff, float):  # as many digits as it takes to see which is larger
+        said = next((t for n in range(4, 18) if (t := f"{diff:.{n}g}") != allowed), repr(diff))
+    return f"{f.place()}: |a-b| = {said} > {allowed}"
 
 
 def verdict_line(c: Comparison) -> str:
