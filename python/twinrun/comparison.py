@@ -190,9 +190,8 @@ class _Work:
         self.notes: list[str] = []
         self.opening = 0  # bytes of headers and directories
         self.keyed: set[str] = set()
-        self.order: tuple[int, str] | None = (
-            None  # the field pair whose particles only lie in another order; what to say
-        )
+        # The field pair whose particles only lie in another order, and what to say.
+        self.order: tuple[int, str] | None = None
         self.told_order: int | None = None  # the first unit of this process that had such a note
 
     # ---- units: see units.py ----
@@ -310,7 +309,8 @@ class _Work:
     def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
         """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
         results: list[FieldComparison] = []
-        for outcome in [*map(in_shares, outcomes), *([] if again is None else [again])]:
+        whole = [in_shares(of_place, f"{self.a.label}, {self.b.label}") for of_place in outcomes]
+        for outcome in [*whole, *([] if again is None else [again])]:
             if outcome.error is not None:
                 raise outcome.error
             for problem in outcome.problems:
@@ -402,7 +402,10 @@ class _Work:
                     self.tell(problem)
                 outcome = outcome or Outcome()
                 outcome.problems_at += [-1] * len(self.problems)
-                mine = owners([max(x.items, y.items) * x.itemsize for x, y in found.pairs], share[1])
+                pairs = [(x.name, max(x.items, y.items) * x.itemsize) for x, y in found.pairs]
+                mine = owners([size for _, size in pairs], share[1])
+                if share[1] > 1:
+                    outcome.pairs = pairs
                 opened = {
                     id(m): m for pair in found.pairs for m in (ref.metadata for ref in pair) if m is not None
                 }

@@ -8,7 +8,7 @@ task takes cannot be known before. The leader works too: its tasks run in a thre
     ------                               ------
     share(job, tasks):                   serve():
       broadcast WORK, the job              wait for a broadcast
-      until all outcomes are there:        WORK: until an empty batch comes:
+      until all outcomes are there:        WORK: ask twice; until no batches come:
         give batches, take outcomes                take a batch, run it, send outcomes
     dismiss(status):                       END: return the status
       broadcast END, status
@@ -25,6 +25,7 @@ import os
 import pickle
 import queue
 import re
+import signal
 import sys
 import threading
 import time
@@ -51,6 +52,8 @@ _FAILED = 2  # exit status of what could not be done
 _GRACE = 1.0  # seconds that the first rank gets to say what all others would say too
 _FINEST, _COARSEST = 50e-6, 2e-3  # seconds between two looks of who waits
 _MOST_TASKS = 256  # of a batch: outcomes come home now and then
+_AHEAD = 2  # batches that a rank asks for: one to work on, and the next
+_SWITCH = 0.5e-3  # seconds that the leader's own work keeps Python's lock from who answers the others
 _RESULT, _BATCH = 1, 2  # tags
 _WORK, _END = 1, 2  # what is broadcast
 
@@ -109,6 +112,7 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
     except TwinrunError:
         if found is not None and found[2] != 0:
             time.sleep(_GRACE)  # the first says it, and its end is the job's; where it is fine, this one must
+            atexit.register(_abort_launch)
         raise
     team.ended = False
     try:
@@ -117,6 +121,15 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
         if team.leads and not team.busy:  # the others wait: they can go
             team.dismiss(_FAILED)
         raise
+
+
+def _abort_launch() -> None:
+    """Ends a job that this rank never joined: others may wait for it in MPI_Init. Most launchers do that by themselves; MPICH's
+    is told on the pipe that it gave this process (PMI 1)."""
+    sys.stderr.flush()
+    if os.environ.get("PMI_FD", "").isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=%d\n" % _FAILED)
 
 
 class _Only:
@@ -232,7 +245,10 @@ class Team:
         self._announce(_WORK, pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
         waiting = batches(sizes, self.size)
         own = _Thread(job, self)
-        serving = self.size - 1
+        serving = _AHEAD * (self.size - 1)
+        sent: list[Any] = []
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH)
         pause = _Pause()
         status = self._mpi.Status()
         while missing or serving:
@@ -244,7 +260,9 @@ class Team:
                 found += self._comm.recv(source=status.Get_source(), tag=_RESULT)
                 batch = next(waiting, [])
                 serving -= not batch
-                self._comm.send([(at, tasks[at]) for at in batch], dest=status.Get_source(), tag=_BATCH)
+                sent = [request for request in sent if not request.Test()]
+                batch_of = [(at, tasks[at]) for at in batch]
+                sent.append(self._comm.isend(batch_of, dest=status.Get_source(), tag=_BATCH))
             else:
                 found += own.taken(pause.next())
             for at, outcome in found:
@@ -252,8 +270,13 @@ class Team:
                 missing, done = missing - 1, done + sizes[at]
             if found and progress is not None:
                 progress(f"{len(tasks) - missing} of {len(tasks)}", done, total)
+        for request in sent:
+            self._wait(request)
+        sys.setswitchinterval(interval)
         own.end()
         self.busy = False
+        if any(outcome is None for outcome in outcomes):
+            raise RuntimeError("a task was lost")  # must not happen; nothing then counts as compared
         return outcomes
 
     def dismiss(self, status: int) -> None:
@@ -276,30 +299,39 @@ class Team:
         import numpy as np
 
         head = np.zeros(3, np.int64)
-        while True:
-            self._wait(self._comm.Ibcast(head, root=0))
-            what, length, status = map(int, head)
-            if what == _END:
-                self.ended = True
-                return status
-            payload = bytearray(length)
-            self._broadcast(payload)
-            job = pickle.loads(payload)
-            job.arrive(self)
-            self._work(job)
+        # mpirun hands Ctrl-C to all: the leader says it, and ends the job.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            while True:
+                self._wait(self._comm.Ibcast(head, root=0))
+                what, length, status = map(int, head)
+                if what == _END:
+                    self.ended = True
+                    return status
+                payload = bytearray(length)
+                self._broadcast(payload)
+                job = pickle.loads(payload)
+                job.arrive(self)
+                self._work(job)
+        finally:
+            signal.signal(signal.SIGINT, handler)
 
     def _work(self, job: Any) -> None:
-        found: list[tuple[int, Any]] = []
-        while True:
-            sent = self._comm.isend(found, dest=0, tag=_RESULT)
+        sent = [self._comm.isend([], dest=0, tag=_RESULT) for _ in range(_AHEAD)]
+        last = 0
+        while last < _AHEAD:
             pause = _Pause()
             while not self._comm.Iprobe(source=0, tag=_BATCH):
                 pause.sleep()
             batch = self._comm.recv(source=0, tag=_BATCH)
-            sent.wait()
             if not batch:
-                return
+                last += 1
+                continue
             found = [(at, job.run(task)) for at, task in batch]
+            sent = [request for request in sent if not request.Test()]
+            sent.append(self._comm.isend(found, dest=0, tag=_RESULT))
+        for request in sent:
+            self._wait(request)
 
     # ---- both ----
 

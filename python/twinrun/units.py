@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .errors import TwinrunError
+from .errors import Stale, TwinrunError
 from .fieldwise import FieldComparison
 from .matching import StepMatch
 from .subject import Place
@@ -72,10 +72,11 @@ class Outcome:
     rules: tuple = ()
     periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
     error: Exception | None = None
+    pairs: list[tuple[str, int]] | None = None  # of a share: all field pairs of the place, and their bytes
 
 
-def in_shares(outcomes: Sequence[Outcome]) -> Outcome:
-    """One place's outcome, from those of its shares. What all of them met (opening it) counts once."""
+def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
+    """One place's outcome, from those of its shares. What all of them met (opening it) counts once. where: the place."""
     if len(outcomes) == 1:
         return outcomes[0]
     first = outcomes[0]
@@ -91,6 +92,11 @@ def in_shares(outcomes: Sequence[Outcome]) -> Outcome:
         if at >= 0 or str(problem) not in said:
             whole.problems.append(problem)
         said.add(str(problem))
+    seen = [o.pairs for o in outcomes if o.pairs is not None]
+    if any(
+        pairs != seen[0] for pairs in seen
+    ):  # then each left fields to others that the others did not have
+        whole.problems.append(Stale("was changed while it was compared", where=where, fix="compare again"))
     whole.order = min((o.order for o in outcomes if o.order is not None), default=None)
     whole.rules = tuple(_union(o.rules[i] for o in outcomes if o.rules) for i in range(3))
     for outcome in outcomes:

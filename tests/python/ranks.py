@@ -1,7 +1,8 @@
 """A rank of the jobs that test_parallel.py starts: runs verbs one after another, and writes down what this rank did.
 
 usage: ranks.py COMMANDS FOLDER [FAULT]. COMMANDS: JSON, a list of lists of words. FOLDER: gets <number>.<rank>.json, each
-{"status", "out", "err"}. FAULT, in the middle of the work: kill, stop or defect (of a worker), interrupt (of the leader).
+{"status", "out", "err"}. FAULT: absent (a worker has no mpi4py); in the middle of the work: kill or defect (of a worker),
+interrupt (of the leader).
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ def rank() -> int:
 
 
 def break_down(fault: str) -> None:
-    """Lets this rank fail at its second part of the work."""
+    """Lets this rank fail, at its second part of the work if it gets so far."""
     leads = fault == "interrupt"
     if (rank() == 0) != leads:
+        return
+    if fault == "absent":
+        sys.modules["mpi4py"] = None
         return
     run, runs = comparison._Work.run, []
 

@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run_of_ranks
 
-from twinrun import parallel, units
+import twinrun
+from twinrun import parallel, subject, units
 from twinrun.errors import MissingPackage, TwinrunError
-from twinrun.formats import formats
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -254,14 +254,15 @@ def test_the_job_ends_with_the_verdicts_status(runs: tuple, name: str) -> None:
         assert serial[name][1].strip() in job.out, job
 
 
-@pytest.mark.parametrize("fault", ["kill", "defect", "interrupt"])
+@pytest.mark.parametrize("fault", ["kill", "defect", "interrupt", "absent"])
 def test_no_rank_waits_for_one_that_failed(runs: tuple, tmp_path: Path, fault: str) -> None:
     made, _ = runs
     (tmp_path / "commands.json").write_text(json.dumps([[*made["different"], "--json", "-"]]))
     job = start(2, HERE / "ranks.py", tmp_path / "commands.json", tmp_path, fault)
     assert job.status not in (0, 1), job
     assert '"verdict": "same"' not in job.out and '"verdict": "different"' not in job.out, job
-    assert {"kill": "", "defect": "made for a test", "interrupt": "interrupted"}[fault] in job.out, job
+    said = {"kill": "", "defect": "made for a test", "interrupt": "interrupted", "absent": "pip install"}
+    assert said[fault] in job.out, job
 
 
 def test_one_rank_needs_no_mpi4py(runs: tuple, tmp_path: Path) -> None:
@@ -342,6 +343,51 @@ def test_shares_of_a_place_are_even(sizes: list[int], shares: int) -> None:
     assert max(loads) - min(loads) <= max(sizes, default=0) + 1
 
 
+def test_shares_of_a_place_are_put_together_in_order() -> None:
+    pairs = [("x", 8), ("y", 8), ("z", 8)]
+    opened = TwinrunError("left out", where="file")
+    shares = [
+        units.Outcome(
+            results=["z"], results_at=[2], problems=[opened], problems_at=[-1], opening=5, pairs=pairs
+        ),
+        units.Outcome(
+            results=["x"],
+            results_at=[0],
+            problems=[opened, TwinrunError("y")],
+            problems_at=[-1, 1],
+            opening=5,
+            pairs=pairs,
+        ),
+    ]
+    whole = units.in_shares(shares)
+    assert whole.results == ["x", "z"] and whole.opening == 5
+    assert [str(p) for p in whole.problems] == ["file: left out", "y"]
+    shares[0].pairs = pairs[
+        1:
+    ]  # the file was written again in between: who compares what is not sure any more
+    assert any("changed while it was compared" in str(p) for p in units.in_shares(shares).problems)
+
+
+def test_records_of_many_ranks_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal(2000)
+    runs = [
+        run_of_ranks(
+            tmp_path / name, [{s: {"x": x + s * size} for s in (1, 2, 3)} for _ in range(4)], **settings
+        )
+        for name, size, settings in (
+            ("a", 1.0, {"record": "runs", "atol": 0.0}),
+            ("b", 1.5, {"record": "runs", "atol": 0.0}),
+        )
+    ]
+    free = twinrun.compare(*runs)
+    monkeypatch.setattr(subject, "_records_kept", lambda: 2)
+    opened = subject.HistorySubject(str(runs[0]))
+    bound = twinrun.compare(opened, str(runs[1]))
+    assert len(opened._records) == 2
+    assert [f.different for f in bound.fields] == [f.different for f in free.fields] == [2000] * 12
+
+
 def test_cores_of_a_node_are_shared() -> None:
     assert [parallel.cores_each([range(8)] * 3, rank) for rank in range(3)] == [2, 2, 2]
     assert [parallel.cores_each([[0], [1]], rank) for rank in range(2)] == [1, 1]
@@ -359,4 +405,3 @@ def test_what_is_sent_can_be_sent() -> None:
     back = pickle.loads(pickle.dumps(outcome))
     assert str(back.error) == "where: what; fix" and back.error.where == "where"
     assert dataclasses.replace(back, error=None) == dataclasses.replace(outcome, error=None)
-    assert formats()
