@@ -295,3 +295,15 @@ def test_the_largest_difference_may_come_from_the_metadata_alone(runs: Path) -> 
     """A wider tolerance than captured: nothing differs, and the table says that the maximum is a bound."""
     done = command("compare", runs / "a", runs / "different", "--atol", "1")
     assert done.status == 0 and "≤ " in done.out
+
+
+def test_options_of_a_format_reach_it(tmp_path: Path) -> None:
+    data = tmp_path / "x.bin"
+    data.write_bytes(np.arange(6.0).tobytes())
+    described = ("--format", "raw", "--format-option", "dtype=f64", "--format-option", "shape=2x3")
+    assert command("compare", data, data, *described).status == 0
+    assert "2x3" in command("show", data, *described).out
+    refused = command("compare", data, data, "--format-option", "dtype")
+    assert refused.status == 2 and "NAME=VALUE" in refused.err
+    unknown = command("compare", data, data, *described, "--format-option", "colour=red")
+    assert unknown.status == 2 and "colour" in unknown.err

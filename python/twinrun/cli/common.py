@@ -67,8 +67,14 @@ def console(stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, emoji=False, markup=False)
 
 
-def read_options(command: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:
-    """Options of every verb that reads data."""
+def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:
+    """Options of every verb that reads data. It gets them as `reading`: threads, memory (bytes), io."""
+
+    @functools.wraps(verb)
+    def gathered(*args: object, threads: int, memory: int, io: str, **rest: object) -> int:
+        reading = {**rest.pop("reading", {}), "threads": threads, "memory": memory, "io": io}  # type: ignore[dict-item]
+        return verb(*args, reading=reading, **rest)
+
     for option in reversed(
         [
             click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores."),
@@ -77,24 +83,47 @@ def read_options(command: Callable, ways: tuple[str, ...] = ("auto", "uring", "p
                          help="How files are read."),
         ]
     ):  # fmt: skip
-        command = option(command)
-    return command
+        gathered = option(gathered)
+    return gathered
 
 
-def device_options(command: Callable) -> Callable:
-    """Options of verbs that can work on GPUs: those of `read_options` too."""
-    command = click.option(
+def device_options(verb: Callable) -> Callable:
+    """Options of verbs that can work on GPUs: `reading` has device too."""
+
+    @click.option(
         "--device",
         default="auto",
         show_default=True,
         metavar="auto|cpu|cuda|cuda:N[,M]",
         help="Where to compare: on the CPU, on all GPUs, or on these; auto: where it is expected to be faster.",
-    )(command)
-    return read_options(command, ("auto", "uring", "pread", "gds"))
+    )
+    @functools.wraps(verb)
+    def gathered(*args: object, device: str, reading: dict, **rest: object) -> int:
+        return verb(*args, reading={**reading, "device": device}, **rest)
+
+    return read_options(gathered, ("auto", "uring", "pread", "gds"))
 
 
-def format_options(command: Callable) -> Callable:
-    """Options for files that do not say what they hold."""
+def format_options(verb: Callable) -> Callable:
+    """Options for files that do not say what they hold. The verb gets them as `options`, as `open_file` takes them."""
+
+    @functools.wraps(verb)
+    def gathered(
+        *args: object,
+        format_name: str | None,
+        dtype: str | None,
+        shape: str | None,
+        offset: int | None,
+        format_option: dict[str, str],
+        **rest: object,
+    ) -> int:
+        given = {"format": format_name, "dtype": dtype, "shape": shape, "offset": offset}
+        if shape is not None and dtype is None and format_name in (None, "raw"):
+            raise TwinrunError("--shape needs --dtype")
+        return verb(
+            *args, options={**format_option, **{k: v for k, v in given.items() if v is not None}}, **rest
+        )
+
     for option in reversed(
         [
             click.option(
@@ -105,29 +134,24 @@ def format_options(command: Callable) -> Callable:
             click.option(
                 "--offset", type=SIZE, default=None, help="Raw files: bytes before the first element."
             ),
-            # Not a parameter of the verbs: format_dict takes it from the context.
             click.option(
                 "--format-option",
                 metavar="NAME=VALUE",
                 multiple=True,
-                expose_value=False,
-                callback=_keep_options,
+                callback=_pairs,
                 help="An option of the format, such as types=0:f64 of VELOC's files; may be given several times.",
             ),
         ]
     ):
-        command = option(command)
-    return command
+        gathered = option(gathered)
+    return gathered
 
 
-_MORE_OPTIONS = "twinrun.format_options"
-
-
-def _keep_options(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> None:
+def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     pairs = [value.partition("=") for value in values]
-    if any(not name or not equals for name, equals, _ in pairs):
+    if any(not name.strip() or not equals for name, equals, _ in pairs):
         raise click.BadParameter("must look like NAME=VALUE")
-    context.meta[_MORE_OPTIONS] = {name.strip(): value for name, _, value in pairs}
+    return {name.strip(): value for name, _, value in pairs}
 
 
 def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
@@ -158,17 +182,6 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
             return status
 
     return shared
-
-
-def format_dict(format_name: str | None, dtype: str | None, shape: str | None, offset: int | None) -> dict:
-    """These options as `open_file` takes them."""
-    given = {"format": format_name, "dtype": dtype, "shape": shape, "offset": offset}
-    context = click.get_current_context(silent=True)
-    more = {} if context is None else context.meta.get(_MORE_OPTIONS, {})
-    options = {**more, **{k: v for k, v in given.items() if v is not None}}
-    if shape is not None and dtype is None and format_name in (None, "raw"):
-        raise TwinrunError("--shape needs --dtype")
-    return options
 
 
 @contextlib.contextmanager

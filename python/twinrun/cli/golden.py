@@ -17,7 +17,7 @@ from ..report.golden import golden_document, print_golden
 from ..report.junit import write_junit, write_junit_error
 from ..report.text import byte_size
 from ..tolerances import Tolerances, read_tolerances
-from .common import SIZE, console, format_dict, format_options, progress_bar, read_options
+from .common import SIZE, console, format_options, progress_bar, read_options
 
 
 @click.group()
@@ -64,13 +64,8 @@ def save(
     steps: str | None,
     tolerate_integers: bool,
     quiet: bool,
-    format_name: str | None,
-    dtype: str | None,
-    shape: str | None,
-    offset: int | None,
-    threads: int,
-    memory: int,
-    io: str,
+    options: dict,
+    reading: dict,
 ) -> int:
     """Keep what RUN was, in a folder small enough for a repository. Golden files that are there are replaced."""
     rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
@@ -87,10 +82,8 @@ def save(
             fields=fields or None,
             steps=steps,
             tolerate_integers=tolerate_integers,
-            threads=threads,
-            memory=memory,
-            io=io,
-            options=format_dict(format_name, dtype, shape, offset),
+            **reading,
+            options=options,
             progress=progress,
         )
     if quiet:
@@ -151,13 +144,8 @@ def check(
     github: bool,
     most_listed: int,
     quiet: bool,
-    format_name: str | None,
-    dtype: str | None,
-    shape: str | None,
-    offset: int | None,
-    threads: int,
-    memory: int,
-    io: str,
+    options: dict,
+    reading: dict,
 ) -> int:
     """Say whether RUN agrees with golden files; if not: which elements differ, and by how many cells.
 
@@ -173,10 +161,8 @@ def check(
                 steps=steps,
                 undecided=undecided,
                 most_listed=most_listed,
-                threads=threads,
-                memory=memory,
-                io=io,
-                options=format_dict(format_name, dtype, shape, offset),
+                **reading,
+                options=options,
                 progress=progress,
             )
     except (Exception, KeyboardInterrupt) as e:

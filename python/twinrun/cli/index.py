@@ -7,7 +7,7 @@ import click
 from ..errors import one_line
 from ..indexing import index as index_paths
 from ..report.text import byte_size
-from .common import SIZE, console, format_dict, format_options, progress_bar, read_options
+from .common import SIZE, console, format_options, progress_bar, read_options
 
 
 @click.command()
@@ -37,13 +37,8 @@ def index(
     digest: str,
     fields: tuple[str, ...],
     refresh: bool,
-    format_name: str | None,
-    dtype: str | None,
-    shape: str | None,
-    offset: int | None,
-    threads: int,
-    memory: int,
-    io: str,
+    options: dict,
+    reading: dict,
 ) -> int:
     """Build metadata for files that some other program wrote, beside them, so that comparing reads a few percent."""
     with progress_bar() as progress:
@@ -56,11 +51,9 @@ def index(
             digest=digest,
             fields=fields or None,
             refresh=refresh,
-            threads=threads,
-            memory=memory,
-            io=io,
+            **reading,
             progress=progress,
-            options=format_dict(format_name, dtype, shape, offset),
+            options=options,
         )
     out = console()
     for facts in done:

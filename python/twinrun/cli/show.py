@@ -12,7 +12,7 @@ from ..errors import one_line
 from ..provenance import read_provenance
 from ..report.text import byte_size, print_provenance
 from ..subject import FieldRef, open_subject
-from .common import console, format_dict, format_options
+from .common import console, format_options
 
 
 def _settings(ref: FieldRef) -> str:
@@ -94,10 +94,7 @@ def show(
     step: int | None,
     system: bool,
     devices: bool,
-    format_name: str | None,
-    dtype: str | None,
-    shape: str | None,
-    offset: int | None,
+    options: dict,
 ) -> int:
     """Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine."""
     out = console()
@@ -117,7 +114,7 @@ def show(
         if system or devices:
             return 0
         raise click.UsageError("name a path, --system or --devices")
-    subject = open_subject(path, format_dict(format_name, dtype, shape, offset))
+    subject = open_subject(path, options)
     places = [p for p in subject.places if step is None or p[0] == step]
     if not places:
         raise click.UsageError(f"{path}: no such step" if step is not None else f"{path}: no committed steps")

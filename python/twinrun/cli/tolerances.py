@@ -9,7 +9,7 @@ import click
 from ..errors import TwinrunError
 from ..proposing import propose
 from ..report.document import write_whole
-from .common import device_options, format_dict, format_options, progress_bar
+from .common import device_options, format_options, progress_bar
 
 
 @click.command()
@@ -40,14 +40,8 @@ def tolerances(
     steps: str | None,
     key: str | None,
     period: str | None,
-    format_name: str | None,
-    dtype: str | None,
-    shape: str | None,
-    offset: int | None,
-    threads: int,
-    memory: int,
-    io: str,
-    device: str,
+    options: dict,
+    reading: dict,
 ) -> int:
     """Propose tolerances from two or more RUNS of the same code: the spread that they show, as rules for --tolerances."""
     if output is not None and os.path.exists(output) and not force:
@@ -63,11 +57,8 @@ def tolerances(
             steps=steps,
             key=key,
             period=period,
-            threads=threads,
-            memory=memory,
-            io=io,
-            device=device,
-            options=format_dict(format_name, dtype, shape, offset),
+            **reading,
+            options=options,
             progress=progress,
         )
     text = proposal.toml()
