@@ -77,7 +77,9 @@ def h5diff(program: str, a: Path, b: Path) -> bool:
 
 def by_numpy(a: Path, b: Path) -> bool:
     with h5py.File(a) as x, h5py.File(b) as y:
-        found = [np.allclose(x[n][...], y[n][...], rtol=0, atol=ATOL) for n in x]  # every field, as the others do
+        found = [
+            np.allclose(x[n][...], y[n][...], rtol=0, atol=ATOL) for n in x
+        ]  # every field, as the others do
         return all(found)
 
 
