@@ -8,6 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "interpose/rules.hpp"
 #include "interpose/wrap.hpp"
 
 using namespace twinrun::interpose;
@@ -260,12 +261,14 @@ TWR_WRAP ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to
 
 // ---- names and sizes
 
-#define TWR_META(result, name, call, target, parameters, arguments)       \
-    TWR_WRAP result name parameters noexcept {                            \
-        static constinit Next<result parameters> next{#name};             \
-        auto* real = next.get();                                          \
-        if (real == nullptr) return missing(static_cast<result>(-1));     \
-        return plain(Call::call, target, [&] { return real arguments; }); \
+#define TWR_META(result, name, call, target, parameters, arguments)                  \
+    TWR_WRAP result name parameters noexcept {                                       \
+        static constinit Next<result parameters> next{#name};                        \
+        auto* real = next.get();                                                     \
+        if (real == nullptr) return missing(static_cast<result>(-1));                \
+        const auto done = plain(Call::call, target, [&] { return real arguments; }); \
+        if (Call::call == Call::rename) forget_paths();                              \
+        return done;                                                                 \
     }
 TWR_META(int, rename, rename, (Target{.path = from}), (const char* from, const char* to), (from, to))
 TWR_META(int, renameat, rename, (Target{.path = from}), (int a, const char* from, int b, const char* to),

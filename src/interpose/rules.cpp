@@ -1,5 +1,6 @@
 #include "interpose/rules.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -241,18 +242,41 @@ std::uint64_t wait(std::uint64_t ns) {
     return end - start;
 }
 
-bool path_fits(const Rule& rule, const Target& target) {
-    if (target.path != nullptr) return fits(rule.glob, target.path);
-    if (target.descriptor < 0) return false;
+// Bits of the rules with a path that a descriptor's file fits, as they were found when it was first used, behind the 16 bits of the
+// moment: to ask the kernel for the name of a file at each of its writes would be the slow file system itself.
+static_assert(kMostRules <= 16);
+constexpr int kDescriptors = 65536;
+std::atomic<std::uint32_t> g_fits[kDescriptors];
+std::atomic<std::uint32_t> g_renames{0};
+
+std::uint32_t rules_of_path(const char* path) {
+    std::uint32_t bits = 0;
+    for (std::size_t r = 0; r < g_rules.count; ++r) {
+        if (g_rules.rules[r].glob[0] != 0 && fits(g_rules.rules[r].glob, path)) bits |= std::uint32_t{1} << r;
+    }
+    return bits;
+}
+
+std::uint32_t rules_of_target(const Target& target) {
+    if (target.path != nullptr) return rules_of_path(target.path);
+    if (target.descriptor < 0) return 0;
+    const std::uint32_t moment = g_renames.load(std::memory_order_relaxed) % 0xFFFF + 1;
+    const bool kept = target.descriptor < kDescriptors;
+    if (kept) {
+        const std::uint32_t known = g_fits[target.descriptor].load(std::memory_order_relaxed);
+        if (known >> 16 == moment) return known & 0xFFFF;
+    }
     char link[40];
     Text text(link, sizeof link);
     text.put("/proc/self/fd/");
     text.put(static_cast<std::uint64_t>(target.descriptor));
     char path[4096];
     const long n = raw_readlink(link, path, sizeof path - 1);
-    if (n <= 0) return false;
+    if (n <= 0) return 0;
     path[n] = 0;
-    return fits(rule.glob, path);
+    const std::uint32_t bits = rules_of_path(path);
+    if (kept) g_fits[target.descriptor].store(moment << 16 | bits, std::memory_order_relaxed);
+    return bits;
 }
 
 }  // namespace
@@ -282,6 +306,12 @@ bool fits(const char* glob, const char* path) {
         ++glob;
     return *glob == 0;
 }
+
+void forget_path(int descriptor) {
+    if (descriptor >= 0 && descriptor < kDescriptors) g_fits[descriptor].store(0, std::memory_order_relaxed);
+}
+
+void forget_paths() { g_renames.fetch_add(1, std::memory_order_relaxed); }
 
 bool parse_rules(const char* text, Rules& rules) {
     rules.count = 0;
@@ -319,13 +349,19 @@ void reset_rules() {
 bool inject(Call call, Target target) {
     const int error = errno;
     bool pretended = false;
+    bool looked = false;
+    std::uint32_t fitting = 0;
     const int rank =
         g_state.rank >= 0 ? g_state.rank : (g_state.launcher_rank >= 0 ? g_state.launcher_rank : 0);
     for (std::size_t r = 0; r < g_rules.count && !pretended; ++r) {
         if ((g_rules_of[static_cast<std::size_t>(call)] >> r & 1) == 0) continue;
         Rule& rule = g_rules.rules[r];
         if (rule.rank >= 0 && rule.rank != rank) continue;
-        if (rule.glob[0] != 0 && !path_fits(rule, target)) continue;
+        if (rule.glob[0] != 0) {
+            if (!looked) fitting = rules_of_target(target);
+            looked = true;
+            if ((fitting >> r & 1) == 0) continue;
+        }
         const std::uint64_t number = rule.seen.fetch_add(1, std::memory_order_relaxed);
         const std::uint64_t draw =
             mixed(mixed(mixed(g_rules.seed + static_cast<std::uint64_t>(rank)) + r) + number);

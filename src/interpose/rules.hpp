@@ -9,6 +9,8 @@
 //   OPTION = "probability=" P | "path=" GLOB | "rank=" N | "most=" N
 //   SPAN   = TIME | TIME ".." TIME, in ns, us, ms or s: drawn evenly
 //
+// A file's path is the name that it had when its descriptor was first used, or was renamed to.
+//
 // Draws depend on the seed, the rank, the rule and the number of the call among those that the rule fits: the same seed gives the same
 // delays, in whatever order threads come.
 #pragma once
@@ -52,6 +54,10 @@ bool parse_rules(const char* text, Rules& rules);
 void use_rules();
 // A child has injected nothing yet.
 void reset_rules();
+
+// A descriptor is closed, or another file's; a file has another name.
+void forget_path(int descriptor);
+void forget_paths();
 
 // Whether a path fits a pattern of * and ?; a pattern without / is one of the last part of the path.
 bool fits(const char* glob, const char* path);

@@ -189,6 +189,7 @@ bool is_file(int descriptor) {
 void forget(int descriptor) {
     if (descriptor >= 0 && descriptor < kDescriptors)
         g_classes[descriptor].store(0, std::memory_order_relaxed);
+    forget_path(descriptor);
 }
 
 // ---- the real functions

@@ -295,6 +295,16 @@ def test_period_is_told() -> None:
     assert facts["amplitude"] == pytest.approx(0.04, abs=0.02)
 
 
+def test_the_level_that_matters_most_is_named() -> None:
+    """Of a factor with four levels the sentence tells the two largest effects, not the first of the alphabet."""
+    frame = study(5, blocks=10)
+    levels = np.array(["base", "a", "b", "z"])[np.arange(len(frame)) % 4]
+    frame["factors.kind"] = levels
+    frame["wall"] *= np.where(levels == "z", 1.5, np.where(levels == "b", 1.2, 1.0))
+    sentence = factors(frame, FAST).sentence
+    assert "kind: z / a" in sentence and sentence.index("z / a") < sentence.index("b / a"), sentence
+
+
 def test_load_that_drifts_is_no_period() -> None:
     """Tasks that resemble the ones before: high peaks everywhere low, and nothing that comes back."""
     found = 0

@@ -565,6 +565,35 @@ def test_one_command(tmp_path: Path, calls: str) -> None:
     assert done.status == 7 and done.out == "1\n"
 
 
+def test_the_path_of_a_descriptor_is_that_of_its_file(library: str, tmp_path: Path) -> None:
+    """A number that another file has after a close, and a file with another name, are told apart."""
+    program = """
+import os
+for name in ("a.bin", "b.dat", "a.bin", "b.dat"):
+    file = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.write(file, b"1234"); os.write(file, b"5678")
+    os.close(file)
+file = os.open("b.dat", os.O_WRONLY | os.O_APPEND)
+os.write(file, b"x")
+os.rename("b.dat", "a.bin")
+os.write(file, b"y")
+"""
+    output = tmp_path / "profiles"
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "twinrun", "interpose", "--output", output, "--inject", "write:skip,path=a.bin",
+         "--", sys.executable, "-c", program],
+        cwd=work, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "TWINRUN_INTERPOSE_LIBRARY": library},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (profile,) = [json.loads(p.read_text()) for p in output.glob("PROFILE*")]
+    (rule,) = profile["injected"]["rules"]
+    assert rule["count"] == 5  # four to a.bin, and one when b.dat had become it
+    assert (work / "a.bin").read_bytes() == b"12345678" * 2 + b"x"
+
+
 # ---- an application
 
 

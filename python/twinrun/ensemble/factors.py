@@ -7,6 +7,8 @@ factors at once): the paper's question, whether checkpoints make the time *vary*
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -140,11 +142,16 @@ def _analysis(
             return f"{row['effect']} = {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
+    def largest(claim: Claim) -> list[dict]:
+        """The two that matter most, of a factor with several levels."""
+        size = (lambda e: -abs(math.log(e["value"]))) if times else (lambda e: -abs(e["value"]))
+        return sorted(claim.facts["effects"], key=size)[:2]
+
     def tell(judge: Judge) -> tuple[str, str]:
         found = [c for c in claims if judge.holds(c)]
         if found:
             told = "; ".join(
-                (" and ".join(text(e) for e in c.facts["effects"][:2]) or c.what) + f" ({judge.p(c)})"
+                (" and ".join(text(e) for e in largest(c)) or c.what) + f" ({judge.p(c)})"
                 for c in sorted(found, key=lambda c: c.p)
             )
             first = "Effects on" if len(found) > 1 else "An effect on"
