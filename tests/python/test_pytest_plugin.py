@@ -47,7 +47,9 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("BUMP", raising=False)
-    pytester.makeini("[pytest]\n")  # temporary folders may lie in a checkout, whose own settings are not meant
+    pytester.makeini(
+        "[pytest]\n"
+    )  # temporary folders may lie in a checkout, whose own settings are not meant
     pytester.makepyfile(test_heat=TESTS)
     return pytester
 
