@@ -50,7 +50,7 @@ typedef struct twr_aggregate_options {
     double
         time_limit; /* seconds that a rank waits for the others before it gives up with an error; 0: as TWINRUN_AGGREGATE_TIME_LIMIT
                               says, else 600; negative: for ever */
-    uint64_t seed; /* of "random" */
+    uint64_t seed;  /* of "random" */
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
     { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
