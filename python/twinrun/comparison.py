@@ -18,7 +18,7 @@ from .differences import Again, Differences
 from .differences import differences as list_differences
 from .errors import Incomparable, TwinrunError, Unmatched
 from .fieldwise import FieldComparison, Settings, compare_field, place_text
-from .keyed import compare_particles, find_particles, order_note
+from .keyed import compare_particles, find_particles, order_note, without_ids
 from .matching import ALIGNMENTS, StepMatch, match_fields, match_steps, missing_ranks, same_ranks
 from .placed import global_field
 from .provenance import Difference, Provenance, difference, read_provenance
@@ -499,6 +499,8 @@ class _Work:
                     self.notes.extend(notes)
                     for problem in problems:
                         self.tell(problem)
+                for problem in without_ids(sides, kinds, self.chosen(match.step)):
+                    self.tell(problem)
         except TwinrunError as error:
             self.tell(error)
         return done

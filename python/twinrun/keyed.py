@@ -30,6 +30,7 @@ __all__ = [
     "ids_of_share",
     "match_ids",
     "order_note",
+    "without_ids",
 ]
 
 _INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
@@ -98,6 +99,33 @@ def find_particles(
                         own[n] = f
                 kind = found.setdefault(name, Particles(name))
                 (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
+    return found
+
+
+def without_ids(
+    sides: Sequence[Sequence[tuple[int, Mapping[str, FieldRef]]]],
+    kinds: Mapping[str, Particles],
+    chosen: Callable[[str], bool],
+) -> list[Incomparable]:
+    """Fields that are matched by ID on some rank, and lie on another without IDs, or with another number of rows than IDs.
+
+    Nobody else compares them: they must be told. sides, kinds: as of `find_particles`.
+    """
+    parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
+    matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)
+    found = []
+    for at, side in enumerate(sides):
+        for rank, fields in side:
+            own = {
+                id(ref) for pair in parts for r, ids, o in pair[at] if r == rank for ref in (ids, *o.values())
+            }
+            left = [
+                n for n, f in fields.items() if n in matched and f.items and id(f) not in own and chosen(n)
+            ]
+            found += [
+                Incomparable(f"field {n!r} on rank {rank} has no IDs of as many rows there", where=fields[n].where,
+                             fix="leave out --key, or the field") for n in left
+            ]  # fmt: skip
     return found
 
 

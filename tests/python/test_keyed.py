@@ -149,6 +149,25 @@ def test_a_field_that_one_run_lacks_is_a_problem(tmp_path: pathlib.Path) -> None
     assert twinrun.compare(a, b, key="id", partial=True).verdict == "incomparable"
 
 
+@pytest.mark.parametrize("broken", ["no ids", "fewer ids", "no ids in one run"])
+def test_rows_without_ids_are_never_passed_over(tmp_path: pathlib.Path, broken: str) -> None:
+    """A rank whose rows have no IDs, beside ranks whose have: its differences must not vanish."""
+    for name, shift in (("a", 0.0), ("b", 1.0)):
+        place = tmp_path / name / "step-1"
+        place.mkdir(parents=True)
+        np.savez(place / "rank-0.npz", id=np.arange(4), x=np.arange(4.0))
+        ids = {"id": np.arange(4, 4 if broken != "fewer ids" else 6)} if broken == "fewer ids" else {}
+        if broken == "no ids in one run" and name == "a":
+            ids = {"id": np.arange(4, 8)}
+        np.savez(place / "rank-1.npz", x=np.arange(4.0) + shift, **ids)
+    a, b = tmp_path / "a", tmp_path / "b"
+    with pytest.raises(Incomparable):
+        twinrun.compare(a, b, key="id")
+    for options in ({"partial": True}, {"partial": True, "common": True}):
+        found = twinrun.compare(a, b, key="id", **options)
+        assert found.verdict == "incomparable" and any("'x'" in p for p in found.problems)
+
+
 def test_a_key_that_is_nowhere_is_an_error(tmp_path: pathlib.Path) -> None:
     ids, zero = np.arange(3), np.zeros(3, int)
     a = write(tmp_path / "a", ids, {"x": ids * 1.0}, zero)
