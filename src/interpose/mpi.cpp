@@ -50,14 +50,8 @@ constinit Next<Word(int)> g_comm_f2c{"PMPI_Comm_f2c", find_mpi};
 
 enum class Abi { unknown, mpich, open_mpi, standard };
 
-// A variable of MPI's: the program may have a copy that is the one in use (a copy relocation), so from the front.
-void* variable_of(const char* name) {
-    void* found = dlsym(RTLD_DEFAULT, name);
-    return found != nullptr ? found : find_mpi(name);
-}
-
 Abi find_abi(Word& world) {
-    if (void* handle = variable_of("ompi_mpi_comm_world")) {
+    if (void* handle = find_mpi_variable("ompi_mpi_comm_world")) {
         world = reinterpret_cast<Word>(handle);
         return Abi::open_mpi;
     }
@@ -89,10 +83,12 @@ bool is_in_place(Word buffer) { return buffer == 1 || buffer == -1; }
 
 // The same of Fortran, where it is the address of a variable.
 bool is_fortran_in_place(Word buffer) {
-    static constinit Next<char> open_mpi{"mpi_fortran_in_place_", variable_of};
-    static constinit Next<Word> mpich{"MPIR_F_MPI_IN_PLACE", variable_of};
-    return buffer == reinterpret_cast<Word>(open_mpi.get()) ||
-           (mpich.get() != nullptr && buffer == *mpich.get());
+    static constinit Next<char> open_mpi{"mpi_fortran_in_place_", find_mpi_variable};
+    static constinit Next<Word> mpich{"MPIR_F_MPI_IN_PLACE", find_mpi_variable};
+    const auto* here = open_mpi.get();
+    const auto* there = mpich.get();
+    return (here != nullptr && buffer == reinterpret_cast<Word>(here)) ||
+           (there != nullptr && buffer == *there);
 }
 
 std::uint64_t size_of(Word type) {
@@ -102,30 +98,35 @@ std::uint64_t size_of(Word type) {
                                                                            : 0;
 }
 
-// Numbers of a list with one for each rank of a communicator; of the other group where there are two.
+// Numbers of a list with one for each rank of a communicator; where there are two groups, of the own one or of the other.
 template <typename Count>
-std::uint64_t sum_of(const Count* counts, Word communicator) {
+std::uint64_t sum_of(const Count* counts, Word communicator, bool own_group) {
     auto* comm_size = g_comm_size.get();
     auto* test_inter = g_test_inter.get();
     auto* remote_size = g_remote_size.get();
     int inter = 0, size = 0;
     if (comm_size == nullptr || test_inter == nullptr || remote_size == nullptr) return 0;
     if (test_inter(communicator, &inter) != 0) return 0;
-    if ((inter != 0 ? remote_size : comm_size)(communicator, &size) != 0) return 0;
+    if ((inter != 0 && !own_group ? remote_size : comm_size)(communicator, &size) != 0) return 0;
     std::uint64_t sum = 0;
     for (int i = 0; i < size; ++i)
         sum += moved(counts[i]);
     return sum;
 }
 
+// Of Reduce_scatter, the one list that has no buffer in place, all numbers are of the own group.
+bool is_of_own_group(const Shape& shape) { return shape.a < 0; }
+
 template <typename Count>
 std::uint64_t bytes_of(const Shape& shape, const Word* a) {
     if (shape.kind == Kind::none) return 0;
     if (shape.kind == Kind::rooted && static_cast<int>(a[shape.a]) < 0) return 0;
     if (shape.kind == Kind::in_place && is_in_place(a[shape.a])) return 0;
+    if (shape.kind == Kind::in_place && shape.b > 0 && static_cast<int>(a[shape.b]) < 0) return 0;
     if (shape.kind == Kind::vector) {
         if (shape.a >= 0 && is_in_place(a[shape.a])) return 0;
-        const std::uint64_t sum = sum_of(reinterpret_cast<const Count*>(a[shape.count]), a[shape.b]);
+        const std::uint64_t sum =
+            sum_of(reinterpret_cast<const Count*>(a[shape.count]), a[shape.b], is_of_own_group(shape));
         return sum == 0 ? 0 : sum * size_of(a[shape.type]);
     }
     const auto count = static_cast<Count>(a[shape.count]);
@@ -134,10 +135,14 @@ std::uint64_t bytes_of(const Shape& shape, const Word* a) {
 
 int integer_at(Word address) { return *reinterpret_cast<const int*>(address); }
 
+// By the address of the error code, which mpi_f08 may leave out. After an error what was given may be nothing to ask MPI about.
+bool is_fortran_success(Word error) { return error == 0 || integer_at(error) == 0; }
+
 std::uint64_t fortran_bytes_of(const Shape& shape, const Word* a) {
     if (shape.kind == Kind::none) return 0;
     if (shape.kind == Kind::rooted && integer_at(a[shape.a]) < 0) return 0;
     if (shape.kind == Kind::in_place && is_fortran_in_place(a[shape.a])) return 0;
+    if (shape.kind == Kind::in_place && shape.b > 0 && integer_at(a[shape.b]) < 0) return 0;
     // MPICH's handles are the same integers in both languages.
     const auto type = [&] {
         const int handle = integer_at(a[shape.type]);
@@ -148,8 +153,9 @@ std::uint64_t fortran_bytes_of(const Shape& shape, const Word* a) {
         if (shape.a >= 0 && is_fortran_in_place(a[shape.a])) return 0;
         const int handle = integer_at(a[shape.b]);
         auto* convert = g_comm_f2c.get();
-        const std::uint64_t sum = sum_of(reinterpret_cast<const int*>(a[shape.count]),
-                                         convert != nullptr ? convert(handle) : handle);
+        const std::uint64_t sum =
+            sum_of(reinterpret_cast<const int*>(a[shape.count]),
+                   convert != nullptr ? convert(handle) : handle, is_of_own_group(shape));
         return sum == 0 ? 0 : sum * type();
     }
     const int count = integer_at(a[shape.count]);
@@ -312,6 +318,8 @@ void lead(void** entry, void* to, bool is_read_only) {
     if (is_read_only) mprotect(start, page, PROT_READ);
 }
 
+bool g_has_large[sizeof kLarge / sizeof kLarge[0]];  // MPI has it
+
 void lead_entries(const dl_phdr_info& object, const ElfW(Rela) * relocations, std::size_t count,
                   const ElfW(Sym) * symbols, const char* names, std::uintptr_t read_only,
                   std::uintptr_t read_only_end) {
@@ -320,16 +328,17 @@ void lead_entries(const dl_phdr_info& object, const ElfW(Rela) * relocations, st
         if (type != kEntries[0] && type != kEntries[1]) continue;
         const char* name = names + symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
         if (std::strncmp(name, "MPI_", 4) != 0) continue;
-        for (const Large& large : kLarge) {
-            if (std::strcmp(name, large.name) != 0 || find_mpi(name) == nullptr) continue;
+        for (std::size_t k = 0; k < sizeof kLarge / sizeof kLarge[0]; ++k) {
+            if (!g_has_large[k] || std::strcmp(name, kLarge[k].name) != 0) continue;
             const std::uintptr_t at = object.dlpi_addr + relocations[i].r_offset;
             auto** entry = reinterpret_cast<void**>(at);
-            if (*entry != nullptr) lead(entry, large.wrapper, at >= read_only && at < read_only_end);
+            if (*entry != nullptr) lead(entry, kLarge[k].wrapper, at >= read_only && at < read_only_end);
         }
     }
 }
 
 int lead_object(dl_phdr_info* object, std::size_t, void* own) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const ElfW(Dyn)* dynamic = nullptr;
     std::uintptr_t read_only = 0, read_only_end = 0;
     for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -337,8 +346,9 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
         const std::uintptr_t at = object->dlpi_addr + part.p_vaddr;
         if (part.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(at);
         if (part.p_type == PT_GNU_RELRO) {
-            read_only = at;
-            read_only_end = at + part.p_memsz;
+            // As the loader does it: a page at the end of which only a part is to be read-only stays as it is.
+            read_only = at & ~(page - 1);
+            read_only_end = (at + part.p_memsz) & ~(page - 1);
         }
         // This library itself, and MPI's, whose calls among themselves are not the program's.
         if (part.p_type == PT_LOAD && reinterpret_cast<std::uintptr_t>(own) - at < part.p_memsz) return 0;
@@ -374,8 +384,11 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
 }
 
 void lead_large_counts() {
-    if (find_mpi("MPI_Send_c") != nullptr)
-        dl_iterate_phdr(lead_object, reinterpret_cast<void*>(&lead_large_counts));
+    if (find_mpi("MPI_Send_c") == nullptr) return;
+    // Asked for before: within dl_iterate_phdr nothing may be asked of the loader.
+    for (std::size_t k = 0; k < sizeof kLarge / sizeof kLarge[0]; ++k)
+        g_has_large[k] = find_mpi(kLarge[k].name) != nullptr;
+    dl_iterate_phdr(lead_object, reinterpret_cast<void*>(&lead_large_counts));
 }
 
 }  // namespace
@@ -391,8 +404,8 @@ void lead_large_counts() {
     real(TWR_FA##arguments);                                                     \
     scope.stop();                                                                \
     std::uint64_t bytes = 0;                                                     \
-    if (Kind::kind != Kind::none) {                                              \
-        const Word list[] = {TWR_A##arguments};                                  \
+    const Word list[] = {TWR_FA##arguments};                                     \
+    if (Kind::kind != Kind::none && is_fortran_success(list[arguments])) {       \
         bytes = fortran_bytes_of(Shape{Kind::kind, count, type, a, b}, list);    \
     }                                                                            \
     --block->fortran;                                                            \
@@ -424,14 +437,14 @@ int begun(Call call, Function&& function) {
 }
 
 template <typename Function>
-void begun_in_fortran(Call call, Function&& function) {
+void counted_in_fortran(Call call, bool begins, Function&& function) {
     Block* block = own_block();
     if (block == nullptr || block->fortran != 0) return function();
     Scope scope(call);
     ++block->fortran;
     function();
     scope.stop();
-    learn_rank();
+    if (begins) learn_rank();
     --block->fortran;
     scope.end();
 }
@@ -472,11 +485,11 @@ TWR_WRAP int MPI_Abort(Word a0, Word a1) {
     return real(a0, a1);
 }
 
-#define TWR_FORTRAN_INIT(symbol, call, parameters, arguments)                        \
-    TWR_WRAP void symbol(parameters) {                                               \
-        static constinit Next<void(parameters)> next{#symbol, find_mpi};             \
-        auto* real = next.get();                                                     \
-        if (real != nullptr) begun_in_fortran(Call::call, [&] { real(arguments); }); \
+#define TWR_FORTRAN_INIT(symbol, call, parameters, arguments)                                \
+    TWR_WRAP void symbol(parameters) {                                                       \
+        static constinit Next<void(parameters)> next{#symbol, find_mpi};                     \
+        auto* real = next.get();                                                             \
+        if (real != nullptr) counted_in_fortran(Call::call, true, [&] { real(arguments); }); \
     }
 #define TWR_COMMA ,
 TWR_FORTRAN_INIT(mpi_init_, MPI_Init, Word a0, a0)
@@ -486,13 +499,13 @@ TWR_FORTRAN_INIT(mpi_init_thread_, MPI_Init_thread, Word a0 TWR_COMMA Word a1 TW
 TWR_FORTRAN_INIT(mpi_init_thread_f08_, MPI_Init_thread, Word a0 TWR_COMMA Word a1 TWR_COMMA Word a2,
                  a0 TWR_COMMA a1 TWR_COMMA a2)
 
-#define TWR_FORTRAN_FINALIZE(symbol)                               \
-    TWR_WRAP void symbol(Word a0) {                                \
-        static constinit Next<void(Word)> next{#symbol, find_mpi}; \
-        auto* real = next.get();                                   \
-        if (real == nullptr) return;                               \
-        begun_in_fortran(Call::MPI_Finalize, [&] { real(a0); });   \
-        write_profile();                                           \
+#define TWR_FORTRAN_FINALIZE(symbol)                                      \
+    TWR_WRAP void symbol(Word a0) {                                       \
+        static constinit Next<void(Word)> next{#symbol, find_mpi};        \
+        auto* real = next.get();                                          \
+        if (real == nullptr) return;                                      \
+        counted_in_fortran(Call::MPI_Finalize, false, [&] { real(a0); }); \
+        write_profile();                                                  \
     }
 TWR_FORTRAN_FINALIZE(mpi_finalize_)
 TWR_FORTRAN_FINALIZE(mpi_finalize_f08_)

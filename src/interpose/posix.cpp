@@ -32,6 +32,13 @@ int opened(const char* path, Function&& function) {
     return file;
 }
 
+// Numbers beyond these are never kept.
+void forget_range(unsigned first, unsigned last) {
+    const unsigned end = last < 65535 ? last : 65535;
+    for (unsigned file = first; file <= end; ++file)
+        forget(static_cast<int>(file));
+}
+
 template <typename Function>
 auto plain(Call call, Target target, Function&& function) {
     Scope scope(call, target);
@@ -60,69 +67,44 @@ std::size_t size_of(const iovec* parts, int count) {
 
 // ---- open and close
 
-#define TWR_OPEN(name)                                                \
-    TWR_WRAP int name(const char* path, int flags, ...) {             \
-        mode_t mode = 0;                                              \
-        if (takes_mode(flags)) {                                      \
-            va_list list;                                             \
-            va_start(list, flags);                                    \
-            mode = static_cast<mode_t>(va_arg(list, unsigned));       \
-            va_end(list);                                             \
-        }                                                             \
-        TWR_NEXT(int(const char*, int, ...), #name);                  \
-        return opened(path, [&] { return real(path, flags, mode); }); \
+// Of those with a mode that is given only where the flags ask for it.
+#define TWR_OPEN(name, folder_parameter, folder_argument)                             \
+    TWR_WRAP int name(folder_parameter const char* path, int flags, ...) {            \
+        mode_t mode = 0;                                                              \
+        if (takes_mode(flags)) {                                                      \
+            va_list list;                                                             \
+            va_start(list, flags);                                                    \
+            mode = static_cast<mode_t>(va_arg(list, unsigned));                       \
+            va_end(list);                                                             \
+        }                                                                             \
+        TWR_NEXT(int(folder_parameter const char*, int, ...), #name);                 \
+        return opened(path, [&] { return real(folder_argument path, flags, mode); }); \
     }
-TWR_OPEN(open)
-TWR_OPEN(open64)
+#define TWR_COMMA ,
+TWR_OPEN(open, , )
+TWR_OPEN(open64, , )
+TWR_OPEN(openat, int folder TWR_COMMA, folder TWR_COMMA)
+TWR_OPEN(openat64, int folder TWR_COMMA, folder TWR_COMMA)
 
-#define TWR_OPENAT(name)                                                      \
-    TWR_WRAP int name(int folder, const char* path, int flags, ...) {         \
-        mode_t mode = 0;                                                      \
-        if (takes_mode(flags)) {                                              \
-            va_list list;                                                     \
-            va_start(list, flags);                                            \
-            mode = static_cast<mode_t>(va_arg(list, unsigned));               \
-            va_end(list);                                                     \
-        }                                                                     \
-        TWR_NEXT(int(int, const char*, int, ...), #name);                     \
-        return opened(path, [&] { return real(folder, path, flags, mode); }); \
-    }
-TWR_OPENAT(openat)
-TWR_OPENAT(openat64)
-
-#define TWR_CREAT(name)                                        \
-    TWR_WRAP int name(const char* path, mode_t mode) {         \
-        TWR_NEXT(int(const char*, mode_t), #name);             \
-        return opened(path, [&] { return real(path, mode); }); \
-    }
-TWR_CREAT(creat)
-TWR_CREAT(creat64)
-
-#define TWR_OPEN_2(name)                                        \
-    TWR_WRAP int name(const char* path, int flags) {            \
-        TWR_NEXT(int(const char*, int), #name);                 \
-        return opened(path, [&] { return real(path, flags); }); \
-    }
-TWR_OPEN_2(__open_2)
-TWR_OPEN_2(__open64_2)
-
-#define TWR_OPENAT_2(name)                                              \
-    TWR_WRAP int name(int folder, const char* path, int flags) {        \
-        TWR_NEXT(int(int, const char*, int), #name);                    \
-        return opened(path, [&] { return real(folder, path, flags); }); \
-    }
-TWR_OPENAT_2(__openat_2)
-TWR_OPENAT_2(__openat64_2)
-
-#define TWR_MKSTEMP(name, parameters, arguments)             \
+#define TWR_OPENED(name, parameters, arguments)              \
     TWR_WRAP int name parameters {                           \
         TWR_NEXT(int parameters, #name);                     \
         return opened(path, [&] { return real arguments; }); \
     }
-TWR_MKSTEMP(mkstemp, (char* path), (path))
-TWR_MKSTEMP(mkstemp64, (char* path), (path))
-TWR_MKSTEMP(mkostemp, (char* path, int flags), (path, flags))
-TWR_MKSTEMP(mkostemp64, (char* path, int flags), (path, flags))
+TWR_OPENED(creat, (const char* path, mode_t mode), (path, mode))
+TWR_OPENED(creat64, (const char* path, mode_t mode), (path, mode))
+TWR_OPENED(__open_2, (const char* path, int flags), (path, flags))
+TWR_OPENED(__open64_2, (const char* path, int flags), (path, flags))
+TWR_OPENED(__openat_2, (int folder, const char* path, int flags), (folder, path, flags))
+TWR_OPENED(__openat64_2, (int folder, const char* path, int flags), (folder, path, flags))
+TWR_OPENED(mkstemp, (char* path), (path))
+TWR_OPENED(mkstemp64, (char* path), (path))
+TWR_OPENED(mkostemp, (char* path, int flags), (path, flags))
+TWR_OPENED(mkostemp64, (char* path, int flags), (path, flags))
+TWR_OPENED(mkstemps, (char* path, int suffix), (path, suffix))
+TWR_OPENED(mkstemps64, (char* path, int suffix), (path, suffix))
+TWR_OPENED(mkostemps, (char* path, int suffix, int flags), (path, suffix, flags))
+TWR_OPENED(mkostemps64, (char* path, int suffix, int flags), (path, suffix, flags))
 
 TWR_WRAP int close(int file) {
     TWR_NEXT(int(int), "close");
@@ -146,10 +128,13 @@ TWR_WRAP int dup3(int from, int to, int flags) noexcept {
 }
 TWR_WRAP int close_range(unsigned first, unsigned last, int flags) noexcept {
     TWR_NEXT(int(unsigned, unsigned, int), "close_range");
-    const unsigned end = last < 65535 ? last : 65535;
-    for (unsigned file = first; file <= end; ++file)
-        forget(static_cast<int>(file));
+    forget_range(first, last);
     return real(first, last, flags);
+}
+TWR_WRAP void closefrom(int first) noexcept {
+    static constinit Next<void(int)> next{"closefrom"};
+    forget_range(first > 0 ? static_cast<unsigned>(first) : 0, ~0U);
+    if (auto* real = next.get()) real(first);
 }
 
 // ---- reading and writing

@@ -47,23 +47,16 @@ namespace {
         syscall(SYS_exit_group, status);
 }
 
-// The arguments of execl, as a list.
-struct List {
-    static constexpr int kMost = 1024;
-    const char* words[kMost];
-    bool whole = false;
-    void take(const char* first, va_list& list) {
-        int n = 0;
-        for (const char* word = first; n < kMost; word = va_arg(list, const char*)) {
-            words[n++] = word;
-            if (word == nullptr) {
-                whole = true;
-                return;
-            }
-        }
-    }
-    char* const* get() { return const_cast<char* const*>(words); }
-};
+// Words up to the null pointer that ends them.
+std::size_t words_in(const char* first, va_list given) {
+    std::size_t count = 0;
+    va_list list;
+    va_copy(list, given);
+    for (const char* word = first; word != nullptr; word = va_arg(list, const char*))
+        ++count;
+    va_end(list);
+    return count;
+}
 
 }  // namespace
 
@@ -98,31 +91,20 @@ TWR_EXEC(fexecve, (int file, char* const* words, char* const* variables), (file,
 TWR_EXEC(execveat, (int folder, const char* path, char* const* words, char* const* variables, int flags),
          (folder, path, words, variables, flags))
 
-TWR_WRAP int execl(const char* path, const char* first, ...) noexcept {
-    List words;
-    va_list list;
-    va_start(list, first);
-    words.take(first, list);
-    va_end(list);
-    if (!words.whole) return errno = E2BIG, -1;
-    return execv(path, words.get());
-}
-TWR_WRAP int execlp(const char* path, const char* first, ...) noexcept {
-    List words;
-    va_list list;
-    va_start(list, first);
-    words.take(first, list);
-    va_end(list);
-    if (!words.whole) return errno = E2BIG, -1;
-    return execvp(path, words.get());
-}
-TWR_WRAP int execle(const char* path, const char* first, ...) noexcept {
-    List words;
-    va_list list;
-    va_start(list, first);
-    words.take(first, list);
-    auto* variables = va_arg(list, char* const*);
-    va_end(list);
-    if (!words.whole) return errno = E2BIG, -1;
-    return execve(path, words.get(), variables);
-}
+// As many words as the program gives: on the stack, for nothing may be allocated between vfork and exec.
+#define TWR_EXECL(name, behind, variables, ...)                                            \
+    TWR_WRAP int name(const char* path, const char* first, ...) noexcept {                 \
+        va_list list;                                                                      \
+        va_start(list, first);                                                             \
+        const std::size_t count = words_in(first, list);                                   \
+        auto** words = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*))); \
+        words[0] = const_cast<char*>(first);                                               \
+        for (std::size_t i = 1; i <= count; ++i)                                           \
+            words[i] = va_arg(list, char*);                                                \
+        variables;                                                                         \
+        va_end(list);                                                                      \
+        return behind(path, words __VA_OPT__(, ) __VA_ARGS__);                             \
+    }
+TWR_EXECL(execl, execv, )
+TWR_EXECL(execlp, execvp, )
+TWR_EXECL(execle, execve, auto* variables = va_arg(list, char* const*), variables)

@@ -326,8 +326,11 @@ void write_whole(const Text& text) {
     char temporary[3400];
     Text name(temporary, sizeof temporary);
     name.put(g_state.folder);
+    // Processes of other nodes and containers may have the same number, and the folder may be theirs too.
     name.put("/.profile-");
     name.put(static_cast<std::uint64_t>(g_state.pid));
+    name.put('-');
+    name.put(g_state.start_unix_ns);
     name.put(".tmp");
     const int file = raw_open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     if (file < 0) return;

@@ -104,6 +104,10 @@ bool g_has_key = false;
 
 // A thread ends: its block goes to another, and its run-queue delay is kept while the kernel still knows it.
 void thread_ends(void* given) {
+    auto* block = static_cast<Block*>(given);
+    // What ends with the thread, by destructors of other keys, may make calls yet: it has two more rounds.
+    static_assert(PTHREAD_DESTRUCTOR_ITERATIONS >= 4);
+    if (++block->endings < 3 && pthread_setspecific(g_key, block) == 0) return;
     char text[128];
     if (raw_text("/proc/thread-self/schedstat", text, sizeof text)) {
         const char* c = std::strchr(text, ' ');
@@ -116,7 +120,7 @@ void thread_ends(void* given) {
     }
     g_state.exited_threads.fetch_add(1, std::memory_order_relaxed);
     t_block = nullptr;
-    static_cast<Block*>(given)->taken.store(false, std::memory_order_release);
+    block->taken.store(false, std::memory_order_release);
 }
 
 }  // namespace
@@ -128,7 +132,7 @@ Block* acquire_block() {
         bool expected = false;
         if (!block->taken.load(std::memory_order_relaxed) &&
             block->taken.compare_exchange_strong(expected, true, std::memory_order_acquire)) {
-            block->depth = block->fortran = 0;  // of a thread that was cancelled within a call
+            block->depth = block->fortran = block->endings = 0;  // it may have been cancelled within a call
             break;
         }
     }
@@ -203,19 +207,36 @@ void* find_next(const char* name) {
 
 namespace {
 
-struct Search {
-    const char* name;
-    void* found;
+// Names of MPI's libraries, each with a 0 behind it. They are only noted here: the loader holds a lock meanwhile, and to open one would
+// take the other lock, which a thread that loads a library has taken before this one.
+struct Names {
+    char text[16384];
+    std::size_t size;
 };
 
-int look_in(dl_phdr_info* info, std::size_t, void* given) {
-    auto* search = static_cast<Search*>(given);
+int note_name(dl_phdr_info* info, std::size_t, void* given) {
+    auto* names = static_cast<Names*>(given);
     if (info->dlpi_name == nullptr || std::strstr(info->dlpi_name, "libmpi") == nullptr) return 0;
-    void* handle = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    if (handle == nullptr) return 0;
-    search->found = dlsym(handle, search->name);
-    dlclose(handle);
-    return search->found != nullptr ? 1 : 0;
+    const std::size_t size = std::strlen(info->dlpi_name) + 1;
+    if (size > sizeof names->text - names->size) return 0;
+    std::memcpy(names->text + names->size, info->dlpi_name, size);
+    names->size += size;
+    return 0;
+}
+
+// In libraries of MPI that the program loaded, and not for all to see (as Python does).
+void* find_in_mpi(const char* name) {
+    Names names;
+    names.size = 0;
+    dl_iterate_phdr(note_name, &names);
+    void* found = nullptr;
+    for (std::size_t at = 0; found == nullptr && at < names.size; at += std::strlen(names.text + at) + 1) {
+        void* handle = dlopen(names.text + at, RTLD_LAZY | RTLD_NOLOAD);
+        if (handle == nullptr) continue;
+        found = dlsym(handle, name);
+        dlclose(handle);
+    }
+    return found;
 }
 
 }  // namespace
@@ -224,16 +245,23 @@ void* find_mpi(const char* mpi_name) {
     const int error = errno;
     void* found = dlsym(RTLD_NEXT, mpi_name);
     if (found == nullptr) {
-        // Loaded by the program, and not for all to see (as Python does): its own name, behind every other tool.
+        // By its own name, behind every other tool.
         char name[80];
         Text text(name, sizeof name);
         if (std::strncmp(mpi_name, "MPI_", 4) == 0) text.put('P');
         if (std::strncmp(mpi_name, "mpi_", 4) == 0) text.put('p');
         text.put(mpi_name);
-        Search search{name, nullptr};
-        dl_iterate_phdr(look_in, &search);
-        found = search.found;
+        found = find_in_mpi(name);
     }
+    errno = error;
+    return found;
+}
+
+// The program may have a copy that is the one in use (a copy relocation), so from the front.
+void* find_mpi_variable(const char* name) {
+    const int error = errno;
+    void* found = dlsym(RTLD_DEFAULT, name);
+    if (found == nullptr) found = find_in_mpi(name);
     errno = error;
     return found;
 }

@@ -34,13 +34,15 @@ struct Counter {
     Number histogram[kBins];
 };
 
-// A thread's. depth: how many wrappers it is in; fortran: it is in a wrapper of a Fortran entry, whose C call is the same one.
+// A thread's. depth: how many wrappers it is in; fortran: it is in a wrapper of a Fortran entry, whose C call is the same one; endings:
+// how often the thread was seen to end.
 struct Block {
     Counter counters[kCalls];
     std::atomic<bool> taken;
     Block* next;
     int depth;
     int fortran;
+    int endings;
 };
 
 // ---- time
@@ -82,7 +84,7 @@ struct State {
     Number exited_delay_ns{0};  // run-queue delay of threads that ended
     std::atomic<int> exited_threads{0};
     int rank = -1, ranks = -1, launcher_rank = -1;
-    bool mpi = false;
+    std::atomic<bool> mpi{false};
     char folder[3072] = {};
     char others[4096] = {};  // other preloaded tools: one a line
     std::atomic<std::uint32_t> own_ns{0};
@@ -165,9 +167,11 @@ class Scope {
     void end(std::uint64_t bytes = 0) {
         if (block_ == nullptr) return;
         if (end_ == 0) end_ = now();
-        --block_->depth;
         count_call(block_->counters[static_cast<std::size_t>(call_)], nested_,
                    end_ > start_ ? end_ - start_ : 0, bytes);
+        // Only now: the calls of a signal handler that comes in between are nested ones, which have counters of their own.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        --block_->depth;
         if (__builtin_expect(g_state.flush_ticks != 0, 0) && !nested_) flush_if_due(end_);
     }
 
@@ -182,6 +186,7 @@ class Scope {
 
 void* find_next(const char* name);     // RTLD_NEXT
 void* find_mpi(const char* mpi_name);  // the same; else PMPI_* of a library that the program loaded itself
+void* find_mpi_variable(const char* name);
 
 // A function behind ours, looked up at its first use. Constant-initialised: calls may come before any constructor.
 template <typename Function>
@@ -193,12 +198,16 @@ class Next {
         void* found = found_.load(std::memory_order_acquire);
         if (__builtin_expect(found == nullptr, 0)) {
             found = find_(name_);
+            // Once MPI is there all of it is: what is missing is not looked for at each call.
+            if (found == nullptr && g_state.mpi.load(std::memory_order_relaxed)) found = absent();
             found_.store(found, std::memory_order_release);
         }
-        return reinterpret_cast<Function*>(found);
+        return found == absent() ? nullptr : reinterpret_cast<Function*>(found);
     }
 
    private:
+    static void* absent() { return &g_state; }
+
     std::atomic<void*> found_{nullptr};
     const char* name_;
     void* (*find_)(const char*);

@@ -12,7 +12,14 @@ using namespace twinrun::interpose;
 
 namespace {
 
-Target of(FILE* file) { return {.descriptor = file == nullptr ? -1 : fileno(file)}; }
+// A stream in memory has no descriptor, and fileno says so in errno, which is the program's.
+Target of(FILE* file) {
+    if (file == nullptr) return {};
+    const int error = errno;
+    const int descriptor = fileno(file);
+    errno = error;
+    return {.descriptor = descriptor};
+}
 
 FILE* opened(Call call, const char* path, FILE* (*real)(const char*, const char*), const char* mode) {
     if (real == nullptr) return missing<FILE*>(nullptr);

@@ -3,16 +3,23 @@
 //   fork      a child with 5 writes, which leaves by _exit   exec      writes, then becomes `calls FOLDER files`
 //   endless   writes without end (until it is killed)        abort, quick_exit, exit   3 writes, and that end
 //   cancel    a thread that is cancelled while it reads      nothing   no call at all
+//   delayed   a thread that is cancelled while its mkdir is delayed: it ends where it would without a delay
+//   memory    streams in memory                              words     execl with 1100 words
+//   numbers   descriptors closed by closefrom, and their numbers used again, for pipes
+//   signals   calls, and a signal handler with the same one  ending    a thread whose keys' destructors write
+//   taken     3 writes; the name that a profile had in its making is another's
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -156,12 +163,77 @@ static void writes(int number) {
     CHECK(close(file) == 0);
 }
 
+static volatile int started = 0, passed = 0;
+
+static void* make_folder(void* given) {
+    (void)given;
+    started = 1;
+    CHECK(mkdir(in("slow"), 0755) == 0);  // no point of cancellation
+    passed = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+static void memory_calls(void) {
+    char text[] = "one\ntwo\n";
+    errno = 0;
+    FILE* file = fmemopen(text, strlen(text), "r");
+    CHECK(file != NULL && errno == 0);
+    char* line = NULL;
+    size_t size = 0;
+    int lines = 0;
+    while (getline(&line, &size, file) != -1)
+        ++lines;
+    CHECK(lines == 2 && errno == 0);
+    rewind(file);
+    char word[8];
+    CHECK(fgets(word, sizeof word, file) == word && fread(word, 1, 2, file) == 2 && ftell(file) == 6);
+    CHECK(errno == 0 && fclose(file) == 0 && errno == 0);
+    free(line);
+    char* made = NULL;
+    file = open_memstream(&made, &size);
+    CHECK(file != NULL && fprintf(file, "%d", 12) == 2 && fputs("x", file) >= 0 && fflush(file) == 0);
+    CHECK(errno == 0 && fclose(file) == 0 && errno == 0 && strcmp(made, "12x") == 0);
+    free(made);
+}
+
+static volatile long handled = 0;
+
+static void on_signal(int number) {
+    (void)number;
+    const int error = errno;
+    CHECK(lseek(shared, 0, SEEK_CUR) == 0);
+    ++handled;
+    errno = error;
+}
+
+static void* send_signals(void* to) {
+    for (long i = 0; i < 100; ++i) {
+        CHECK(pthread_kill(*(pthread_t*)to, SIGUSR1) == 0);
+        while (handled <= i)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void end_with_writes(void* given) {
+    const long round = (long)given;
+    CHECK(pwrite(shared, "e", 1, round) == 1);
+}
+
+static void* ending(void* key) {
+    CHECK(pthread_setspecific(*(pthread_key_t*)key, (void*)1L) == 0);
+    CHECK(pwrite(shared, "b", 1, 0) == 1);
+    return NULL;
+}
+
 extern char** environ;
 
 int main(int argc, char** argv) {
-    CHECK(argc == 3);
+    CHECK(argc >= 3);
     folder = argv[1];
     const char* mode = argv[2];
+    if (strcmp(mode, "count") == 0) return argc == 3 + 1100 ? 0 : 4;
     if (strcmp(mode, "files") == 0) {
         posix_calls();
         stdio_calls();
@@ -211,6 +283,59 @@ int main(int argc, char** argv) {
         pthread_t thread;
         shared = open(in("t.bin"), O_CREAT | O_WRONLY, 0600);
         CHECK(pthread_create(&thread, NULL, write_some, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    } else if (strcmp(mode, "delayed") == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, make_folder, NULL) == 0);
+        while (!started)
+            sched_yield();
+        void* result = NULL;
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+        CHECK(result == PTHREAD_CANCELED && passed == 1);
+    } else if (strcmp(mode, "memory") == 0) {
+        memory_calls();
+    } else if (strcmp(mode, "words") == 0) {
+#define TEN(x) x, x, x, x, x, x, x, x, x, x
+        execl(argv[0], argv[0], folder, "count", TEN(TEN(TEN("w"))), TEN(TEN("w")), (char*)NULL);
+        return 1;
+    } else if (strcmp(mode, "numbers") == 0) {
+        int file = open(in("n.bin"), O_CREAT | O_WRONLY, 0600);
+        CHECK(file >= 3 && write(file, "xy", 2) == 2);
+        closefrom(3);
+        int ends[2];
+        CHECK(pipe(ends) == 0 && (ends[0] == file || ends[1] == file));
+        CHECK(write(ends[1], "abc", 3) == 3);
+        char name[4096], back[3];
+        strcpy(name, in("n-XXXXXX.tmp"));
+        CHECK(mkostemps(name, 4, O_CLOEXEC) >= 0);
+        CHECK(read(ends[0], back, 3) == 3);
+    } else if (strcmp(mode, "signals") == 0) {
+        shared = open(in("s.bin"), O_CREAT | O_WRONLY, 0600);
+        struct sigaction action = {.sa_handler = on_signal};
+        CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+        pthread_t self = pthread_self(), thread;
+        CHECK(pthread_create(&thread, NULL, send_signals, &self) == 0);
+        long own = 0;
+        for (; handled < 100; ++own)
+            CHECK(lseek(shared, 0, SEEK_CUR) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        char text[64];
+        const int length = snprintf(text, sizeof text, "%ld", own + handled);
+        FILE* file = fopen(in("calls"), "w");
+        CHECK(fwrite(text, 1, (size_t)length, file) == (size_t)length && fclose(file) == 0);
+    } else if (strcmp(mode, "ending") == 0) {
+        shared = open(in("e.bin"), O_CREAT | O_WRONLY, 0600);
+        pthread_key_t key;
+        CHECK(pthread_key_create(&key, end_with_writes) == 0);
+        for (int i = 0; i < 3; ++i) {
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, ending, &key) == 0 && pthread_join(thread, NULL) == 0);
+        }
+    } else if (strcmp(mode, "taken") == 0) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/.profile-%d.tmp", getenv("TWINRUN_INTERPOSE_FOLDER"), (int)getpid());
+        CHECK(syscall(SYS_mkdirat, AT_FDCWD, path, 0755) == 0);
+        writes(3);
+        return 0;
     } else if (strcmp(mode, "nothing") != 0) {
         writes(3);
         if (strcmp(mode, "abort") == 0) abort();

@@ -2,6 +2,7 @@
 """Programs whose calls are known, run with the interposition library; what their profiles say must be exact.
 
 usage: check.py --library libtwinrun_interpose.so --program calls CASE               files threads fork exec cancel ends
+       (and those of CASES below)
        check.py --library ... --program calls_mpi --mpiexec "mpiexec ..." --ranks N mpi
        check.py --library ... --program fortran_calls --mpiexec ... --ranks N fortran
 
@@ -15,6 +16,7 @@ import json
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -226,6 +228,119 @@ def ends(library: str, program: str, folder: Path) -> None:
         expect(calls["pwrite"]["bytes"] == 4 * calls["pwrite"]["count"], f"{number.name}: bytes")
 
 
+def delayed(library: str, program: str, folder: Path) -> None:
+    """A delay is no point at which threads are cancelled: mkdir is none."""
+    rules = "mkdir:delay=300ms"
+    status, found = run(library, folder, [program, str(folder), "delayed"], TWINRUN_INTERPOSE_INJECT=rules)
+    expect(status == 0, f"status {status}")
+    injected = one(found)["injected"]["rules"][0]
+    expect(injected["count"] == 1 and injected["seconds"] >= 0.3, f"{injected}")
+
+
+def memory(library: str, program: str, folder: Path) -> None:
+    """Streams without a descriptor: errno stays the program's."""
+    status, found = run(library, folder, [program, str(folder), "memory"])
+    expect(status == 0, f"status {status}")
+    calls = {k: v["count"] for k, v in one(found)["calls"].items()}
+    wanted = {
+        "getline": 3,
+        "fseek": 1,
+        "fgets": 1,
+        "fread": 1,
+        "ftell": 1,
+        "fclose": 2,
+        "fprintf": 1,
+        "fputs": 1,
+        "fflush": 1,
+    }
+    expect(calls == wanted, f"{calls}")
+
+
+def words(library: str, program: str, folder: Path) -> None:
+    status, found = run(library, folder, [program, str(folder), "words"])
+    expect(status == 0, f"status {status}")
+    expect(len(found) == 2 and all(p["calls"] == {} for p in found.values()), f"{sorted(found)}")
+
+
+def numbers(library: str, program: str, folder: Path) -> None:
+    status, found = run(library, folder, [program, str(folder), "numbers"])
+    expect(status == 0, f"status {status}")
+    equal(one(found), {"open": (2, 0), "write": (1, 2), "write_stream": (1, 3), "read_stream": (1, 3)})
+
+
+def signals(library: str, program: str, folder: Path) -> None:
+    """No call is lost where a signal handler's comes in between."""
+    status, found = run(library, folder, [program, str(folder), "signals"])
+    expect(status == 0, f"status {status}")
+    facts = one(found)["calls"]["lseek"]
+    made = int((folder / "calls").read_text())
+    expect(facts["count"] + facts.get("nested", {"count": 0})["count"] == made, f"{facts}, of {made}")
+
+
+def ending(library: str, program: str, folder: Path) -> None:
+    status, found = run(library, folder, [program, str(folder), "ending"])
+    expect(status == 0, f"status {status}")
+    equal(one(found), {"open": (1, 0), "pwrite": (6, 6)})
+
+
+def taken(library: str, program: str, folder: Path) -> None:
+    """Processes of other nodes with the same number write their profiles at the same time."""
+    place = folder / "profiles"
+    process = run(library, folder, [program, str(folder), "taken"], wait=False)
+    status = process.wait(timeout=120)
+    expect(status == 0, f"status {status}")
+    for path in place.glob(".profile-*.tmp"):
+        path.rmdir()
+    equal(one(read(folder)), writes(3))
+
+
+def with_writable_table(program: str, copy: Path) -> str:
+    """A copy of an ELF program whose part to be read-only ends within a page: the loader leaves all of that page writable."""
+    data = bytearray(Path(program).read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    for at in range(table, table + size * count, size):
+        if struct.unpack_from("<I", data, at)[0] == 0x6474E552:  # PT_GNU_RELRO
+            (length,) = struct.unpack_from("<Q", data, at + 40)
+            struct.pack_into("<Q", data, at + 40, length - 16)
+            break
+    else:
+        raise Failed("the program has no part that is read-only")
+    copy.write_bytes(data)
+    copy.chmod(0o755)
+    return str(copy)
+
+
+def fake_mpi(library: str, program: str, folder: Path, local: list[str]) -> None:
+    """An MPI that is none (fake_mpi.c), for what real ones are seldom asked: linked, and loaded by the program itself."""
+    writable = with_writable_table(program, folder / "program")
+    for mode, command in (
+        ("linked", [program, "read-only"]),
+        ("writable", [writable, "writable"]),
+        ("loaded", local),
+    ):
+        place = folder / mode
+        place.mkdir()
+        status, found = run(library, place, command)
+        expect(status == 0, f"{mode}: status {status}")
+        calls = {k: (v["count"], v["bytes"]) for k, v in one(found)["calls"].items() if k.startswith("MPI_")}
+        if mode != "loaded":
+            wanted = {
+                "MPI_Init": (1, 0),
+                "MPI_Send": (2, 8 * (5 + (1 << 33))),
+                "MPI_Rsend": (1, 0),
+                "MPI_Reduce_scatter": (1, 8 * 7),
+                "MPI_Alltoallv": (1, 8 * 9),
+                "MPI_Gather": (3, 8 * 2),
+                "MPI_Scatter": (1, 0),
+                "MPI_Allgatherv": (2, 8 * 2),
+                "MPI_Finalize": (1, 0),
+            }
+            expect(calls == wanted, f"{calls}")
+        else:
+            expect(len(calls) > 100, f"{sorted(calls)}")
+
+
 def mpi_calls(rank: int, ranks: int) -> dict[str, tuple[int, int]]:
     """Of calls_mpi.c."""
     first = rank == 0
@@ -315,7 +430,10 @@ def fortran(library: str, program: str, folder: Path, mpiexec: list[str], ranks:
         expect(all("nested" not in profile["calls"][c] for c in mine), "counted twice")
 
 
-CASES = {"files": files, "threads": threads, "cancel": cancel, "fork": fork, "exec": exec_, "ends": ends}
+CASES = {
+    "files": files, "threads": threads, "cancel": cancel, "fork": fork, "exec": exec_, "ends": ends, "delayed": delayed,
+    "memory": memory, "words": words, "numbers": numbers, "signals": signals, "ending": ending, "taken": taken,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -326,7 +444,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--program", required=True)
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("case", choices=[*CASES, "mpi", "fortran"])
+    parser.add_argument("--local", nargs=3, help="of fake_mpi: the program, and the two libraries it loads")
+    parser.add_argument("case", choices=[*CASES, "fake_mpi", "mpi", "fortran"])
     given = parser.parse_args(arguments)
     library, program = os.path.abspath(given.library), os.path.abspath(given.program)
     with tempfile.TemporaryDirectory(prefix="interpose-") as name:
@@ -334,6 +453,8 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             if given.case in CASES:
                 CASES[given.case](library, program, folder)
+            elif given.case == "fake_mpi":
+                fake_mpi(library, program, folder, [os.path.abspath(path) for path in given.local])
             else:
                 case = mpi if given.case == "mpi" else fortran
                 case(library, program, folder, shlex.split(given.mpiexec), given.ranks)

@@ -88,7 +88,9 @@ def counted(
 # ---- what is counted
 
 
-@pytest.mark.parametrize("case", ["files", "threads", "cancel", "fork", "exec", "ends"])
+@pytest.mark.parametrize(
+    "case", ["files", "threads", "cancel", "fork", "exec", "ends", "delayed", "memory", "words", "numbers"]
+)
 def test_counts_are_exact(library: str, calls: str, case: str) -> None:
     exact(library, calls, case)
 
