@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "aggregate/description.hpp"
 #include "aggregate/hwloc_abi.hpp"
 
 namespace twinrun {
@@ -22,10 +22,6 @@ constexpr const char* kLibraryName = "libhwloc.so.15";
 constexpr std::size_t kLongestText = 4096;
 constexpr const char* kForms =
     "hwloc, hwloc:synthetic:DESCRIPTION or hwloc:xml:PATH, with settings behind commas";
-
-Error wrong(const std::string& description, const std::string& what) {
-    return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};
-}
 
 struct Library {
     hwloc::Functions call{};
@@ -69,15 +65,6 @@ const Library& library() {
         return made;
     }();
     return found;
-}
-
-std::optional<float> rate(std::string_view text, bool zero) {
-    float value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0 ||
-        (value == 0 && !zero))
-        return std::nullopt;
-    return value;
 }
 
 // Takes one setting; false: nothing is called so. good: whether its value is one.
@@ -226,7 +213,7 @@ bool is_hwloc(const std::string& description) {
 Result<HwlocDescription> parse_hwloc(const std::string& description) {
     if (!is_hwloc(description) || description.size() > kLongestText ||
         description.find('\0') != std::string::npos)
-        return wrong(description, std::string("write ") + kForms);
+        return wrong_description(description, std::string("write ") + kForms);
     HwlocDescription d;
     // Settings are taken from the end: what is described may have commas of its own.
     std::string_view rest = std::string_view(description).substr(5);
@@ -237,8 +224,9 @@ Result<HwlocDescription> parse_hwloc(const std::string& description) {
         const bool known = equals != std::string_view::npos &&
                            take_setting(d, part.substr(0, equals), part.substr(equals + 1), good);
         if (!known && rest.starts_with(':')) break;
-        if (!known) return wrong(description, "nothing of hwloc is called '" + std::string(part) + "'");
-        if (!good) return wrong(description, "'" + std::string(part) + "' is no number for it");
+        if (!known)
+            return wrong_description(description, "nothing of hwloc is called '" + std::string(part) + "'");
+        if (!good) return wrong_description(description, "'" + std::string(part) + "' is no number for it");
         rest = rest.substr(0, comma);
     }
     if (rest.empty()) return d;
@@ -246,14 +234,15 @@ Result<HwlocDescription> parse_hwloc(const std::string& description) {
         d.source = HwlocDescription::Source::synthetic;
         d.text = rest.substr(11);
         if (!modest(d.text))
-            return wrong(description, "more than " + std::to_string(kMostUnits) + " processing units");
+            return wrong_description(description,
+                                     "more than " + std::to_string(kMostUnits) + " processing units");
     } else if (rest.starts_with(":xml:")) {
         d.source = HwlocDescription::Source::xml;
         d.text = rest.substr(5);
     } else {
-        return wrong(description, std::string("write ") + kForms);
+        return wrong_description(description, std::string("write ") + kForms);
     }
-    if (d.text.empty()) return wrong(description, std::string("write ") + kForms);
+    if (d.text.empty()) return wrong_description(description, std::string("write ") + kForms);
     return d;
 }
 
@@ -273,7 +262,8 @@ Result<std::shared_ptr<const Topology>> make_hwloc(const std::string& descriptio
     TWR_TRY(const HwlocHost host, ask_hwloc(d));
     const std::uint32_t hosts = std::max(d.hosts, 1U);
     if (std::uint64_t{hosts} * host.cores.size() > kMostNodes) {
-        return wrong(description, "more than " + std::to_string(kMostNodes) + " cores in all hosts");
+        return wrong_description(description,
+                                 "more than " + std::to_string(kMostNodes) + " cores in all hosts");
     }
     std::vector<HostPlace> places;
     for (std::uint32_t k = 0; k < hosts; ++k) {
@@ -285,7 +275,7 @@ Result<std::shared_ptr<const Topology>> make_hwloc(const std::string& descriptio
     std::string name = d.source == HwlocDescription::Source::host ? "hwloc: this host" : "hwloc: " + d.text;
     if (hosts > 1) name += ", " + std::to_string(hosts) + " hosts";
     auto made = make_places(make_flat(hosts, network), std::move(places), d.inner, std::move(name));
-    if (!made) return wrong(description, made.error().message);
+    if (!made) return wrong_description(description, made.error().message);
     return made;
 }
 

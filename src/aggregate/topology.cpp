@@ -1,11 +1,11 @@
 #include "aggregate/topology.hpp"
 
 #include <charconv>
-#include <cmath>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "aggregate/description.hpp"
 #include "aggregate/hwloc.hpp"
 #include "aggregate/models.hpp"
 #include "aggregate/topology_file.hpp"
@@ -17,10 +17,6 @@ namespace {
 constexpr const char* kForms =
     "flat:NODES, torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, fattree:AxBxC, "
     "file:PATH or hwloc";
-
-Error wrong(const std::string& description, const std::string& what) {
-    return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};
-}
 
 std::vector<std::string_view> split(std::string_view text, char mark) {
     std::vector<std::string_view> parts;
@@ -36,15 +32,6 @@ std::optional<std::uint32_t> number(std::string_view text) {
     std::uint32_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > kMostNodes)
-        return std::nullopt;
-    return value;
-}
-
-std::optional<float> rate(std::string_view text, bool zero) {
-    float value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0 ||
-        (value == 0 && !zero))
         return std::nullopt;
     return value;
 }
@@ -76,7 +63,7 @@ Result<std::shared_ptr<const Topology>> make_topology(const std::string& descrip
     const std::size_t colon = std::min(text.find(':'), text.size());
     const std::string_view kind = text.substr(0, colon);
     const bool known = kind == "flat" || kind == "torus" || kind == "dragonfly" || kind == "fattree";
-    if (!known) return wrong(description, std::string("write ") + kForms);
+    if (!known) return wrong_description(description, std::string("write ") + kForms);
 
     ModelSettings settings;
     std::vector<std::string_view> words;  // without a name
@@ -107,24 +94,26 @@ Result<std::shared_ptr<const Topology>> make_topology(const std::string& descrip
             } else if (name == "pset" && kind == "torus") {
                 set(settings.pset, number(value));
             } else {
-                return wrong(description,
-                             "nothing of " + std::string(kind) + " is called '" + std::string(name) + "'");
+                return wrong_description(description, "nothing of " + std::string(kind) + " is called '" +
+                                                          std::string(name) + "'");
             }
-            if (!good) return wrong(description, "'" + std::string(part) + "' is no number for it");
+            if (!good)
+                return wrong_description(description, "'" + std::string(part) + "' is no number for it");
         }
     }
     const auto too_large = [&](const char* form) {
-        return wrong(description, std::string("write ") + form + ", whole numbers from 1, " +
-                                      std::to_string(kMostNodes) + " nodes at most");
+        return wrong_description(description, std::string("write ") + form + ", whole numbers from 1, " +
+                                                  std::to_string(kMostNodes) + " nodes at most");
     };
 
     if (kind == "flat") {
-        if (words.empty() && nodes == 0) return wrong(description, "how many nodes? Write flat:NODES");
+        if (words.empty() && nodes == 0)
+            return wrong_description(description, "how many nodes? Write flat:NODES");
         const auto count = words.empty() ? std::optional(nodes) : number(words[0]);
         if (words.size() > 1 || !count || *count > kMostNodes) return too_large("flat:NODES");
         return make_flat(*count, settings);
     }
-    if (words.empty()) return wrong(description, std::string("write ") + kForms);
+    if (words.empty()) return wrong_description(description, std::string("write ") + kForms);
     std::vector<std::uint32_t> shape = shape_of(words[0]);
     if (kind == "fattree") {
         constexpr const char* kForm = "fattree:RADIX,LEVELS (RADIX even) or fattree:AxBxC";
@@ -149,19 +138,19 @@ Result<std::shared_ptr<const Topology>> make_topology(const std::string& descrip
             count *= shape[k];
         }
         if (settings.gateways && *settings.gateways > count)
-            return wrong(description, "more gateways than nodes");
+            return wrong_description(description, "more gateways than nodes");
         auto made = make_fat_tree(shape, name, settings);
-        if (!made) return wrong(description, made.error().message);
+        if (!made) return wrong_description(description, made.error().message);
         return made;
     }
-    if (words.size() > 1) return wrong(description, std::string("write ") + kForms);
+    if (words.size() > 1) return wrong_description(description, std::string("write ") + kForms);
     if (kind == "torus") {
         if (shape.empty() || shape.size() > 8) return too_large("torus:AxBxC with up to 8 dimensions");
         return make_torus(shape, settings);
     }
     if (shape.size() != 3) return too_large("dragonfly:GROUPSxROUTERSxNODES");
     if (settings.gateways && *settings.gateways > shape[0] * shape[1] * shape[2])
-        return wrong(description, "more gateways than nodes");
+        return wrong_description(description, "more gateways than nodes");
     return make_dragonfly(shape[0], shape[1], shape[2], settings);
 }
 

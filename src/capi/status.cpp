@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
-#include <stdexcept>
 
 namespace twinrun::capi {
 
@@ -48,26 +45,6 @@ int failed(const char* function, const Error& error) noexcept {
     append(at, ": ", 2);
     append(at, error.message.data(), error.message.size());
     return static_cast<int>(error.code);
-}
-
-Error handled_exception() noexcept {
-    // A message that fits a std::string without allocation: memory may be what is missing.
-    static_assert(sizeof "out of memory" <= 15);
-    try {
-        throw;
-    } catch (const std::bad_alloc&) {
-        return Error{ErrorCode::out_of_memory, "out of memory"};
-    } catch (const std::length_error&) {
-        return Error{ErrorCode::out_of_memory, "out of memory"};
-    } catch (const std::exception& e) {
-        try {
-            return Error{ErrorCode::internal, std::string("an exception, a defect in twinrun: ") + e.what()};
-        } catch (...) {
-            return Error{ErrorCode::out_of_memory, "out of memory"};
-        }
-    } catch (...) {
-        return Error{ErrorCode::internal, "an exception"};
-    }
 }
 
 Result<> given(const void* argument, const char* name) {

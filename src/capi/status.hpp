@@ -1,10 +1,10 @@
-// From errors and exceptions to codes and messages: the one place that does it.
+// From errors to codes and messages: the one place that does it.
 #pragma once
 
 #include <string>
-#include <type_traits>
 #include <utility>
 
+#include "base/caught.hpp"
 #include "base/result.hpp"
 #include "twinrun/twinrun.h"
 
@@ -15,19 +15,6 @@ void set_message(const std::string& text) noexcept;
 
 // The code of an error, which becomes the thread's message behind the function's name.
 int failed(const char* function, const Error& error) noexcept;
-
-// The exception that is being handled.
-Error handled_exception() noexcept;
-
-// body()'s result; what it throws becomes an error.
-template <class Body>
-std::invoke_result_t<Body> caught(Body&& body) noexcept {
-    try {
-        return std::forward<Body>(body)();
-    } catch (...) {
-        return handled_exception();
-    }
-}
 
 // What an entry point returns: body() gives TWR_OK or news (after set_message), or an error.
 template <class Body>

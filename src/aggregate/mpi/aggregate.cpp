@@ -18,12 +18,12 @@
 #include "aggregate/hosts.hpp"
 #include "aggregate/hwloc.hpp"
 #include "aggregate/layout.hpp"
-#include "aggregate/mpi/caught.hpp"
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/plan.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/team.hpp"
+#include "base/caught.hpp"
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 

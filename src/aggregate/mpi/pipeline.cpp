@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "aggregate/mpi/caught.hpp"
+#include "base/caught.hpp"
 
 namespace twinrun::aggregation {
 

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "aggregate/mpi/caught.hpp"
+#include "base/caught.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun::aggregation {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "aggregate/mpi/caught.hpp"
+#include "base/caught.hpp"
 
 namespace twinrun::aggregation {
 

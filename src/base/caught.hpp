@@ -1,21 +1,26 @@
-// Exceptions as errors: what runs between two steps that all ranks take must come back, so that this rank takes the next step too.
+// Exceptions as errors, where none may pass: at the boundary to C, and between two steps that all ranks take.
 #pragma once
 
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "base/result.hpp"
 
-namespace twinrun::aggregation {
+namespace twinrun {
 
-// In a handler of exceptions. Short words need no memory.
+// In a handler of exceptions.
 inline Error caught_error() noexcept {
+    // A message that fits a std::string without allocation: memory may be what is missing.
+    static_assert(sizeof "out of memory" <= 15);
     try {
         throw;
     } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "out of memory"};
+    } catch (const std::length_error&) {
         return Error{ErrorCode::out_of_memory, "out of memory"};
     } catch (const std::exception& e) {
         try {
@@ -38,4 +43,4 @@ std::invoke_result_t<Body> caught(Body&& body) noexcept {
     }
 }
 
-}  // namespace twinrun::aggregation
+}  // namespace twinrun

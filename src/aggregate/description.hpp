@@ -1,0 +1,28 @@
+// What those who read the description of a topology share.
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace twinrun {
+
+inline Error wrong_description(const std::string& description, const std::string& what) {
+    return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};
+}
+
+// A latency or a bandwidth: finite, not negative, and 0 only where that may be.
+inline std::optional<float> rate(std::string_view text, bool zero) {
+    float value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0 ||
+        (value == 0 && !zero))
+        return std::nullopt;
+    return value;
+}
+
+}  // namespace twinrun
