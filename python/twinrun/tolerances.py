@@ -44,9 +44,21 @@ _MOST_ULPS = (1 << 64) - 2
 _MOST_COMPONENTS = 4
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """Steps in any of these spans, (first, last), both ends included; None: no end."""
+
+    spans: tuple[tuple[int | None, int | None], ...]
+
+    def __call__(self, step: int | None) -> bool:
+        return step is not None and any(
+            (low is None or step >= low) and (high is None or step <= high) for low, high in self.spans
+        )
+
+
 def parse_steps(text: str) -> Callable[[int | None], bool]:
     """A test for steps from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
-    tests: list[tuple[int | None, int | None]] = []
+    spans: list[tuple[int | None, int | None]] = []
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")
         try:
@@ -57,14 +69,8 @@ def parse_steps(text: str) -> Callable[[int | None], bool]:
             colon = ""
         if not colon and first is None:
             raise TwinrunError(f"steps {text!r} are not understood", fix="write 10, or 10,20, or 100:200")
-        tests.append((first, last))
-
-    def chosen(step: int | None) -> bool:
-        return step is not None and any(
-            (low is None or step >= low) and (high is None or step <= high) for low, high in tests
-        )
-
-    return chosen
+        spans.append((first, last))
+    return _Steps(tuple(spans))
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,15 @@ class Rule:
     integers: bool = False
     skip: bool = False
     label: str = ""
+    _chosen: Callable[[int | None], bool] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:  # once, not for each field that is asked for
+            object.__setattr__(self, "_chosen", parse_steps(self.steps))
 
     def matches(self, name: str, step: int | None) -> bool:
         """Whether it holds for a field of this name at this step."""
-        if self.steps is not None and not parse_steps(self.steps)(step):
+        if self._chosen is not None and not self._chosen(step):
             return False
         return any(fnmatch.fnmatchcase(name, glob) for glob in self.fields)
 
@@ -130,14 +141,8 @@ class Tolerances:
             self._skipped.update(dict.fromkeys(met[2]))
 
     def skipped(self) -> list[str]:
-        """Globs of the rules that leave fields out, for those who leave them out by globs: told as such."""
-        found = []
-        for at, rule in enumerate(self.rules):
-            if rule.skip:
-                self._matched.add(at)
-                self._skipped.update(dict.fromkeys(rule.fields))
-                found += rule.fields
-        return found
+        """Globs of the rules that leave fields out at every step. Which fields those are `find` says: an earlier rule may hold."""
+        return [glob for rule in self.rules if rule.skip and rule.steps is None for glob in rule.fields]
 
     def notes(self) -> list[str]:
         """Rules that matched nothing, fields that no rule matched, fields that were left out."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 from commands import command
+from torch_support import torch_or_skip
 
 import twinrun
 from twinrun.cli.demo import MINIHACC
@@ -83,41 +82,10 @@ def test_lammps_repeats_itself(reference: Path, tmp_path: Path) -> None:
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache
-def python_with_torch() -> tuple[str, str]:
-    """An interpreter that has PyTorch and can load this twinrun, or "" and why there is none.
-
-    The system's own serves as well (Debian's package python3-torch), if it is of the version that twinrun was built for.
-    """
-    if importlib.util.find_spec("torch") is not None:
-        return sys.executable, ""
-    system = "/usr/bin/python3"
-    ask = "import torch, numpy, sysconfig; print(sysconfig.get_config_var('SOABI'))"
-    try:
-        done = subprocess.run([system, "-I", "-c", ask], capture_output=True, text=True, timeout=120)
-    except OSError:
-        return "", f"needs PyTorch: {sys.executable} has none, and there is no {system}"
-    if done.returncode != 0:
-        return "", f"needs PyTorch: neither {sys.executable} nor {system} has it"
-    ours = sysconfig.get_config_var("SOABI")
-    if done.stdout.strip() != ours:
-        return "", f"needs PyTorch: that of {system} is for {done.stdout.strip()}, twinrun for {ours}"
-    return system, ""
-
-
 @pytest.fixture
 def train(tmp_path: Path):
     """Runs the training script."""
-    python, why = python_with_torch()
-    if not python:
-        pytest.skip(why)
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    if python != sys.executable:  # it has packages of its own: only twinrun is lent to it
-        lent = tmp_path / "lent"
-        lent.mkdir()
-        (lent / "twinrun").symlink_to(Path(twinrun.__file__).parent)
-        environment["PYTHONPATH"] = str(lent)
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    python, environment = torch_or_skip(tmp_path)
 
     def call(*options: object) -> str:
         script = EXAMPLES / "pytorch" / "train.py"

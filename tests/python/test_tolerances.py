@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun.errors import Incomparable, TwinrunError
 from twinrun.proposing import propose
-from twinrun.tolerances import Periods, is_position, parse_periods, read_tolerances
+from twinrun.tolerances import Periods, Rule, is_position, parse_periods, read_tolerances
 
 
 def rules(folder: pathlib.Path, text: str) -> pathlib.Path:
@@ -201,6 +202,19 @@ def test_proposals_accept_the_runs_that_they_came_from(
     )
     allowed = rules_found.find("wide", 999)
     assert allowed is not None and allowed.atol is not None and 2 * spread <= allowed.atol <= 4.1 * spread
+
+
+def test_steps_of_a_rule_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = pickle.loads(
+        pickle.dumps(Rule(("x*",), steps="1:5,9"))
+    )  # as it goes to the other ranks of a comparison
+    assert rule == Rule(("x*",), steps="1:5,9") != Rule(("x*",), steps="1:5")
+    monkeypatch.setattr("twinrun.tolerances.parse_steps", None)
+    found = [step for step in (None, *range(12)) if rule.matches("x1", step)]
+    assert found == [1, 2, 3, 4, 5, 9] and not rule.matches("y", 1)
+    monkeypatch.undo()
+    with pytest.raises(TwinrunError, match="not understood"):
+        Rule(steps="early")
 
 
 def test_proposals_on_the_command_line(tmp_path: pathlib.Path) -> None:
