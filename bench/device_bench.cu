@@ -12,9 +12,13 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "compare/build.hpp"
+#include "compare/device_sums.hpp"
 #include "compare/difference_device.hpp"
 #include "digest/digest_device.hpp"
 #include "platform/gpu.hpp"
@@ -82,6 +86,55 @@ __global__ void make(T* to, std::size_t n, int kind, double noise) {
         if (kind == 1) x += noise * (static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-52 - 1);
         if (kind == 2 || (kind == 3 && splitmix64(i + 78) % 1000 == 0)) x += noise;
         to[i] = static_cast<T>(x);
+    }
+}
+
+// For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
+constexpr double kAround = 10;
+enum class Beside : int { same, some_steps, few_many_steps, many_steps, few_around, some_around, anywhere };
+template <class T>
+struct Steps {
+    using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+    static __device__ T up(T x, unsigned steps) {
+        Bits bits;
+        memcpy(&bits, &x, sizeof bits);
+        bits += steps;  // away from 0
+        memcpy(&x, &bits, sizeof bits);
+        return x;
+    }
+    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
+        static_cast<T*>(to)[i] = up(static_cast<T>(x), steps);
+    }
+};
+struct Bf16 {};
+template <>
+struct Steps<Bf16> {
+    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
+        static_cast<std::uint16_t*>(to)[i] =
+            static_cast<std::uint16_t>((__float_as_uint(static_cast<float>(x)) >> 16) + steps);
+    }
+};
+template <class T>
+__global__ void make_beside(void* to, std::size_t n, Beside kind) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const auto share = [&](std::uint64_t seed) {
+            return static_cast<double>(splitmix64(i * 8 + seed) >> 11) * 0x1p-53;
+        };
+        double x = share(0) * kAround;
+        unsigned steps = 0;
+        const double turn = share(2) < 0.5 ? kAround : -kAround;
+        const double noise = (share(3) * 2 - 1) * 0.4e-3;
+        switch (kind) {
+            case Beside::same: break;
+            case Beside::some_steps: steps = static_cast<unsigned>(share(1) * 4.999); break;
+            case Beside::few_many_steps: steps = share(1) < 1e-3 ? 100 : share(1) < 0.5 ? 1 : 0; break;
+            case Beside::many_steps: steps = 100; break;
+            case Beside::few_around: x += noise + (share(1) < 1e-4 ? turn : 0); break;
+            case Beside::some_around: x += noise + (share(1) < 0.1 ? turn : 0); break;
+            case Beside::anywhere: x = share(4) * kAround; break;
+        }
+        Steps<T>::put(to, i, x, steps);
     }
 }
 
@@ -179,6 +232,7 @@ int main(int argc, char** argv) {
     const DeviceDigestKernels& digests = *device_digest_kernels();
     const DeviceDifferenceKernels* differences = device_difference_kernels();
     const DeviceTreeKernels* trees = device_tree_kernels();
+    const DeviceSumsKernels* sums = device_sums_kernels();
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, device));
     const DeviceFacts& facts = probe_devices().devices[static_cast<std::size_t>(device)];
@@ -330,6 +384,70 @@ int main(int argc, char** argv) {
                    {{"dtype", std::string(dtype_name(scalar))}}});
         bench.run();
 
+        // Sums by place of parts of global arrays, beside the digest that they come with.
+        if (sums != nullptr) {
+            ceilings();
+            digest_line(scalar, 4096, 0, 1e-3, DigestKind::linear, "sums: digest alone, fine + coarse");
+            const std::uint64_t scalars = bytes / item_bytes(scalar);
+            struct Placed {
+                const char* name;
+                std::uint64_t row;  // scalars of the part; 0: whole planes
+                std::uint64_t of;   // of the global array
+            };
+            const Placed placed[] = {
+                {"whole planes, not at a chunk", 0, 0}, {"rows of 1024 of 2048", 1024, 2048},
+                {"rows of 1000 of 2001", 1000, 2001},   {"rows of 256 of 1024", 256, 1024},
+                {"rows of 64 of 128", 64, 128},         {"rows of 64 of 1024", 64, 1024},
+                {"rows of 63 of 127", 63, 127},         {"rows of 16 of 32", 16, 32}};
+            const auto sums_line = [&](const std::string& name, const FieldMetadata& field) {
+                const auto plan = plan_device_sums(field);
+                if (plan == nullptr) stop(name + ": no sums");
+                const DeviceSumsItem item =
+                    sums_item(*plan, field, 0, field.scalars(), a.data(), out.as<std::uint64_t>());
+                std::size_t device_bytes = 0;
+                std::size_t host_bytes = 0;
+                sums->scratch(&item, 1, &device_bytes, &host_bytes);
+                check(scratch.reserve(device, device_bytes));
+                check(host.reserve(kHostMemory, host_bytes));
+                check(out.reserve(device, plan->sums.count() * kSumsWords * 8));
+                bench.add({"sums: " + name,
+                           static_cast<double>(field.data_bytes()),
+                           [&, plan, field](cudaStream_t s) {
+                               const DeviceSumsItem now = sums_item(*plan, field, 0, field.scalars(),
+                                                                    a.data(), out.as<std::uint64_t>());
+                               check(sums->add(device, &now, 1, scratch.data(), host.data(), s));
+                           },
+                           {{"dtype", std::string(dtype_name(scalar))},
+                            {"height", text(plan->sums.height())},
+                            {"buckets", text(plan->sums.count())}}});
+            };
+            for (const Placed& p : placed) {
+                for (const Tolerance tolerance :
+                     {Tolerance{1e-3, 0}, Tolerance{1e-6, 1e-6}, Tolerance{0, 0}}) {
+                    if (tolerance.rtol != 0 || tolerance.atol == 0) {
+                        if (p.row != 0 && p.row != 64) continue;
+                    }
+                    FieldPlan plan;
+                    plan.name = p.name;
+                    plan.dtype = scalar;
+                    plan.shape = {p.row == 0 ? scalars : scalars / p.row / 64, 64, p.row};
+                    plan.global_shape = {plan.shape[0] + 1, 64, p.of};
+                    plan.global_offset = {1, 0, 0};
+                    if (p.row == 0) {
+                        plan.shape = {scalars};
+                        plan.global_shape = {scalars + 1000};
+                        plan.global_offset = {777};
+                    }
+                    plan.tolerance = tolerance;
+                    const std::string kind = tolerance.rtol != 0   ? ", relative tolerance"
+                                             : tolerance.atol == 0 ? ", exact (tokens)"
+                                                                   : "";
+                    sums_line(p.name + kind, plan_field(std::move(plan)).value());
+                }
+            }
+            bench.run();
+        }
+
         if (trees != nullptr) {
             const std::size_t leaves = bytes / 4096;
             std::vector<DeviceTreeItem> tree(1);
@@ -378,6 +496,73 @@ int main(int argc, char** argv) {
                            },
                            {{"dtype", std::string(dtype_name(scalar))},
                             {"tolerance", tolerance.rtol == 0 ? "absolute" : "combined"}}});
+            }
+            bench.run();
+        }
+    }
+
+    // Units in the last place and periods, beside the plain rule on the same data and reading both arrays.
+    if (differences == nullptr || differences->compare == nullptr) return 0;
+    const auto fill_beside = [&](DType scalar, std::byte* to, Beside kind) {
+        const std::size_t n = bytes / item_bytes(scalar);
+        if (scalar == DType::f32) make_beside<float><<<wide, 256>>>(to, n, kind);
+        if (scalar == DType::f64) make_beside<double><<<wide, 256>>>(to, n, kind);
+        if (scalar == DType::bf16) make_beside<Bf16><<<wide, 256>>>(to, n, kind);
+        check(cudaDeviceSynchronize());
+    };
+    const std::pair<Beside, const char*> besides[] = {
+        {Beside::same, "identical"},
+        {Beside::some_steps, "all within 4 ULPs"},
+        {Beside::few_many_steps, "0.1% 100 ULPs apart"},
+        {Beside::many_steps, "all 100 ULPs apart"},
+        {Beside::few_around, "noise, 0.01% once around"},
+        {Beside::some_around, "noise, 10% once around"},
+        {Beside::anywhere, "anywhere"},
+    };
+    for (const DType scalar : {DType::f32, DType::f64, DType::bf16}) {
+        for (const auto& [kind, name] : besides) {
+            const bool around = kind == Beside::same || kind >= Beside::few_around;
+            const bool ulps = kind <= Beside::many_steps;
+            if (scalar == DType::bf16 && !ulps) continue;
+            fill_beside(scalar, a.data(), Beside::same);
+            fill_beside(scalar, b.data(), kind);
+            DeviceDifference what;
+            what.scalar = scalar;
+            what.chunk_scalars = 4096 / item_bytes(scalar);
+            const DevicePart part{a.data(), b.data(), bytes / item_bytes(scalar), 0};
+            std::size_t device_bytes = 0;
+            std::size_t host_bytes = 0;
+            differences->scratch(device, what, &part, 1, &device_bytes, &host_bytes);
+            check(scratch.reserve(device, device_bytes));
+            bench.add({"measures: read-only, 4 loads",
+                       2.0 * static_cast<double>(bytes),
+                       [&](cudaStream_t s) {
+                           read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink);
+                           read_only<4><<<wide, 256, 0, s>>>(b.as<uint4>(), bytes / 16, sink);
+                       },
+                       {}});
+            const auto measured = [&](const char* rule, const DifferenceRule& by) {
+                what.rule = by;
+                bench.add({std::string("measures: ") + name,
+                           2.0 * static_cast<double>(bytes),
+                           [&, what, part](cudaStream_t s) {
+                               check(
+                                   differences->compare(device, what, &part, 1,
+                                                        reinterpret_cast<DeviceDifferenceResult*>(out.data()),
+                                                        scratch.data(), host.data(), s));
+                           },
+                           {{"dtype", std::string(dtype_name(scalar))}, {"rule", rule}}});
+            };
+            measured("plain, 1e-3", {{1e-3, 0}});
+            if (ulps) {
+                measured("ulps 4", {{0, 0}, true, {.ulps = 4}});
+                measured("ulps 4 or 1e-6", {{1e-6, 0}, true, {.ulps = 4}});
+            }
+            if (around) {
+                measured("period", {{1e-3, 0}, true, {.period = {kAround}}});
+                measured("3 periods in turn",
+                         {{1e-3, 0}, true, {.period = {kAround, kAround, kAround}, .components = 3}});
+                measured("period, ulps 4", {{1e-3, 0}, true, {.ulps = 4, .period = {kAround}}});
             }
             bench.run();
         }

@@ -62,6 +62,27 @@ architecture() {
     if [[ $capability =~ ^[0-9]+$ ]]; then echo "$capability-real"; else echo native; fi
 }
 
+# Whether what a compiler makes uses the shared libstdc++.
+links_shared() { # COMPILER
+    printf '#include <iostream>\nint main() { std::cout << 1; }\n' | "$1" -x c++ - -o "$build/links" 2>/dev/null &&
+        ldd "$build/links" | grep -q 'libstdc++\.so'
+}
+
+# Some images have a compiler that puts libstdc++ into every program. NVIDIA's cuFile brings the shared one into the process, and
+# with both of them cuFileDriverOpen crashes: another compiler, then, if the system has one.
+choose_compiler() {
+    mkdir -p "$build"
+    links_shared "${CXX:-c++}" && return
+    local other
+    for other in /usr/bin/g++ /usr/bin/clang++; do
+        links_shared "$other" || continue
+        note ok "compiler: $other" 0 "as ${CXX:-c++} puts libstdc++ into programs, beside cuFile's shared one"
+        export CXX=$other CUDAHOSTCXX=$other CC=/usr/bin/clang
+        if [[ $other == */g++ ]]; then CC=/usr/bin/gcc; fi
+        return
+    done
+}
+
 build_programs() {
     cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTWINRUN_CUDA=ON \
         -DTWINRUN_CUDA_ARCHITECTURES="${TWINRUN_CUDA_ARCHITECTURES:-$(architecture)}" \
@@ -78,6 +99,7 @@ build_package() {
 }
 
 if has build; then
+    choose_compiler
     began=$SECONDS
     build_package >"$logs/build_package.part" 2>&1 &
     package=$!
@@ -102,6 +124,15 @@ export PYTHONPATH=$build/site${PYTHONPATH:+:$PYTHONPATH}
 
 # ---- C++ tests --------------------------------------------------------------------------------------------------------
 
+# Reasons of skipped tests, the first of them once; nothing if one of them is the want of a GPU.
+skip_reason() { # LOG
+    local reasons
+    reasons=$(sed -n '/: Skipped$/{n;p}' "$1")
+    grep -q -E "$no_gpu" <<<"$reasons" || head -n 1 <<<"$reasons"
+}
+no_gpu='libtwinrun_cuda|TWINRUN_CUDA_LIBRARY|NVIDIA driver|update the driver|devices cannot be counted|finds no device'
+no_gpu+='|no device can be used|belongs to another version'
+
 programs=()
 for program in "$build"/bin/test_*; do
     [[ -x $program ]] || continue
@@ -110,19 +141,31 @@ for program in "$build"/bin/test_*; do
     fi
 done
 
+variables=()  # for programs of C++
+if ((${#programs[@]} > 0)) && { has cpp || has sanitizer; } && ! ldd "${programs[0]}" 2>/dev/null | grep -q 'libstdc++\.so'; then
+    variables=(TWINRUN_CUFILE_LIBRARY=/left/out)
+    note skipped "GPUDirect Storage" 0 "cuFile cannot be used by programs that hold libstdc++: build them with another compiler"
+fi
+
 if has cpp; then
     : >"$logs/cpp.log"
     ((${#programs[@]} > 0)) || note FAILED "C++ tests" 0 "no test of a suite Device* was built"
     for program in "${programs[@]}"; do
         began=$SECONDS
-        timeout 180 "$program" --gtest_filter='Device*:*/Device*' --gtest_color=no >"$logs/one.part" 2>&1
+        timeout 180 env "${variables[@]}" "$program" --gtest_filter='Device*:*/Device*' --gtest_color=no >"$logs/one.part" 2>&1
         status=$?
         passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests*.*/\1/p' "$logs/one.part")
         skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) tests*, listed below.*/\1/p' "$logs/one.part")
         said="${passed:-0} passed, ${skipped:-0} skipped"
         if [[ $status == 124 ]]; then said+=", ran out of time"; fi
-        # Skipped for want of a GPU is no success here.
-        if [[ $status == 0 && ${passed:-0} -gt 0 ]]; then state=ok; else state=FAILED; fi
+        if ((status > 128)); then said+=", signal $((status - 128)) in $(grep '^\[ RUN' "$logs/one.part" | tail -n 1 | cut -c 14-)"; fi
+        # Skipped for want of a GPU is no success here; for want of something else it is neither.
+        state=FAILED
+        if [[ $status == 0 && ${passed:-0} -gt 0 ]]; then
+            state=ok
+        elif [[ $status == 0 && ${skipped:-0} -gt 0 ]] && reason=$(skip_reason "$logs/one.part") && [[ -n $reason ]]; then
+            state=skipped said+=": $reason"
+        fi
         note $state "${program##*/}" $((SECONDS - began)) "$said"
         { echo "==== ${program##*/}: status $status"; cat "$logs/one.part"; } >>"$logs/cpp.log"
     done
@@ -180,7 +223,7 @@ if has sanitizer; then
                 name=$tool.${program##*/}
                 (
                     # shellcheck disable=SC2086
-                    TWINRUN_TEST_ROUNDS=1 timeout "$sanitizer_time" "$sanitizer" --tool "$tool" ${options[$tool]:-} --error-exitcode 9 \
+                    timeout "$sanitizer_time" env TWINRUN_TEST_ROUNDS=1 "${variables[@]}" "$sanitizer" --tool "$tool" ${options[$tool]:-} --error-exitcode 9 \
                         --print-limit 20 "$program" --gtest_filter="$filter" --gtest_color=no >"$logs/$name.part" 2>&1
                     echo "$? $SECONDS" >"$logs/$name.status"
                 ) &
@@ -195,7 +238,7 @@ if has sanitizer; then
                 errors=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$name.part" | tail -n 1 | sed 's/^=* *//')
                 passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests*.*/\1/p' "$logs/$name.part")
                 case $status in
-                0) if [[ -n ${passed:-} ]]; then state=ok; else state=FAILED; fi ;;
+                0) if [[ ${passed:-0} -gt 0 ]]; then state=ok; elif [[ -n $(skip_reason "$logs/$name.part") ]]; then state=skipped; else state=FAILED; fi ;;
                 *) state=FAILED ;;
                 esac
                 [[ $status == 124 ]] && errors="ran out of its $sanitizer_time s at $(grep '^\[ RUN' "$logs/$name.part" | tail -n 1 | cut -c 14-)"

@@ -142,27 +142,31 @@ const FieldMetadata* metadata_of(const FieldSide& side) {
     return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
 }
 
-// Largest |a - b| over everything: exact where it was read, else what the proofs allow.
-void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
-    result.max_abs = result.read.max_abs;
-    result.max_abs_is_bound = false;
-    const ProvenDrift& proven = result.proven;
+// What |a - b| of no scalar exceeds that was not read; NaN: no bound is known.
+double bound_of_unread(const ProvenDrift& proven, const DifferenceRule& rule) {
     std::size_t widest = 0;
     std::uint64_t by_cells = 0;
     for (std::size_t c = 0; c < proven.by_cells.size(); ++c) {
         by_cells += proven.by_cells[c];
         if (proven.by_cells[c] != 0) widest = c;
     }
-    if (proven.by_tree == 0 && by_cells == 0) return;
-    double unread = 0;
+    if (proven.by_tree == 0 && by_cells == 0) return 0;
     if (proven.coarse_cell > 0) {
+        double unread = 0;
         if (proven.by_tree != 0) unread = proven.coarse_cell;
         if (by_cells != 0) unread = std::max(unread, static_cast<double>(widest + 1) * proven.cell);
-    } else if (proven.cell < 0) {  // tokens: proven equal
-        return;
-    } else {
-        unread = rule.tolerance.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : rule.tolerance.atol;
+        return unread;
     }
+    if (proven.cell < 0) return 0;  // tokens: proven equal
+    return rule.tolerance.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : rule.tolerance.atol;
+}
+
+// Largest |a - b| over everything: exact where it was read, else what the proofs allow.
+void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
+    result.max_abs = result.read.max_abs;
+    result.max_abs_is_bound = false;
+    result.max_abs_unread = bound_of_unread(result.proven, rule);
+    const double unread = result.max_abs_unread;
     if (std::isnan(unread)) {
         result.max_abs_is_bound = true;
         result.max_abs = std::isinf(result.read.max_abs) ? result.read.max_abs : unread;
@@ -172,6 +176,35 @@ void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
         result.max_abs = unread;
         result.max_abs_is_bound = true;
     }
+}
+
+// The chunks that hold the scalars asked for, all of them without ranges.
+Result<std::vector<Range>> chunks_asked_for(const CompareOptions& options, std::uint64_t scalars,
+                                            std::uint64_t chunk_scalars) {
+    if (!options.ranges) {
+        return scalars == 0 ? std::vector<Range>{}
+                            : std::vector<Range>{{0, divide_up(scalars, chunk_scalars)}};
+    }
+    std::vector<Range> chunks;
+    std::uint64_t end = 0;
+    for (const Range& r : *options.ranges) {
+        const bool whole = r.begin % chunk_scalars == 0 && (r.end % chunk_scalars == 0 || r.end == scalars);
+        if (!whole || r.begin < end || r.begin >= r.end || r.end > scalars) {
+            return Error{ErrorCode::invalid_argument,
+                         "the range of scalars [" + std::to_string(r.begin) + ", " + std::to_string(r.end) +
+                             ") of " + std::to_string(scalars) +
+                             ": ranges must ascend, lie in the field, and begin and end at multiples of " +
+                             std::to_string(chunk_scalars) + " or at its end"};
+        }
+        end = r.end;
+        const Range next{r.begin / chunk_scalars, divide_up(r.end, chunk_scalars)};
+        if (!chunks.empty() && chunks.back().end == next.begin) {
+            chunks.back().end = next.end;
+        } else {
+            chunks.push_back(next);
+        }
+    }
+    return chunks;
 }
 
 // Where a stage's work is done, with that in the result. Error: a device was asked for and cannot be had.
@@ -213,12 +246,8 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
     if (const DeviceArray* array = a.device_array(); array != nullptr) work.array_a = array->device;
     if (const DeviceArray* array = b.device_array(); array != nullptr) work.array_b = array->device;
     const std::string device_before = result.device;
-    if (!options.rule.measure.plain())
-        result.device_reason = "units in the last place and periods are decided on the CPU";
-    DevicePlace place;
-    if (options.rule.measure.plain()) {
-        TWR_TRY(place, place_of_stage(options, work, result));
-    }
+    work.measured = is_floating(scalar_type(a.dtype())) && !options.rule.measure.plain();
+    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
                                          options.stream, options.device.direct_storage);
@@ -308,7 +337,10 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     const CellRule& rule = field.settings.rule;
     const ProofReach reach = proof_reach(rule, field.settings.tolerance, options.rule.tolerance);
     const bool published = field.settings.kind == DigestKind::published;
-    result.chunks = field.chunks();
+    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
+    TWR_TRY(const std::vector<Range> asked, chunks_asked_for(options, field.scalars(), chunk_scalars));
+    result.chunks = count_chunks(asked);
+    if (options.ranges && asked.empty()) return success();
 
     const Stopwatch tree_watch;
     std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
@@ -316,14 +348,14 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (published || reach.coarse_proves) {
         MetadataNodes nodes_a(*a.metadata, a.field);
         MetadataNodes nodes_b(*b.metadata, b.field);
-        TWR_TRY(WalkResult walked,
-                walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b));
+        TWR_TRY(WalkResult walked, walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b,
+                                              options.ranges ? asked : std::span<const Range>{}));
         open = std::move(walked.chunks);
         result.tree.ran = true;
-    } else if (field.chunks() != 0) {
-        open.push_back({0, field.chunks()});
+    } else {
+        open = asked;
     }
-    result.tree.chunks_in = field.chunks();
+    result.tree.chunks_in = result.chunks;
     result.tree.chunks_out = count_chunks(open);
     result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
     result.tree.seconds = tree_watch.seconds();
@@ -333,16 +365,13 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     } else if (rule.kind == CellKind::tokens && !published) {
         result.proven.cell = -1;
     }
-    std::uint64_t unproven_scalars = 0;
-    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
     const auto scalars_in = [&](std::span<const Range> ranges) {
         std::uint64_t n = 0;
         for (const Range& r : ranges)
             n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
         return n;
     };
-    unproven_scalars = scalars_in(open);
-    result.proven.by_tree = field.scalars() - unproven_scalars;
+    result.proven.by_tree = scalars_in(asked) - scalars_in(open);
 
     if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
         TWR_CHECK(run_sketches(a, b, reach.widest, open, options, result));
@@ -359,11 +388,13 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (a.elements == nullptr || b.elements == nullptr) {
         return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
     }
-    const std::size_t chunk_items = kSmallestChunk / item_bytes(a.elements->dtype());
-    result.chunks = divide_up(a.elements->items(), chunk_items);
-    if (result.chunks == 0) return success();
-    const Range all{0, result.chunks};
-    return run_elements(a, b, chunk_items, {&all, 1}, options, result);
+    const DType dtype = a.elements->dtype();
+    TWR_TRY(
+        const std::vector<Range> asked,
+        chunks_asked_for(options, a.elements->items() * scalars_per_item(dtype), range_unit(dtype, nullptr)));
+    result.chunks = count_chunks(asked);
+    if (asked.empty()) return success();
+    return run_elements(a, b, kSmallestChunk / item_bytes(dtype), asked, options, result);
 }
 
 Result<> check_measure(const Measure& measure) {
@@ -378,6 +409,11 @@ Result<> check_measure(const Measure& measure) {
 
 }  // namespace
 
+std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata) {
+    if (metadata != nullptr) return metadata->chunking().chunk_scalars;
+    return kSmallestChunk / item_bytes(dtype) * scalars_per_item(dtype);
+}
+
 std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,
                            const DifferenceRule& rule) {
     if (a.settings.kind != b.settings.kind) return "the runs' digests are of different kinds";
@@ -385,9 +421,9 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
         return "the metadata holds no published digests";
     if (a.settings.chunk_bytes != b.settings.chunk_bytes)
         return "the runs' metadata have different chunk sizes";
-    if (a.settings.rule != b.settings.rule || a.settings.tolerance != b.settings.tolerance) {
+    if (a.settings.tolerance != b.settings.tolerance)
         return "the runs' metadata were made for different tolerances";
-    }
+    if (a.settings.rule != b.settings.rule) return "the runs' metadata have residues of different widths";
     if (a.order != b.order) return "the runs' arrays are stored in different orders";
     if (!rule.nan_equal && (a.counts.nans != 0 || b.counts.nans != 0)) {
         return "there are NaNs, which are not to be taken for equal";
@@ -430,6 +466,11 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
         }
     }
     result.scalars = items * scalars_per_item(dtype);
+    if (options.ranges) {
+        result.scalars = 0;
+        for (const Range& r : *options.ranges)
+            result.scalars += r.end - r.begin;  // of ranges that are none: an error below
+    }
     if (options.device.use == DeviceUse::gpu) {
         // Also where no stage comes to need it: what was asked for must be there.
         TWR_CHECK(choose_place(options.device, {}));

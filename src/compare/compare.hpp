@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct CompareOptions {
     StreamOptions stream;
     CacheUse cache = CacheUse::automatic;
     DeviceChoice device;
+    // Only these scalars of the field: ascending, disjoint, none empty, each from a multiple of the method's unit
+    // (range_unit) to one or to the field's end. Counts are then theirs; places remain those in the field.
+    std::optional<std::vector<Range>> ranges;
 };
 
 // One run's side of a field. elements may be null if the data cannot be had: then only metadata can answer.
@@ -69,6 +73,7 @@ struct FieldResult {
     ProvenDrift proven;    // of the others
     bool max_abs_is_bound = false;
     double max_abs = 0;  // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
+    double max_abs_unread = 0;  // what none exceeds of those that were not read; NaN: no bound is known
     StageFacts tree, sketch, elements;
     std::uint64_t first_bits_a = 0, first_bits_b = 0;  // raw bits of the scalars at read.first
     std::uint64_t max_bits_a = 0, max_bits_b = 0;      // and at read.max_abs_at
@@ -78,6 +83,10 @@ struct FieldResult {
 };
 
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options);
+
+// Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes where it is not used. Of
+// a field whose metadata may or may not come to be used the chunk serves both.
+[[nodiscard]] std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata);
 
 // Why the metadata of two fields cannot be compared by this method under this tolerance; empty: they can.
 std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,

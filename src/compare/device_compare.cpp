@@ -683,24 +683,30 @@ class Stopwatch {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Bytes a second of both runs that a thread compares: what the kernel in use does on data that is not in the CPU's caches.
-double cpu_rate() {
-    static const double once = [] {
-        constexpr std::size_t scalars = 1 << 20;
-        std::vector<float> a(scalars, 1.0F);
-        std::vector<float> b(scalars, 1.0F);
-        DifferenceRule rule;
-        rule.tolerance.atol = 1e-3;
-        double best = 0;
-        for (int round = 0; round < 2; ++round) {
-            DifferenceStats stats;
-            const Stopwatch watch;
-            compare_elements(difference_kernels(), dense_view(DType::f32, a.data()),
-                             dense_view(DType::f32, b.data()), 0, scalars, 0, rule, &stats);
-            best = std::max(best, 8.0 * scalars / std::max(watch.seconds(), 1e-6));
-        }
-        return best;
-    }();
+// Bytes a second of both runs that a thread compares, of data that is not in the CPU's caches.
+double measure_cpu_rate(const Measure& measure) {
+    constexpr std::size_t scalars = 1 << 20;
+    std::vector<float> a(scalars, 1.0F);
+    std::vector<float> b(scalars, 1.0F);
+    DifferenceRule rule;
+    rule.tolerance.atol = 1e-3;
+    rule.measure = measure;
+    double best = 0;
+    for (int round = 0; round < 2; ++round) {
+        DifferenceStats stats;
+        const Stopwatch watch;
+        compare_elements(difference_kernels(), dense_view(DType::f32, a.data()),
+                         dense_view(DType::f32, b.data()), 0, scalars, 0, rule, &stats);
+        best = std::max(best, 8.0 * scalars / std::max(watch.seconds(), 1e-6));
+    }
+    return best;
+}
+double cpu_rate(bool measured) {
+    if (measured) {
+        static const double once = measure_cpu_rate({.ulps = 1});
+        return once;
+    }
+    static const double once = measure_cpu_rate({});
     return once;
 }
 
@@ -765,7 +771,7 @@ Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& w
             return place;
         }
         const double measured = measured_device_rate.load();
-        const DeviceRates rates{cpu_rate(), measured > 0 ? measured : kAssumedDeviceRate,
+        const DeviceRates rates{cpu_rate(work.measured), measured > 0 ? measured : kAssumedDeviceRate,
                                 device_started.load() ? 0 : kDeviceStartSeconds};
         const int devices = choice.devices.empty() ? 1 : static_cast<int>(choice.devices.size());
         if (!device_pays(work, rates, devices, &place.reason)) return place;

@@ -35,6 +35,7 @@ struct DeviceChoice {
 struct DeviceWork {
     std::uint64_t bytes = 0;  // of both runs
     int threads = 1;          // that the CPU would have
+    bool measured = false;    // elements by ULPs or on circles: the CPU decides pairs one by one
     // Of both sides' arrays, if they lie on devices.
     std::optional<int> array_a, array_b;
 };

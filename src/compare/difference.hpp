@@ -15,7 +15,7 @@
 
 namespace twinrun {
 
-// Other measures than the distance on a line. Where one is set, pairs are decided one by one on the host.
+// Other measures than the distance on a line, of floating-point numbers. Where one is set, the host decides pairs one by one.
 struct Measure {
     static constexpr std::uint64_t kNoUlps = std::numeric_limits<std::uint64_t>::max();
     static constexpr std::size_t kMostComponents = 4;

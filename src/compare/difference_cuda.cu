@@ -9,6 +9,11 @@
 // Counters of decades are 4 bits of a register (a group's), then 8 bits (31 groups'), then shared memory (a block's): they
 // stand for 8 decades from a base that the warp chooses. Distances beyond those go to shared memory at once.
 //
+// Other measures have kernels of their own. Units in the last place: in the first look a pair can differ only if its bits are
+// too far apart, in arithmetic modulo 2^32 or 2^64. Circles: pairs nearer than half-way round any circle, as nearly all are, lie
+// as on a line. Groups in which some are not are marked, and a second kernel takes them the shorter way round: in the first
+// one, what that needs would take its registers from all groups.
+//
 // The bound of a maximum is shared by the whole grid, so that few groups have a candidate. It decides only what is looked at:
 // the sums of a group are made the same way whether it had a candidate or not, and are the same from call to call.
 #include <array>
@@ -17,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "compare/difference_device.hpp"
 #include "compare/difference_histogram.hpp"
@@ -126,6 +132,28 @@ struct Totals {
     Count64 over[kHistogramBins];
 };
 
+// One circle that values lie on; on a line: 0 and 0.
+struct alignas(16) Circle {
+    double period;
+    double inverse;
+};
+
+// Measure, as the kernels take it.
+struct Measured {
+    std::uint64_t ulps;          // Measure::kNoUlps: not asked for
+    std::uint64_t least_steps;   // keys nearer than this never differ; 0: all may
+    std::uint64_t quick_offset;  // see Warp::may_differ()
+    std::uint64_t quick_limit;
+    float key_scale;      // from a narrow float to one that has the bits of its type on top
+    double near_squared;  // sums of squares below it: all distances are the shorter way on every circle
+    Count64* left;        // of each tile: groups for Rule::around; null: there are no circles
+    double period[Measure::kMostComponents];
+    std::uint32_t components;
+    std::uint32_t reciprocal;  // of components, times 2^32, rounded up
+    bool cycles;               // from scalar to scalar
+    std::uint64_t component_stride;
+};
+
 struct Work {
     const Part* parts;
     std::uint32_t part_count;
@@ -141,6 +169,7 @@ struct Work {
     std::uint8_t* chunk_differs;
     Totals* totals;
     Partial* partials;
+    Measured measured;
 };
 
 // From the exponent of a distance to its bin, as HistogramTables. A counter lies at slot + scale * (-base), or 4 further.
@@ -174,6 +203,12 @@ constexpr BinTable make_bin_table() {
 __device__ const BinTable kBinTable = make_bin_table();
 
 // ---- pairs as they are stored ----
+
+enum class Rule : std::uint8_t {
+    plain,
+    measured,  // by ulps, or on circles, or both: pairs that lie as on a line
+    around,    // the groups that this left
+};
 
 enum class Kind : std::uint8_t {
     f32,
@@ -230,6 +265,25 @@ __host__ __device__ inline float float_of(std::uint32_t bits) {
     return __builtin_bit_cast(float, bits);
 #endif
 }
+__device__ inline std::uint32_t bits_in(float x) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(x);
+#else
+    return __builtin_bit_cast(std::uint32_t, x);
+#endif
+}
+__device__ inline std::uint64_t bits_in(double x) { return bits_of(x); }
+// signed_magnitude() of its bits, in as many of them; that of a float and of a double.
+template <class T>
+__device__ inline auto key_of(T x) {
+    using Bits = decltype(bits_in(x));
+    using Signed = std::make_signed_t<Bits>;
+    const auto bits = static_cast<Signed>(bits_in(x));
+    constexpr auto magnitude = static_cast<Signed>(~Bits{0} >> 1);
+    const Signed sign = bits >> (8 * sizeof bits - 1);
+    return ((bits & magnitude) ^ sign) - sign;
+}
+
 // The fraction and exponent of a half, as those of a float, are 2^112 too small; the product is exact for denormals, too.
 __host__ __device__ inline float from_half(std::uint32_t half) {
     const std::uint32_t size = (half & 0x7FFF) << 13;
@@ -411,20 +465,33 @@ struct ExactPair {
     Pair pair;
     double magnitude;
 };
-template <Kind kKind>
+// A call, so that what it takes inside takes no registers from the loop around it.
+__noinline__ __device__ Pair pair_on_circle(double a, double b, double period, double atol, double rtol,
+                                            bool nan_equal) {
+    const DifferenceRule rule{{atol, rtol}, nan_equal};
+    return period > 0 ? compare_on_circle(a, b, period, rule) : compare_pair(a, b, rule);
+}
+template <Kind kKind, Rule kRule>
 __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_b, DType scalar,
-                                       const DifferenceRule& rule) {
+                                       const DifferenceRule& rule, std::uint64_t ulps, double period) {
     double a = 0;
     double b = 0;
+    std::uint64_t steps = 0;
     if constexpr (kKind == Kind::f32) {
         a = static_cast<double>(float_of(static_cast<std::uint32_t>(bits_a)));
         b = static_cast<double>(float_of(static_cast<std::uint32_t>(bits_b)));
+        steps = steps_apart(signed_magnitude(static_cast<std::uint32_t>(bits_a)),
+                            signed_magnitude(static_cast<std::uint32_t>(bits_b)));
     } else if constexpr (kKind == Kind::f64) {
         a = as_double(bits_a);
         b = as_double(bits_b);
+        steps = steps_apart(signed_magnitude(bits_a), signed_magnitude(bits_b));
     } else if constexpr (kKind == Kind::narrow) {
         a = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_a), scalar));
         b = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_b), scalar));
+        // Of float16 or bfloat16: other types have no such rules.
+        steps = steps_apart(signed_magnitude(static_cast<std::uint16_t>(bits_a)),
+                            signed_magnitude(static_cast<std::uint16_t>(bits_b)));
     } else {
         if (scalar == DType::u64) {
             return {compare_pair(bits_a, bits_b, rule), static_cast<double>(bits_a)};
@@ -434,7 +501,16 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
         const std::int64_t y = sign ? static_cast<std::int32_t>(bits_b) : static_cast<std::int64_t>(bits_b);
         return {compare_pair(x, y, rule), absolute_value(static_cast<double>(x))};
     }
-    return {compare_pair(a, b, rule), absolute_value(a)};
+    if constexpr (kRule == Rule::plain) {
+        return {compare_pair(a, b, rule), absolute_value(a)};
+    } else {
+        Pair pair = kRule == Rule::around ? pair_on_circle(a, b, period, rule.tolerance.atol,
+                                                           rule.tolerance.rtol, rule.nan_equal)
+                                          : compare_pair(a, b, rule);
+        if (pair.differs && ulps != Measure::kNoUlps && pair.distance != kInfiniteDistance)
+            pair.differs = steps > ulps;
+        return {pair, absolute_value(a)};
+    }
 }
 
 // ---- the loop ----
@@ -448,16 +524,22 @@ struct WarpState {
     std::uint64_t index;  // of its first scalar in the field
     std::uint64_t chunk;  // `before` scalars before it this chunk begins
     std::uint64_t before;
+    std::uint32_t component;       // of its first scalar
+    std::uint64_t component_left;  // scalars until another one, where components do not take turns
 };
 
 struct Shared {
     BinEntry bins[2048];
     WarpState warp[kWarps];
+    Circle circles[Measure::kMostComponents];
     double sums[2 * kWarps];
     double largest[kWarps];
     std::uint32_t all[kHistogramBins];
     std::uint32_t over[kHistogramBins];
 };
+
+// On a circle a distance that is nearer to what is allowed than this share of |a - b| leaves a doubt: some roundings' worth.
+constexpr double kRoundings = 0x1p-48;
 
 // Consecutive pairs of one part, at most a group.
 struct Group {
@@ -466,7 +548,7 @@ struct Group {
     bool in_words;
 };
 
-template <Kind kKind>
+template <Kind kKind, Rule kRule>
 class Warp {
    public:
     using Value = typename Stored<kKind>::Value;
@@ -483,8 +565,13 @@ class Warp {
     __device__ void run() {
         const unsigned warp = threadIdx.x / kLanes;
         const std::uint64_t step = std::uint64_t{gridDim.x} * kWarps;
-        for (std::uint64_t t = std::uint64_t{blockIdx.x} * kWarps + warp; t < work_.tiles; t += step)
-            tile(t);
+        for (std::uint64_t t = std::uint64_t{blockIdx.x} * kWarps + warp; t < work_.tiles; t += step) {
+            if constexpr (kRule == Rule::around) {
+                tile_around(t);
+            } else {
+                tile(t);
+            }
+        }
         flush();
         // Always in this order: a tree over the warp, then warp after warp.
         for (unsigned distance = 16; distance != 0; distance /= 2) {
@@ -524,7 +611,14 @@ class Warp {
                         : load_singly<kKind>(group, n, lane_, work_.scalar);
     }
 
-    __device__ void tile(std::uint64_t t) {
+    // Where a tile lies.
+    struct Tile {
+        const std::byte* a;
+        const std::byte* b;
+        unsigned n;
+        unsigned in_words;  // groups
+    };
+    __device__ Tile begin_tile(std::uint64_t t) {
         const Part& part = work_.parts[part_of(t)];
         const std::uint64_t offset = (t - part.tile) * kTile;
         const std::uint64_t left = part.scalars - offset;
@@ -534,7 +628,6 @@ class Warp {
         const std::byte* b = part.b + offset * bytes;
         const std::uintptr_t places =
             reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-        const unsigned in_words = places % (bytes == 1 ? 8 : 16) == 0 ? n / kGroup : 0;  // groups
         const std::uint64_t index = part.index + offset;
         sync_lanes();
         if (lane_ == 0) {
@@ -543,10 +636,27 @@ class Warp {
             state_.index = index;
             state_.chunk = part.chunk + offset / work_.chunk_scalars;
             state_.before = offset % work_.chunk_scalars;
+            if constexpr (kRule == Rule::around) {
+                const Measured& m = work_.measured;
+                const std::uint64_t number = index / m.component_stride;
+                state_.component = static_cast<std::uint32_t>(number % m.components);
+                state_.component_left = (number + 1) * m.component_stride - index;
+            }
         }
         choose_bounds(index);
         seeking_ = index < state_.first;
         marks_ = 0;
+        return {a, b, n, places % (bytes == 1 ? 8 : 16) == 0 ? n / kGroup : 0};
+    }
+
+    __device__ void tile(std::uint64_t t) {
+        const Tile tile = begin_tile(t);
+        const std::byte* a = tile.a;
+        const std::byte* b = tile.b;
+        const unsigned n = tile.n;
+        const unsigned in_words = tile.in_words;
+        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
+        left_ = 0;
         Words<kKind> next_a = load(a, n, in_words != 0);
         Words<kKind> next_b = load(b, n, in_words != 0);
         const unsigned groups = (n + kGroup - 1) / kGroup;
@@ -562,6 +672,22 @@ class Warp {
             }
             group({number, n - number * kGroup < kGroup ? n - number * kGroup : kGroup, number < in_words},
                   words_a, words_b);
+        }
+        put_marks();
+        if constexpr (kRule == Rule::measured) {
+            if (lane_ == 0 && work_.measured.left != nullptr) work_.measured.left[t] = left_;
+        }
+    }
+    // Only the groups that the kernel before left.
+    __device__ void tile_around(std::uint64_t t) {
+        std::uint64_t left = work_.measured.left[t];
+        if (left == 0) return;
+        const Tile tile = begin_tile(t);
+#pragma unroll 1
+        for (; left != 0; left &= left - 1) {
+            const auto number = static_cast<unsigned>(__ffsll(static_cast<long long>(left)) - 1);
+            const unsigned n = tile.n - number * kGroup;
+            group_around({number, n < kGroup ? n : kGroup, number < tile.in_words});
         }
         put_marks();
     }
@@ -662,7 +788,72 @@ class Warp {
         }
     }
 
-    // ---- one group ----
+    // ---- measures ----
+
+    // Which circles the pairs of a group lie on.
+    struct Ring {
+        std::uint32_t component;  // of the first pair
+        bool cycles;              // the next pair has the next one
+        bool mixed;               // neither that, nor the same for all
+    };
+    [[nodiscard]] __device__ Ring ring_of(const Group& g) const {
+        const Measured& m = work_.measured;
+        const unsigned from = g.number * kGroup;
+        if (m.cycles) return {state_.component + from, true, false};
+        if (from + g.n <= state_.component_left) return {state_.component, false, false};
+        const std::uint64_t first = (state_.index + from) / m.component_stride;
+        const std::uint64_t last = (state_.index + from + g.n - 1) / m.component_stride;
+        return {static_cast<std::uint32_t>(first % m.components), false, first != last};
+    }
+    [[nodiscard]] __device__ const Circle& circle_of(const Ring& ring, unsigned place) const {
+        std::uint32_t component = ring.component;
+        if (ring.cycles) {  // its remainder: of numbers below 2^16, by a multiplication
+            component += place;
+            component -= __umulhi(component, work_.measured.reciprocal) * work_.measured.components;
+        }
+        return shared_.circles[component];
+    }
+    // The shorter way round, if what is found can be trusted: the same as compare_on_circle finds.
+    struct Round {
+        double distance;
+        bool trusted;
+    };
+    [[nodiscard]] static __device__ Round shorter_way(double difference, const Circle& circle) {
+        constexpr double integers = 0x1.8p52;  // added and taken away, it rounds to them
+        const double quotient = difference * circle.inverse;
+        const double turns = (quotient + integers) - integers;
+        const double past = quotient - turns;
+        double distance = distance_on_circle(difference, turns, circle.period);
+        if (absolute_value(past) > kHalfWay) {  // about half-way: rounding may have chosen the longer one
+            const double other = distance_on_circle(difference, turns + copysign(1.0, past), circle.period);
+            if (other < distance) distance = other;
+        }
+        return {distance, absolute_value(quotient) < 0x1p20 && absolute_value(difference) > 0x1p-900};
+    }
+
+    // A value of a floating-point type, as one of its width whose bits are those of the type, or lie on top.
+    [[nodiscard]] __device__ Value typed(Value x) const {
+        if constexpr (kKind == Kind::narrow) return x * work_.measured.key_scale;
+        return x;
+    }
+    // False: a and b are so few values apart that they do not differ. True: maybe. quick_offset is what they may be apart,
+    // quick_limit twice that; the bits of two signs are farther apart than any that is not 0.
+    [[nodiscard]] __device__ bool may_differ(Value a, Value b) const {
+        const auto x = bits_in(typed(a));
+        using Bits = std::remove_const_t<decltype(x)>;
+        return x - bits_in(typed(b)) + static_cast<Bits>(work_.measured.quick_offset) >
+               static_cast<Bits>(work_.measured.quick_limit);
+    }
+    [[nodiscard]] __device__ bool far_enough(Value a, Value b) const {
+        const auto x = key_of(typed(a));
+        const auto y = key_of(typed(b));
+        using Bits = std::make_unsigned_t<std::remove_const_t<decltype(x)>>;
+        const Bits forward = static_cast<Bits>(x) - static_cast<Bits>(y);
+        const Bits steps = x > y ? forward : 0 - forward;
+        return steps >= static_cast<Bits>(work_.measured.least_steps);
+    }
+
+    // ---- looks ----
 
     // What a look at a lane's pairs finds.
     struct Found {
@@ -675,49 +866,96 @@ class Warp {
         bool candidate = false;
         bool reaches = false;  // some distance is not below what is allowed
     };
-    // differing: pairs may differ. Without it a group that has such a pair is only noticed.
+    // One pair, at this distance. differing: it may differ. Without it a group that has such a pair is only noticed.
+    template <bool kDiffering>
+    __device__ void look_at(Value a, Value b, double magnitude, double distance, double allowed,
+                            Found& f) const {
+        f.candidate |= distance > distance_bound_;
+        // d / |a| rounded is above a number if d lies above the product: rounding keeps order here, too.
+        f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
+        f.sum = fma(distance, distance, f.sum);
+        const BinEntry entry = bin_entry(distance);
+        const std::uint32_t lower = 0 - base_slot_;
+        const std::uint32_t upper = 4 - base_slot_;
+        const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
+        const std::uint32_t one = one_in(at);
+        f.slots |= at;
+        f.counts += one;
+        if constexpr (kDiffering) {
+            bool differs = distance > allowed;
+            if constexpr (kRule != Rule::plain) differs &= far_enough(a, b);  // & and no branch
+            if (differs) {
+                f.sum_different = fma(distance, distance, f.sum_different);
+                f.counts_over += one;
+                f.candidate |= fma(-different_bound_, magnitude, distance) > 0;
+            }
+        } else {
+            bool reaches = distance >= allowed;
+            if constexpr (kKind == Kind::f64) reaches = reaches && distance != 0;
+            if constexpr (kRule != Rule::plain) reaches &= may_differ(a, b);
+            f.reaches |= reaches;
+        }
+    }
+    // All pairs, on a line.
     template <bool kDiffering>
     [[nodiscard]] __device__ Found look(const Value (&a)[kPairs], const Value (&b)[kPairs]) const {
         const double atol = work_.least_atol;
         const double rtol = work_.rtol;
-        const std::uint32_t lower = 0 - base_slot_;
-        const std::uint32_t upper = 4 - base_slot_;
         Found f;
 #pragma unroll
         for (unsigned p = 0; p < kPairs; ++p) {
             const auto x = static_cast<double>(a[p]);
-            const double difference = x - static_cast<double>(b[p]);
             const double magnitude = absolute_value(x);
-            const double distance = absolute_value(difference);
+            const double distance = absolute_value(x - static_cast<double>(b[p]));
             // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
             const double allowed = fma(magnitude, rtol, atol);
-            f.candidate |= distance > distance_bound_;
-            // d / |a| rounded is above a number if d lies above the product: rounding keeps order here, too.
-            f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
-            f.sum = fma(distance, distance, f.sum);
-            const BinEntry entry = bin_entry(difference);
-            const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
-            const std::uint32_t one = one_in(at);
-            f.slots |= at;
-            f.counts += one;
             if constexpr (kKind == Kind::f64) {  // denormal numbers: neither counters nor products hold them
                 f.undecided |= distance != 0 && ((kDiffering && distance == allowed) || distance < 0x1p-1000);
             } else if constexpr (kDiffering) {
                 f.undecided |= distance == allowed;
             }
-            if constexpr (kDiffering) {
-                if (distance > allowed) {
-                    f.sum_different = fma(distance, distance, f.sum_different);
-                    f.counts_over += one;
-                    f.candidate |= fma(-different_bound_, magnitude, distance) > 0;
-                }
-            } else if constexpr (kKind == Kind::f64) {
-                f.reaches |= distance >= allowed && distance != 0;
-            } else {
-                f.reaches |= distance >= allowed;
-            }
+            look_at<kDiffering>(a[p], b[p], magnitude, distance, allowed, f);
         }
         return f;
+    }
+    // All pairs, on their circles.
+    [[nodiscard]] __device__ Found look_around(const Group& g) const {
+        const Ring ring = ring_of(g);
+        Value a[kPairs];
+        Value b[kPairs];
+#pragma unroll
+        for (unsigned p = 0; p < kPairs; ++p) {
+            const unsigned place = p * kLanes + lane_;
+            a[p] = place < g.n ? value_of(state_.a, g, place) : 0;
+            b[p] = place < g.n ? value_of(state_.b, g, place) : 0;
+        }
+        Found f;
+        f.undecided = ring.mixed;
+#pragma unroll
+        for (unsigned p = 0; p < kPairs; ++p) {
+            const auto x = static_cast<double>(a[p]);
+            const double magnitude = absolute_value(x);
+            const double difference = x - static_cast<double>(b[p]);
+            const double allowed = fma(magnitude, work_.rtol, work_.least_atol);
+            const Round round = shorter_way(difference, circle_of(ring, p * kLanes + lane_));
+            const double distance = round.distance;
+            const double beside = absolute_value(distance - allowed);
+            const bool decided = round.trusted & beside > absolute_value(difference) * kRoundings;
+            f.undecided |= difference != 0 & !decided;
+            f.undecided |= distance != 0 & distance < 0x1p-1000;
+            look_at<true>(a[p], b[p], magnitude, distance, allowed, f);
+        }
+        return f;
+    }
+
+    // ---- one group ----
+
+    // Whether some pair may be nearer round its circle: if none is, no square of a distance comes to that of half-way round. If
+    // so, the group is left for the next kernel.
+    [[nodiscard]] __device__ bool left_over(const Group& g, const Found& f) {
+        if (work_.measured.left == nullptr || !any_lane(!(f.sum < work_.measured.near_squared))) return false;
+        left_ |= 1ULL << g.number;
+        return true;
     }
 
     __device__ void group(const Group& g, const Words<kKind>& words_a, const Words<kKind>& words_b) {
@@ -735,33 +973,77 @@ class Warp {
         if (!differing_ && !work_.exactly) {
             const Found f = look<false>(a, b);
             // NaN and infinities leave their mark in the sum.
-            const bool rare = f.undecided || beyond || !(f.sum < kInfiniteDistance) || f.candidate ||
-                              f.reaches || (f.slots & kOutlierBits) != 0;
+            bool rare = f.undecided || beyond || !(f.sum < kInfiniteDistance) || f.candidate || f.reaches ||
+                        (f.slots & kOutlierBits) != 0;
+            if constexpr (kRule == Rule::measured) rare |= !(f.sum < work_.measured.near_squared);
             if (!any_lane(rare)) {
                 sum_ += f.sum;
                 count<false>(f.counts, 0);
                 return;
             }
+            if constexpr (kRule == Rule::measured) {
+                if (left_over(g, f)) return;
+            }
             forget_distances(a, b);
         }
         const Found f = look<true>(a, b);
+        if constexpr (kRule == Rule::measured) {
+            if (left_over(g, f)) return;
+        }
         const bool trouble = any_lane(f.undecided || beyond || !(f.sum < kInfiniteDistance)) || work_.exactly;
         bool candidate = f.candidate;
         if (!trouble) {
-            sum_ += f.sum;
-            sum_different_ += f.sum_different;
-            count<true>(f.counts, f.counts_over);
+            keep(f);
             const bool outlier = (f.slots & kOutlierBits) != 0;
             const unsigned outliers = lanes_where(outlier);
             bool differs = f.counts_over != 0;
-            if (outliers != 0) differs |= count_outliers(g, a, b, outliers);
+            if (outliers != 0) {
+                forget_distances(a, b);
+                Outliers found;
+#pragma unroll
+                for (unsigned p = 0; p < kPairs; ++p)
+                    count_outlier(distance_of(a[p], b[p]), found);
+                differs |= found.differs;
+                if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
+            }
             differing_ = any_lane(differs);
             if (differing_) {
                 candidate |= seeking_ && differs;
-                mark_chunks(g, a, b);
+                forget_distances(a, b);
+                mark_chunks(g);
             }
         }
         if (any_lane(trouble || candidate)) one_by_one(g, trouble);
+    }
+    __device__ void group_around(const Group& g) {
+        const Found f = look_around(g);
+        const bool trouble = any_lane(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
+        bool candidate = f.candidate;
+        if (!trouble) {
+            keep(f);
+            const unsigned outliers = lanes_where((f.slots & kOutlierBits) != 0);
+            bool differs = f.counts_over != 0;
+            if (outliers != 0) {
+                Outliers found;
+                const Ring ring = ring_of(g);
+#pragma unroll 1
+                for (unsigned i = lane_; i < g.n; i += kLanes)
+                    count_outlier(distance_around(ring, g, i), found);
+                differs |= found.differs;
+                sync_lanes();
+                if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
+            }
+            if (any_lane(differs)) {
+                candidate |= seeking_ && differs;
+                mark_chunks(g);
+            }
+        }
+        if (any_lane(trouble || candidate)) one_by_one(g, trouble);
+    }
+    __device__ void keep(const Found& f) {
+        sum_ += f.sum;
+        sum_different_ += f.sum_different;
+        count<true>(f.counts, f.counts_over);
     }
 
     __device__ void keep_largest(const Value (&a)[kPairs]) {
@@ -787,7 +1069,6 @@ class Warp {
 
     struct Distance {
         double distance;
-        double magnitude;
         bool differs;
     };
     // Kept for what comes to it rarely, the lanes' distances would take registers from all groups.
@@ -801,18 +1082,27 @@ class Warp {
     // Of a pair that is no trouble.
     [[nodiscard]] __device__ Distance distance_of(Value a, Value b) const {
         const auto x = static_cast<double>(a);
-        const double magnitude = absolute_value(x);
         const double distance = absolute_value(x - static_cast<double>(b));
-        return {distance, magnitude, distance > fma(magnitude, work_.rtol, work_.least_atol)};
+        bool differs = distance > fma(absolute_value(x), work_.rtol, work_.least_atol);
+        if constexpr (kRule != Rule::plain) differs = differs && far_enough(a, b);
+        return {distance, differs};
+    }
+    [[nodiscard]] __device__ Distance distance_around(const Ring& ring, const Group& g,
+                                                      unsigned place) const {
+        const Value a = value_of(state_.a, g, place);
+        const Value b = value_of(state_.b, g, place);
+        const auto x = static_cast<double>(a);
+        const double distance = shorter_way(x - static_cast<double>(b), circle_of(ring, place)).distance;
+        return {distance,
+                distance > fma(absolute_value(x), work_.rtol, work_.least_atol) && far_enough(a, b)};
     }
 
     // Some pair of the group differs. Where chunks are made of whole groups, put_marks() says so for the tile.
-    __device__ void mark_chunks(const Group& g, Value (&a)[kPairs], Value (&b)[kPairs]) {
+    __device__ void mark_chunks(const Group& g) {
         if (work_.whole_groups) {
             marks_ |= 1ULL << g.number;
             return;
         }
-        forget_distances(a, b);
 #pragma unroll 1
         for (unsigned i = lane_; i < g.n; i += kLanes) {
             if (pair_of(g, i).pair.differs) mark_chunk(g, i);
@@ -838,41 +1128,55 @@ class Warp {
     }
 
     // Those distances that have no counters in registers.
-    // Whether one of them differs.
-    [[nodiscard]] __device__ bool count_outliers(const Group& g, Value (&a)[kPairs], Value (&b)[kPairs],
-                                                 unsigned outliers) {
-        forget_distances(a, b);
+    struct Outliers {
         std::uint32_t highest = 0;
-        bool differs = false;
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            const Distance d = distance_of(a[p], b[p]);
-            if (d.distance == 0) continue;
-            const std::uint32_t at = bin(d.distance);
-            highest = at > highest ? at : highest;
-            if (at - base_slot_ / 4 < kSlots) continue;
-            atomicAdd(&shared_.all[at], 1U);
-            if (!d.differs) continue;
-            atomicAdd(&shared_.over[at], 1U);
-            differs = true;
-        }
-        if (__popc(outliers) < static_cast<int>(kManyLanes)) return differs;
-        // Room for one decade above and six below what is highest now.
-        highest = largest_of_lanes(highest);
+        bool differs = false;  // one of them does
+    };
+    __device__ void count_outlier(const Distance& d, Outliers& found) {
+        if (d.distance == 0) return;
+        const std::uint32_t at = bin(d.distance);
+        found.highest = at > found.highest ? at : found.highest;
+        if (at - base_slot_ / 4 < kSlots) return;
+        atomicAdd(&shared_.all[at], 1U);
+        if (!d.differs) return;
+        atomicAdd(&shared_.over[at], 1U);
+        found.differs = true;
+    }
+    // Room for one decade above and six below what is highest now.
+    __device__ void move_base(const Outliers& found) {
+        const std::uint32_t highest = largest_of_lanes(found.highest);
         const std::uint32_t base = highest > 6 ? 4 * (highest - 6) : 4;
-        if (base == base_slot_) return differs;
+        if (base == base_slot_) return;
         flush();
         base_slot_ = base;
-        return differs;
     }
 
+    [[nodiscard]] __device__ Value value_of(const std::byte* run, const Group& g, unsigned place) const {
+        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
+        const std::uint64_t bits = word_at(run + (std::size_t{g.number} * kGroup + place) * bytes, bytes);
+        if constexpr (kKind == Kind::f64) {
+            return as_double(bits);
+        } else if constexpr (kKind == Kind::f32) {
+            return float_of(static_cast<std::uint32_t>(bits));
+        } else {
+            return from_narrow(static_cast<std::uint32_t>(bits), work_.scalar);
+        }
+    }
     // One pair of a group from memory, by the reference.
     [[nodiscard]] __device__ ExactPair pair_of(const Group& g, unsigned place) const {
         const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
         const DifferenceRule rule{{work_.atol, work_.rtol}, work_.nan_equal};
         const std::size_t from = (std::size_t{g.number} * kGroup + place) * bytes;
-        return exact_pair<kKind>(word_at(state_.a + from, bytes), word_at(state_.b + from, bytes),
-                                 work_.scalar, rule);
+        double period = 0;
+        std::uint64_t ulps = 0;
+        if constexpr (kRule != Rule::plain) ulps = work_.measured.ulps;
+        if constexpr (kRule == Rule::around) {
+            const std::uint64_t scalar = state_.index + g.number * kGroup + place;
+            const Measured& m = work_.measured;
+            period = shared_.circles[scalar / m.component_stride % m.components].period;
+        }
+        return exact_pair<kKind, kRule>(word_at(state_.a + from, bytes), word_at(state_.b + from, bytes),
+                                        work_.scalar, rule, ulps, period);
     }
 
     // All pairs of a group from memory, by the reference. everything: all statistics; else only the maxima and the first one
@@ -898,7 +1202,7 @@ class Warp {
                 first = at < first ? at : first;
             }
             if (!everything) continue;
-            const std::uint32_t decade = bin(distance);
+            const std::uint32_t decade = distance == 0 ? 0 : bin(distance);  // 0: rounded to it
             atomicAdd(&shared_.all[decade], 1U);
             if (!infinite) sum_ += distance * distance;
             if (!exact.pair.differs) continue;
@@ -932,11 +1236,18 @@ class Warp {
     std::uint64_t marks_ = 0;  // groups of the tile that hold a pair that differs
     bool seeking_ = false;     // the tile may hold the first pair that differs
     bool differing_ = false;   // the group before held one
+    std::uint64_t left_ = 0;   // groups of the tile that are left for Rule::around
 };
 
-template <Kind kKind>
+template <Kind kKind, Rule kRule>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const TWR_GRID_CONSTANT Work work) {
     __shared__ Shared shared;
+    if constexpr (kRule == Rule::around) {
+        if (threadIdx.x < Measure::kMostComponents) {
+            const double period = work.measured.period[threadIdx.x];
+            shared.circles[threadIdx.x] = {period, period > 0 ? 1 / period : 0};
+        }
+    }
     for (unsigned i = threadIdx.x; i < 2048; i += kThreads)
         shared.bins[i] = kBinTable.entries[i];
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads)
@@ -948,7 +1259,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const TW
         state.first = kNowhere;
     }
     __syncthreads();
-    Warp<kKind>(work, shared).run();
+    Warp<kKind, kRule>(work, shared).run();
     __syncthreads();
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads) {
         if (shared.all[i] != 0) atomicAdd(&work.totals->all[i], Count64{shared.all[i]});
@@ -1074,26 +1385,93 @@ Kind kind_of(DType scalar) {
     }
 }
 unsigned group_of(Kind kind) {
-    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64>::kGroup : Warp<Kind::f32>::kGroup;
+    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64, Rule::plain>::kGroup
+                                                    : Warp<Kind::f32, Rule::plain>::kGroup;
 }
 unsigned tile_of(Kind kind) {
-    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64>::kTile : Warp<Kind::f32>::kTile;
+    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64, Rule::plain>::kTile
+                                                    : Warp<Kind::f32, Rule::plain>::kTile;
 }
-static_assert(Warp<Kind::f64>::kTile == Warp<Kind::whole>::kTile &&
-              Warp<Kind::f32>::kTile == Warp<Kind::narrow>::kTile);
+static_assert(Warp<Kind::f64, Rule::plain>::kTile == Warp<Kind::whole, Rule::plain>::kTile &&
+              Warp<Kind::f32, Rule::plain>::kTile == Warp<Kind::narrow, Rule::plain>::kTile);
 
-// Scratch on the device: totals, marks of chunks (both cleared), then partials and parts.
+// Integers have no measures.
+bool is_plain(DType scalar, const Measure& measure) { return !is_floating(scalar) || measure.plain(); }
+bool has_circles(DType scalar, const Measure& measure) {
+    if (!is_floating(scalar)) return false;
+    for (const double length : measure.period) {
+        if (length > 0) return true;
+    }
+    return false;
+}
+Measured measured_of(DType scalar, const Measure& measure) {
+    Measured m{};
+    m.ulps = measure.ulps;
+    // Narrow numbers are looked at as floats. Bits of numbers of two signs are at least `apart` apart, either way round.
+    unsigned below = 0;  // bits of the float below those of the type
+    std::uint64_t apart = 1ULL << 23;
+    m.key_scale = 1;
+    if (scalar == DType::f16) {
+        below = 13;
+        apart = 1ULL << 30;
+        m.key_scale = 0x1p-112F;
+    } else if (scalar == DType::bf16) {
+        below = 16;
+    } else if (scalar == DType::f64) {
+        apart = 1ULL << 52;
+    }
+    const std::uint64_t largest = scalar == DType::f64 ? std::numeric_limits<std::uint64_t>::max()
+                                                       : std::numeric_limits<std::uint32_t>::max();
+    if (measure.ulps != Measure::kNoUlps) {
+        const bool fits = measure.ulps < largest >> below;
+        m.least_steps = fits ? (measure.ulps << below) + 1 : largest;
+        if (fits && m.least_steps <= apart) {
+            m.quick_offset = m.least_steps - 1;
+            m.quick_limit = 2 * m.quick_offset;
+        }
+    }
+    double near = kInfiniteDistance;
+    m.components = measure.components;
+    for (std::uint32_t c = 0; c < measure.components; ++c) {
+        const double length = m.period[c] = measure.period[c];
+        if (length > 0 && kHalfWay * length < near) near = kHalfWay * length;
+    }
+    m.near_squared = 0.999 * near * near;
+    m.component_stride =
+        m.components > 1 ? measure.component_stride : std::numeric_limits<std::uint64_t>::max();
+    m.cycles = m.component_stride == 1;
+    if (m.components > 1) m.reciprocal = static_cast<std::uint32_t>(((1ULL << 32) - 1) / m.components + 1);
+    return m;
+}
+
+template <Rule kRule>
+void start_kernel(Kind kind, unsigned blocks, cudaStream_t queue, const Work& work) {
+    switch (kind) {
+        case Kind::f32: compare_kernel<Kind::f32, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
+        case Kind::f64: compare_kernel<Kind::f64, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
+        case Kind::narrow: compare_kernel<Kind::narrow, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
+        case Kind::whole:
+            if constexpr (kRule == Rule::plain)  // integers have no others
+                compare_kernel<Kind::whole, kRule><<<blocks, kThreads, 0, queue>>>(work);
+            break;
+    }
+}
+
+// Scratch on the device: totals, marks of chunks (both cleared), then partials (of each kernel), groups that are left, parts.
 struct Layout {
+    bool circles;
     std::uint64_t chunks = 0;
     std::uint64_t tiles = 0;
     std::uint64_t scalars = 0;
     std::size_t parts = 0;  // those that are not empty
     std::size_t marks_at = 0;
     std::size_t partials_at = 0;
+    std::size_t left_at = 0;
     std::size_t parts_at = 0;
     std::size_t bytes = 0;
 
-    Layout(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n) {
+    Layout(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n)
+        : circles(has_circles(what.scalar, what.rule.measure)) {
         const unsigned tile = tile_of(kind_of(what.scalar));
         const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
         for (std::size_t i = 0; i < n; ++i) {
@@ -1105,7 +1483,9 @@ struct Layout {
         }
         marks_at = rounded_up(sizeof(Totals));
         partials_at = marks_at + rounded_up(chunks);
-        parts_at = partials_at + rounded_up(most_blocks(device) * sizeof(Partial));
+        const std::size_t kernels = circles ? 2 : 1;
+        left_at = partials_at + rounded_up(kernels * most_blocks(device) * sizeof(Partial));
+        parts_at = left_at + (circles ? rounded_up(tiles * sizeof(Count64)) : 0);
         bytes = parts_at + rounded_up(parts * sizeof(Part));
     }
 };
@@ -1152,30 +1532,38 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
         }
         TWR_GPU(cudaMemcpyAsync(area + layout.parts_at, host_scratch, layout.parts * sizeof(Part),
                                 cudaMemcpyHostToDevice, queue));
-        const Work work{reinterpret_cast<const Part*>(area + layout.parts_at),
-                        static_cast<std::uint32_t>(layout.parts),
-                        what.scalar,
-                        what.rule.nan_equal,
-                        all_exactly(kind, what.rule.tolerance),
-                        what.rule.tolerance.atol,
-                        what.rule.tolerance.rtol,
-                        least_atol(kind, what.rule.tolerance),
-                        tiles,
-                        chunk,
-                        chunk % group_of(kind) == 0,
-                        reinterpret_cast<std::uint8_t*>(area + layout.marks_at),
-                        totals,
-                        partials};
+        Work work{reinterpret_cast<const Part*>(area + layout.parts_at),
+                  static_cast<std::uint32_t>(layout.parts),
+                  what.scalar,
+                  what.rule.nan_equal,
+                  all_exactly(kind, what.rule.tolerance),
+                  what.rule.tolerance.atol,
+                  what.rule.tolerance.rtol,
+                  least_atol(kind, what.rule.tolerance),
+                  tiles,
+                  chunk,
+                  chunk % group_of(kind) == 0,
+                  reinterpret_cast<std::uint8_t*>(area + layout.marks_at),
+                  totals,
+                  partials,
+                  measured_of(what.scalar, what.rule.measure)};
+        if (layout.circles) work.measured.left = reinterpret_cast<Count64*>(area + layout.left_at);
         const std::uint64_t needed = (tiles - 1) / kWarps + 1;
         blocks = most_blocks(device);
         if (needed < blocks) blocks = static_cast<unsigned>(needed);
-        switch (kind) {
-            case Kind::f32: compare_kernel<Kind::f32><<<blocks, kThreads, 0, queue>>>(work); break;
-            case Kind::f64: compare_kernel<Kind::f64><<<blocks, kThreads, 0, queue>>>(work); break;
-            case Kind::narrow: compare_kernel<Kind::narrow><<<blocks, kThreads, 0, queue>>>(work); break;
-            case Kind::whole: compare_kernel<Kind::whole><<<blocks, kThreads, 0, queue>>>(work); break;
+        if (is_plain(what.scalar, what.rule.measure)) {
+            start_kernel<Rule::plain>(kind, blocks, queue, work);
+        } else {
+            start_kernel<Rule::measured>(kind, blocks, queue, work);
         }
         TWR_GPU_LAUNCHED("comparison of elements");
+        if (layout.circles) {
+            Work around = work;
+            around.partials += blocks;
+            start_kernel<Rule::around>(kind, blocks, queue, around);
+            TWR_GPU_LAUNCHED("comparison of elements on circles");
+            blocks *= 2;
+        }
         const std::uint64_t words = rounded_up(chunks) / sizeof(uint4);
         const std::uint64_t counting = (words - 1) / kFinishThreads + 1;
         const unsigned counters = counting < 1024 ? static_cast<unsigned>(counting) : 1024;

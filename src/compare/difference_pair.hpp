@@ -48,6 +48,16 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
     return {distance, exceeds_exactly(a, b, rule.tolerance)};
 }
 
+// Pairs nearer than this share of a period have no shorter way round.
+inline constexpr double kHalfWay = 0.49;
+
+// |a - b - k period|, rounded for the statistics. The product is two numbers, so that what nearly cancels stays.
+TWR_PAIR double distance_on_circle(double difference, double k, double period) {
+    const double way = k * period;
+    const double rest = std::fma(k, period, -way);
+    return absolute_value((difference - way) - rest);
+}
+
 // The same for 64-bit integers: d is the exact difference, rounded once.
 struct WholeNumber {
     std::uint64_t magnitude;
@@ -73,6 +83,37 @@ TWR_PAIR Pair compare_pair(std::int64_t a, std::int64_t b, const DifferenceRule&
 }
 TWR_PAIR Pair compare_pair(std::uint64_t a, std::uint64_t b, const DifferenceRule& rule) {
     return compare_whole_pair(a, b, rule);
+}
+
+// On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so its neighbours are looked
+// at too, and the verdict is exact. Values more than 2^52 periods apart stay where they are.
+TWR_PAIR Pair compare_on_circle(double a, double b, double period, const DifferenceRule& rule) {
+    const Pair straight = compare_pair(a, b, rule);
+    // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart than any float64.)
+    if (straight.distance < kHalfWay * period || straight.distance == kInfiniteDistance) return straight;
+    const double turns = std::rint((a - b) / period);
+    if (!(absolute_value(turns) < 0x1p52)) return straight;
+    Pair nearest = straight;
+    for (int step = -1; step <= 1; ++step) {
+        const double k = turns + step;
+        if (k == 0) continue;
+        const double distance = distance_on_circle(a - b, k, period);
+        if (distance < nearest.distance) nearest.distance = distance;
+        nearest.differs = nearest.differs && exceeds_exactly_on_circle(a, b, period, k, rule.tolerance);
+    }
+    return nearest;
+}
+
+// Of a finite floating-point value's bits: consecutive for consecutive values of its type, and 0 for both -0 and +0.
+template <class Bits>
+TWR_PAIR std::int64_t signed_magnitude(Bits bits) {
+    constexpr Bits sign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
+    const auto magnitude = static_cast<std::int64_t>(bits & static_cast<Bits>(~sign));
+    return (bits & sign) != 0 ? -magnitude : magnitude;
+}
+TWR_PAIR std::uint64_t steps_apart(std::int64_t a, std::int64_t b) {
+    return a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
+                 : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a);
 }
 
 TWR_PAIR void raise(double value, std::uint64_t at, double& maximum, std::uint64_t& maximum_at) {

@@ -58,14 +58,6 @@ void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t 
                               [&](Value x, Value y, std::uint64_t) { return compare_pair(x, y, rule); });
 }
 
-// Consecutive for consecutive values of the type, from which the key is made: -0 and +0 are both 0.
-template <class Bits>
-std::int64_t signed_magnitude(Bits bits) {
-    constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
-    const auto magnitude = static_cast<std::int64_t>(bits & static_cast<Bits>(~sign));
-    return (bits & sign) != 0 ? -magnitude : magnitude;
-}
-
 std::int64_t half_key(double value) {
     int exponent = 0;
     const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
@@ -90,26 +82,6 @@ std::int64_t value_key(DType scalar, double value) {
     }
 }
 
-// On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so its neighbours are looked
-// at too, and the verdict is exact. Values more than 2^52 periods apart stay where they are.
-Pair compare_on_circle(double a, double b, double period, const DifferenceRule& rule) {
-    const Pair straight = compare_pair(a, b, rule);
-    // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart than any float64.)
-    if (straight.distance < 0.49 * period || std::isinf(straight.distance)) return straight;
-    const double turns = std::nearbyint((a - b) / period);
-    if (!(std::fabs(turns) < 0x1p52)) return straight;
-    Pair nearest = straight;
-    for (const double k : {turns - 1, turns, turns + 1}) {
-        if (k == 0) continue;
-        // Rounded for the statistics: the product by fma, as two numbers, so that what nearly cancels stays.
-        const double way = k * period;
-        const double rest = std::fma(k, period, -way);
-        nearest.distance = std::min(nearest.distance, std::fabs((a - b - way) - rest));
-        nearest.differs = nearest.differs && exceeds_exactly_on_circle(a, b, period, k, rule.tolerance);
-    }
-    return nearest;
-}
-
 template <class T>
 void measure_all(DType scalar, const T* a, const T* b, std::size_t n, std::uint64_t index,
                  const DifferenceRule& rule, DifferenceStats* stats) {
@@ -126,10 +98,7 @@ void measure_all(DType scalar, const T* a, const T* b, std::size_t n, std::uint6
 }  // namespace
 
 std::uint64_t ulps_apart(DType scalar, double a, double b) {
-    const std::int64_t key_a = value_key(scalar, a);
-    const std::int64_t key_b = value_key(scalar, b);
-    const auto low = static_cast<std::uint64_t>(std::min(key_a, key_b));
-    return static_cast<std::uint64_t>(std::max(key_a, key_b)) - low;
+    return steps_apart(value_key(scalar, a), value_key(scalar, b));
 }
 
 void measured_difference(DType scalar, const float* a, const float* b, std::size_t n, std::uint64_t index,

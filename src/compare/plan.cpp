@@ -5,23 +5,25 @@
 namespace twinrun {
 
 ReadPlan plan_reads(std::span<const Range> chunks, std::uint64_t bytes_per_chunk, std::uint64_t slice_bytes,
-                    std::uint64_t gap, std::uint64_t most_windows) {
+                    std::uint64_t gap, std::uint64_t most_windows, std::uint64_t grain) {
     ReadPlan plan;
     const std::uint64_t most = std::max<std::uint64_t>(1, slice_bytes / bytes_per_chunk);
     const std::uint64_t gap_chunks = gap / bytes_per_chunk;
     for (Range range : chunks) {
         while (range.begin < range.end) {
             Window* last = plan.windows.empty() ? nullptr : &plan.windows.back();
-            const bool near = last != nullptr && range.begin - last->end <= gap_chunks;
+            const std::uint64_t stop = grain == 0 ? range.end : (range.begin / grain + 1) * grain;
+            const bool near = last != nullptr && range.begin - last->end <= gap_chunks &&
+                              (grain == 0 || last->begin / grain == range.begin / grain);
             if (near && range.begin < last->begin + most) {
-                const Range part{range.begin, std::min(range.end, last->begin + most)};
+                const Range part{range.begin, std::min({range.end, stop, last->begin + most})};
                 plan.parts.push_back(part);
                 last->end = part.end;
                 last->last_part = plan.parts.size();
                 range.begin = part.end;
                 continue;
             }
-            const Range part{range.begin, std::min(range.end, range.begin + most)};
+            const Range part{range.begin, std::min({range.end, stop, range.begin + most})};
             plan.parts.push_back(part);
             plan.windows.push_back({part.begin, part.end, plan.parts.size() - 1, plan.parts.size()});
             range.begin = part.end;

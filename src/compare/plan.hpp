@@ -29,8 +29,8 @@ struct ReadPlan {
 };
 
 // chunks: sorted, disjoint. gap: in bytes. A slice has windows of at most `slice_bytes` in all (but at least one chunk) and
-// at most `most_windows` of them.
+// at most `most_windows` of them. grain: no window holds chunks of both sides of a multiple of it; 0: any may.
 ReadPlan plan_reads(std::span<const Range> chunks, std::uint64_t bytes_per_chunk, std::uint64_t slice_bytes,
-                    std::uint64_t gap, std::uint64_t most_windows);
+                    std::uint64_t gap, std::uint64_t most_windows, std::uint64_t grain = 0);
 
 }  // namespace twinrun

@@ -43,7 +43,8 @@ class SketchJob : public SliceJob {
         const std::uint64_t gap = storage_ ? kGapOnStorage : kGapInCache;
         if (elements_at_hand) {
             // What is left to the elements does not depend on the size of slices.
-            plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows);
+            plan_ = plan_reads(chunks, shape_.residue_bytes_per_chunk, kSliceBytes / 4, gap, kMostWindows,
+                               kRangeBytes / field_.settings.chunk_bytes);
             const std::vector<Range> kept = leave_cheap();
             plan_ = plan_reads(kept, shape_.residue_bytes_per_chunk, slice_bytes, gap, kMostWindows);
         } else {

@@ -22,6 +22,9 @@ inline constexpr std::uint64_t kGapInCache = 8 << 10;
 // Slices in flight a worker: enough bytes in flight to cover the latency of storage.
 inline constexpr std::size_t kMostSlots = 12;
 inline constexpr std::size_t kQueueDepth = 64;
+// Element bytes: whether a sketch is read is settled in stretches of so many, each by itself. So a field that is compared
+// in ranges which end at multiples of them is read as if it were compared in one.
+inline constexpr std::uint64_t kRangeBytes = 64 << 20;
 // A file with less than this share of its pages in the page cache is read with O_DIRECT.
 inline constexpr double kCachedShare = 0.5;
 

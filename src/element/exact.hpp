@@ -73,6 +73,27 @@ TWR_HOST_DEVICE inline bool exceeds_exactly(const Magnitude& a, const Magnitude&
     return sum_is_positive(terms);
 }
 
+// |a - b - turns period| > atol + rtol |a|.
+TWR_HOST_DEVICE inline bool exceeds_exactly_on_circle(const Magnitude& a, const Magnitude& b,
+                                                      const Magnitude& period, const Magnitude& turns,
+                                                      const Tolerance& tolerance) {
+    const Magnitude atol = split(tolerance.atol);
+    const Magnitude rtol = split(tolerance.rtol);
+    for (int way = 0; way < 2; ++way) {  // the distance, and its negative
+        const bool turned = way != 0;
+        const ExactTerm terms[5] = {
+            {a.magnitude, a.exponent, a.negative != turned},
+            {b.magnitude, b.exponent, b.negative == turned},
+            {static_cast<unsigned __int128>(period.magnitude) * turns.magnitude,
+             period.exponent + turns.exponent, turns.negative == turned},
+            {atol.magnitude, atol.exponent, true},
+            {static_cast<unsigned __int128>(rtol.magnitude) * a.magnitude, rtol.exponent + a.exponent, true},
+        };
+        if (sum_is_positive(terms)) return true;
+    }
+    return false;
+}
+
 // Finite operands. Slow (hundreds of steps): kernels call it only where rounding could decide.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 // Values, no references: what lies in a kernel's parameters then needs no copy that has an address.
@@ -86,6 +107,11 @@ __noinline__ TWR_HOST_DEVICE inline bool exceeds_exactly_by_value(std::uint64_t 
     return exceeds_exactly(Magnitude{magnitude_a, 0, negative_a}, Magnitude{magnitude_b, 0, negative_b},
                            {atol, rtol});
 }
+__noinline__ TWR_HOST_DEVICE inline bool exceeds_exactly_on_circle_by_value(double a, double b, double period,
+                                                                            double turns, double atol,
+                                                                            double rtol) {
+    return exceeds_exactly_on_circle(split(a), split(b), split(period), split(turns), {atol, rtol});
+}
 TWR_HOST_DEVICE inline bool exceeds_exactly(double a, double b, const Tolerance& tolerance) {
     return exceeds_exactly_by_value(a, b, tolerance.atol, tolerance.rtol);
 }
@@ -95,11 +121,15 @@ TWR_HOST_DEVICE inline bool exceeds_exactly(std::uint64_t magnitude_a, bool nega
     return exceeds_exactly_by_value(magnitude_a, negative_a, magnitude_b, negative_b, tolerance.atol,
                                     tolerance.rtol);
 }
+TWR_HOST_DEVICE inline bool exceeds_exactly_on_circle(double a, double b, double period, double turns,
+                                                      const Tolerance& tolerance) {
+    return exceeds_exactly_on_circle_by_value(a, b, period, turns, tolerance.atol, tolerance.rtol);
+}
 #else
 [[nodiscard]] bool exceeds_exactly(double a, double b, const Tolerance& tolerance);
 [[nodiscard]] bool exceeds_exactly(std::uint64_t magnitude_a, bool negative_a, std::uint64_t magnitude_b,
                                    bool negative_b, const Tolerance& tolerance);
-// |a - b - turns period| > atol + rtol |a|. Finite operands; turns: an integer, |turns| < 2^53; period > 0.
+// turns: an integer, |turns| < 2^53; period > 0.
 [[nodiscard]] bool exceeds_exactly_on_circle(double a, double b, double period, double turns,
                                              const Tolerance& tolerance);
 #endif

@@ -22,6 +22,32 @@ void append(std::vector<Range>& ranges, Range range) {
     }
 }
 
+// The nodes of a level above these leaves.
+std::vector<Range> above(std::span<const Range> leaves, unsigned level) {
+    std::vector<Range> nodes;
+    for (const Range& r : leaves) {
+        Range up{r.begin >> level, ((r.end - 1) >> level) + 1};
+        if (!nodes.empty()) up.begin = std::max(up.begin, nodes.back().end);  // two may share a node
+        if (up.begin < up.end) append(nodes, up);
+    }
+    return nodes;
+}
+
+// What two sorted lists of ranges have in common.
+std::vector<Range> common(std::span<const Range> x, std::span<const Range> y) {
+    std::vector<Range> both;
+    for (std::size_t i = 0, j = 0; i < x.size() && j < y.size();) {
+        const Range part{std::max(x[i].begin, y[j].begin), std::min(x[i].end, y[j].end)};
+        if (part.begin < part.end) append(both, part);
+        if (x[i].end < y[j].end) {
+            ++i;
+        } else {
+            ++j;
+        }
+    }
+    return both;
+}
+
 }  // namespace
 
 Result<> MemoryNodes::read(std::span<const Range> positions, std::vector<std::uint64_t>& words) {
@@ -33,13 +59,15 @@ Result<> MemoryNodes::read(std::span<const Range> positions, std::vector<std::ui
 }
 
 Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a,
-                              NodeSource& b) {
+                              NodeSource& b, std::span<const Range> within) {
     WalkResult result;
     if (layout.leaves == 0) return result;
     unsigned level = 0;
     while (layout.width(level) > kStartWidth)
         ++level;
-    std::vector<Range> open{{0, layout.width(level)}};  // nodes of this level to compare
+    const Range all{0, layout.leaves};
+    const std::span<const Range> wanted = within.empty() ? std::span<const Range>(&all, 1) : within;
+    std::vector<Range> open = above(wanted, level);  // nodes of this level to compare
     std::vector<std::uint64_t> nodes_a;
     std::vector<std::uint64_t> nodes_b;
     std::vector<Range> positions;
@@ -84,6 +112,7 @@ Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_no
         for (const Range& r : differing) {
             append(open, {r.begin << down, std::min(r.end << down, layout.width(level))});
         }
+        if (!within.empty()) open = common(open, above(within, level));
     }
 }
 

@@ -47,8 +47,8 @@ struct WalkResult {
 };
 
 // Breadth-first from a middle level down, pruned where digests agree (Middleware '24, section 2.3). Both trees have the
-// same number of leaves and the same settings.
+// same number of leaves and the same settings. within: only these leaves count (sorted, disjoint, none empty); none: all.
 Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a,
-                              NodeSource& b);
+                              NodeSource& b, std::span<const Range> within = {});
 
 }  // namespace twinrun

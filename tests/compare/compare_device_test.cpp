@@ -465,6 +465,79 @@ TEST_F(DeviceCompare, ArraysOnDevices) {
     check(*source_b, *source_a, far_b, *source_a, options);  // on a device that it does not lie on
 }
 
+// Positions in a box that a few particles leave through its faces, of rows or of columns; and values some ULPs apart.
+TEST_F(DeviceCompare, UlpsAndPeriods) {
+    std::mt19937_64 random(23);
+    const std::size_t particles = 100'001;
+    const auto positions = [&]<class T>(T, DType dtype) {
+        std::vector<T> a(3 * particles);
+        for (auto& x : a)
+            x = static_cast<T>(static_cast<double>(random() % 1'000'000) * 1e-5);
+        std::vector<T> b = a;
+        for (std::size_t i = 0; i < b.size(); ++i) {
+            b[i] += static_cast<T>(static_cast<double>(random() % 200) * 1e-7);
+            if (random() % 100 == 0) b[i] += static_cast<T>(random() % 2 == 0 ? 10 : -20);
+            if (random() % 10'000 == 0) b[i] += 1;
+        }
+        auto source_a = memory(dtype, a);
+        auto source_b = memory(dtype, b);
+        const OnDevice there_a(device_, std::span<const T>(a));
+        const OnDevice there_b(device_, std::span<const T>(b));
+        const auto array = [&](const OnDevice& memory_of) {
+            DeviceArray made;
+            made.device = device_;
+            made.data = memory_of.data();
+            made.dtype = dtype;
+            made.shape = {3 * particles};
+            return made;
+        };
+        DeviceSource array_a(array(there_a));
+        DeviceSource array_b(array(there_b));
+        const std::string path = write("x", a.data(), a.size() * sizeof(T));
+        auto file = FileSource::create(dtype, ByteOrder::little, a.size(), {{path, 0, sizeof(T), a.size()}},
+                                       CacheUse::buffered)
+                        .value();
+        for (const bool by_ulps : {false, true}) {
+            for (const std::uint64_t stride : {std::uint64_t{1}, std::uint64_t{particles}}) {
+                CompareOptions options = with_tolerance(by_ulps ? 0 : 1e-4);
+                if (by_ulps) options.rule.measure.ulps = 100;
+                if (!by_ulps || stride != 1) {
+                    options.rule.measure.period = {10, 20, 0};
+                    options.rule.measure.components = 3;
+                    options.rule.measure.component_stride = stride;
+                }
+                SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(stride));
+                const FieldResult result = check(*source_a, *source_b, array_a, array_b, options);
+                EXPECT_EQ(result.device, "cuda:" + std::to_string(device_));
+                EXPECT_GT(result.read.different, 0U);
+                EXPECT_LT(result.read.different, result.scalars);
+                check(*source_a, *source_b, *file, array_b, options);
+                check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options);
+                // By itself it is done where the arrays are.
+                options.device = {};
+                const auto there = compare_field({&array_a, nullptr, 0}, {&array_b, nullptr, 0}, options);
+                ASSERT_TRUE(there);
+                EXPECT_EQ(there->device, result.device);
+                EXPECT_EQ(there->read.different, result.read.different);
+            }
+        }
+    };
+    positions(float{}, DType::f32);
+    positions(double{}, DType::f64);
+    // Integers are measured on a line.
+    std::vector<std::int32_t> a(100'000);
+    std::vector<std::int32_t> b(a.size());
+    for (std::size_t i = 0; i < b.size(); ++i)
+        b[i] = static_cast<std::int32_t>(i % 11 == 0 ? 10 : 0);
+    auto source_a = memory(DType::i32, a);
+    auto source_b = memory(DType::i32, b);
+    CompareOptions options = with_tolerance(1);
+    options.rule.measure.ulps = 100;
+    options.rule.measure.period = {10};
+    EXPECT_EQ(check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options).read.different,
+              9091U);
+}
+
 TEST_F(DeviceCompare, StagedAndPublished) {
     for (const std::size_t every : {std::size_t{100}, std::size_t{60'000}, std::size_t{1} << 40}) {
         for (const DigestKind kind : {DigestKind::linear, DigestKind::published}) {
@@ -486,6 +559,46 @@ TEST_F(DeviceCompare, StagedAndPublished) {
             small.cache = CacheUse::direct;
             check({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_b.get(), 0}, small);
         }
+    }
+}
+
+TEST_F(DeviceCompare, RangesOfAField) {
+    auto [a, b] = two_runs<float>(1200 * 700, 15, 3000);
+    for (std::size_t i = 500'000; i < 700'000; ++i)
+        b[i] = a[i];
+    auto source_a = memory(DType::f32, a);
+    auto source_b = memory(DType::f32, b);
+    const auto metadata_a = index("a", *source_a, {1e-3, 0});
+    const auto metadata_b = index("b", *source_b, {1e-3, 0});
+    const OnDevice there(device_, std::span<const float>(b));
+    DeviceArray array;
+    array.device = device_;
+    array.data = there.data();
+    array.dtype = DType::f32;
+    array.shape = {1200 * 700};
+    DeviceSource device_b(array);
+    std::mt19937_64 random(16);
+    for (int round = 0; round < 20; ++round) {
+        CompareOptions options = with_tolerance(1e-3);
+        options.ranges.emplace();
+        std::uint64_t scalars = 0;
+        for (std::uint64_t chunk = random() % 100; chunk * 1024 < a.size();) {
+            const std::uint64_t end = chunk + 1 + random() % 300;
+            options.ranges->push_back({chunk * 1024, std::min<std::uint64_t>(end * 1024, a.size())});
+            scalars += options.ranges->back().size();
+            chunk = end + random() % 300;
+        }
+        const FieldResult direct = check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options);
+        const FieldResult staged =
+            check({source_a.get(), metadata_a.get(), 0}, {source_b.get(), metadata_b.get(), 0}, options);
+        check(*source_a, *source_b, *source_a, device_b, options);
+        EXPECT_EQ(direct.scalars, scalars);
+        EXPECT_EQ(direct.read.scalars, scalars);
+        EXPECT_EQ(staged.method, Method::staged);
+        EXPECT_EQ(staged.scalars, scalars);
+        EXPECT_EQ(staged.read.different, direct.read.different);
+        EXPECT_EQ(staged.read.first, direct.read.first);
+        EXPECT_EQ(staged.read.over, direct.read.over);
     }
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "element/convert.hpp"
 #include "support/device.hpp"
 
 namespace twinrun {
@@ -273,6 +274,137 @@ std::string named(const DeviceDifference& what, const std::vector<Stretch>& stre
     return text;
 }
 
+// ---- other measures ----
+
+constexpr DType kMeasured[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+double value_of(std::uint64_t bits, DType scalar) {
+    alignas(64) std::byte room[64];
+    const void* const value = load(dense_view(scalar, &bits), 0, 1, room);
+    return scalar == DType::f64 ? *static_cast<const double*>(value)
+                                : static_cast<double>(*static_cast<const float*>(value));
+}
+std::uint64_t bits_nearest(double x, DType scalar) {
+    if (scalar == DType::f64) return std::bit_cast<std::uint64_t>(x);
+    if (scalar == DType::f32) return std::bit_cast<std::uint32_t>(static_cast<float>(x));
+    return half_bits(static_cast<float>(x), scalar);
+}
+// The value of the type that lies so many steps above; beyond the largest are its infinities and NaNs.
+std::uint64_t stepped(std::uint64_t bits, DType scalar, std::int64_t steps) {
+    const std::uint64_t sign = std::uint64_t{1} << (8 * item_bytes(scalar) - 1);
+    const std::uint64_t magnitude = bits & (sign - 1);
+    const std::uint64_t place = (bits & sign) != 0 ? 0 - magnitude : magnitude;
+    const auto there = static_cast<std::int64_t>(place + static_cast<std::uint64_t>(steps));
+    if (there >= 0) return static_cast<std::uint64_t>(there) & (sign - 1);
+    return ((0 - static_cast<std::uint64_t>(there)) & (sign - 1)) | sign;
+}
+
+double unit(Random& random) { return std::ldexp(static_cast<double>(random() >> 11), -53); }
+
+std::uint64_t any_bits(Random& random, DType scalar, Likeness likeness, double scale) {
+    if (likeness == Likeness::anything && random() % 8 == 0) {
+        constexpr double special[] = {0, -0.0, kInfinity, -kInfinity, 5e-324, -5e-324, 1e-45, 0x1p-24, 1e300};
+        if (random() % 12 == 0) return bits_nearest(std::numeric_limits<double>::quiet_NaN(), scalar);
+        if (random() % 3 == 0) return random();
+        return bits_nearest(special[random() % std::size(special)], scalar);
+    }
+    return bits_nearest((unit(random) * 2 - 1) * scale, scalar);
+}
+
+std::uint64_t measured_partner(std::uint64_t bits_a, Random& random, DType scalar, Likeness likeness,
+                               const DifferenceRule& rule, double period) {
+    const double a = value_of(bits_a, scalar);
+    const double allowed = rule.tolerance.atol + rule.tolerance.rtol * std::fabs(a);
+    const double sign = random() % 2 != 0 ? 1 : -1;
+    const bool rarely = random() % 400 == 0;
+    if (likeness == Likeness::equal || (likeness == Likeness::sparse && !rarely)) return bits_a;
+    if (likeness == Likeness::anything && random() % 6 == 0) return random();
+    if (rule.measure.ulps != Measure::kNoUlps && (period == 0 || random() % 2 == 0)) {
+        const std::uint64_t n = rule.measure.ulps;
+        std::uint64_t steps =
+            likeness == Likeness::noise && !rarely ? random() % (n / 2 + 1) : n + random() % 3 - 1;
+        if (likeness == Likeness::far) steps = n + 1 + random() % 100;
+        return stepped(bits_a, scalar, static_cast<std::int64_t>(sign < 0 ? 0 - steps : steps));
+    }
+    if (period == 0) return bits_nearest(a + sign * allowed * (likeness == Likeness::far ? 3 : 1), scalar);
+    double turns = 0;
+    if (likeness == Likeness::noise) turns = rarely ? sign : 0;
+    // Sparse: one in a group, so that no other pair sends it to the reference.
+    if (likeness == Likeness::ties || likeness == Likeness::sparse)
+        turns = static_cast<double>(random() % 5) - 2;
+    if (likeness == Likeness::far) return bits_nearest(a + sign * unit(random) * 3 * period, scalar);
+    if (likeness == Likeness::anything)
+        turns =
+            sign * std::ldexp(1.0, static_cast<int>(random() % 56)) + static_cast<double>(random() % 3) - 1;
+    constexpr double shares[] = {0.5, 0.49, 0.51, 0.25, 0.4999999999, 0.5000000001, 1};
+    double past = sign * allowed;
+    switch (random() % 6) {
+        case 0: past = std::nextafter(past, kInfinity); break;
+        case 1: past = std::nextafter(past, -kInfinity); break;
+        case 2: past = sign * unit(random) * allowed; break;
+        case 3:
+            if (likeness != Likeness::noise) past = sign * shares[random() % std::size(shares)] * period;
+            break;
+        case 4: past = 0; break;
+        default: break;
+    }
+    return bits_nearest(a + turns * period + past, scalar);
+}
+
+Stretch measured_stretch(DType scalar, std::uint64_t n, std::uint64_t index, Random& random,
+                         Likeness likeness, const DifferenceRule& rule) {
+    Stretch s;
+    s.scalars = n;
+    s.index = index;
+    const std::size_t size = item_bytes(scalar);
+    s.a.resize(n * size);
+    s.b.resize(n * size);
+    double scale = rule.measure.period[0] > 0 && random() % 3 != 0 ? rule.measure.period[0] : 100;
+    if (random() % 8 == 0) scale = std::ldexp(scale, static_cast<int>(random() % 80) - 40);
+    for (std::uint64_t i = 0; i < n; ++i) {
+        const std::uint64_t x = any_bits(random, scalar, likeness, scale);
+        const std::uint64_t y =
+            measured_partner(x, random, scalar, likeness, rule, rule.measure.period_of(index + i));
+        std::memcpy(s.a.data() + i * size, &x, size);
+        std::memcpy(s.b.data() + i * size, &y, size);
+    }
+    return s;
+}
+
+Measure some_measure(Random& random, DType scalar) {
+    Measure m;
+    const auto which = random() % 4;  // 0: ulps; 1: both
+    if (which < 2) {
+        constexpr std::uint64_t steps[] = {
+            0,          1,           4,          100,           255,        256,
+            257,        258,         1 << 20,    (1 << 24) - 1, 1 << 24,    (1 << 24) + 1,
+            1ULL << 31, ~0ULL >> 32, 1ULL << 32, 1ULL << 52,    1ULL << 62, ~0ULL - 1};
+        m.ulps = steps[random() % (random() % 2 == 0 ? 4 : std::size(steps))];
+        if (item_bytes(scalar) == 2 && random() % 2 == 0) m.ulps = random() % 70000;
+    }
+    if (which == 0) return m;
+    m.components = static_cast<std::uint32_t>(1 + random() % Measure::kMostComponents);
+    constexpr std::uint64_t strides[] = {1,   1,    1,    2,     3,          64,        255,
+                                         256, 1000, 5000, 70000, 1ULL << 40, ~0ULL >> 1};
+    m.component_stride = strides[random() % std::size(strides)];
+    constexpr double lengths[] = {1, 62.5, 360, 6.283185307179586, 0.1, 1e-3, 1e6, 0, 0};
+    for (std::uint32_t c = 0; c < m.components; ++c)
+        m.period[c] = lengths[random() % std::size(lengths)];
+    if (random() % 12 == 0)
+        m.period[0] = std::ldexp(1 + unit(random), static_cast<int>(random() % 2090) - 1070);
+    if (random() % 12 == 0) m.period[0] = random() % 2 == 0 ? 5e-324 : std::numeric_limits<double>::max();
+    return m;
+}
+
+std::string named(const DeviceDifference& what, const std::vector<Stretch>& stretches, Likeness likeness,
+                  const Measure& measure) {
+    std::string text = named(what, stretches, likeness) + " ulps " + std::to_string(measure.ulps) +
+                       " stride " + std::to_string(measure.component_stride) + " periods";
+    for (std::uint32_t c = 0; c < measure.components; ++c)
+        text += " " + std::to_string(measure.period[c]);
+    return text;
+}
+
 // ---- tests ----
 
 TEST(DeviceDifference, EqualsThePortableKernels) {
@@ -331,6 +463,184 @@ TEST(DeviceDifference, EqualsThePortableKernelsForManyTiles) {
     }
 }
 
+TEST(DeviceDifference, EqualsThePortableKernelsForUlpsAndPeriods) {
+    TWR_TEST_DEVICE(device);
+    Random random(11);
+    for (const DType scalar : kMeasured) {
+        for (const Likeness likeness : kLikenesses) {
+            for (int round = 0; round < test_rounds(30); ++round) {
+                DeviceDifference what;
+                what.scalar = scalar;
+                what.rule.tolerance = some_tolerance(random);
+                if (random() % 2 == 0) what.rule.tolerance = {random() % 2 == 0 ? 0 : 1e-3, 0};
+                what.rule.nan_equal = random() % 3 != 0;
+                what.rule.measure = some_measure(random, scalar);
+                constexpr std::uint64_t chunks[] = {1, 3, 64, 100, 1024, 4096, 1ULL << 20};
+                what.chunk_scalars = chunks[random() % std::size(chunks)];
+                std::vector<Stretch> stretches;
+                const std::size_t parts = round % 3 == 0 ? 1 : 1 + random() % 20;
+                std::uint64_t index = random() % 4 == 0 ? random() >> 1 : random() % 1000;
+                for (std::size_t p = 0; p < parts; ++p) {
+                    const std::uint64_t n =
+                        random() % 8 == 0 ? 0 : 1 + random() % (parts == 1 ? 40000 : 3000);
+                    Stretch s = measured_stretch(scalar, n, index, random,
+                                                 random() % 4 == 0 ? Likeness::equal : likeness, what.rule);
+                    index += n + random() % 100;
+                    if (random() % 2 == 0) s.skew_a = random() % 16 / item_bytes(scalar) * item_bytes(scalar);
+                    if (random() % 2 == 0) s.skew_b = random() % 16 / item_bytes(scalar) * item_bytes(scalar);
+                    stretches.push_back(std::move(s));
+                }
+                if (random() % 4 == 0) std::shuffle(stretches.begin(), stretches.end(), random);
+                SCOPED_TRACE(named(what, stretches, likeness, what.rule.measure));
+                check(device, what, stretches, random() % 2 == 0);
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
+// As for the plain rule: every warp has many tiles. Positions in a box, and a field with so many values between its runs.
+TEST(DeviceDifference, EqualsThePortableKernelsForUlpsAndPeriodsOfManyTiles) {
+    TWR_TEST_DEVICE(device);
+    Random random(12);
+    for (const DType scalar : kMeasured) {
+        for (const Likeness likeness : kLikenesses) {
+            for (const bool round : {false, true}) {
+                DeviceDifference what;
+                what.scalar = scalar;
+                what.rule.tolerance = {round ? 1e-3 : 0, 0};
+                const auto n = static_cast<std::uint64_t>(test_rounds(10)) * 100000 + random() % 1000;
+                if (round) {
+                    what.rule.measure.period = {10, 10, 20};
+                    what.rule.measure.components = 3;
+                    what.rule.measure.component_stride = random() % 2 == 0 ? 1 : n / 3 + 1;
+                } else {
+                    what.rule.measure.ulps = 4;
+                }
+                const std::vector<Stretch> stretches = {
+                    measured_stretch(scalar, n, 0, random, likeness, what.rule)};
+                SCOPED_TRACE(named(what, stretches, likeness, what.rule.measure));
+                check(device, what, stretches);
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
+// Every two neighbours of a narrow type, and every value and its negative, at the boundary of what is forgiven.
+TEST(DeviceDifference, EqualsThePortableKernelsForEveryNarrowValue) {
+    TWR_TEST_DEVICE(device);
+    for (const DType scalar : {DType::f16, DType::bf16}) {
+        for (const std::int64_t steps : {1, 2, 300}) {
+            Stretch s;
+            s.scalars = 3 << 16;
+            for (std::uint64_t x = 0; x < 1 << 16; ++x) {
+                for (const std::uint64_t y :
+                     {stepped(x, scalar, steps), stepped(x, scalar, -steps), x ^ 0x8000}) {
+                    for (unsigned byte = 0; byte < 2; ++byte) {
+                        s.a.push_back(static_cast<std::byte>(x >> 8 * byte));
+                        s.b.push_back(static_cast<std::byte>(y >> 8 * byte));
+                    }
+                }
+            }
+            for (const std::int64_t ulps : {steps, steps - 1}) {
+                DeviceDifference what;
+                what.scalar = scalar;
+                what.rule.measure.ulps = static_cast<std::uint64_t>(ulps);
+                SCOPED_TRACE(named(what, {}, Likeness::ties, what.rule.measure) + " steps " +
+                             std::to_string(steps));
+                check(device, what, {s});
+            }
+        }
+    }
+}
+
+// Every pair of such values alone among equal ones, which the first look decides: a miss is seen in the count.
+TEST(DeviceDifference, EqualsThePortableKernelsForOnePairAmongEqualOnes) {
+    TWR_TEST_DEVICE(device);
+    for (const DType scalar : kMeasured) {
+        const std::uint64_t sign = std::uint64_t{1} << (8 * item_bytes(scalar) - 1);
+        const std::uint64_t infinity = bits_nearest(kInfinity, scalar);
+        std::vector<std::uint64_t> values;
+        for (const std::uint64_t near : {std::uint64_t{0}, bits_nearest(1, scalar), bits_nearest(10, scalar),
+                                         bits_nearest(1e-4, scalar), infinity - 2, infinity / 2}) {
+            for (const std::uint64_t step : {0, 1, 3}) {
+                values.push_back(near + step);
+                values.push_back((near + step) | sign);
+            }
+        }
+        std::vector<DifferenceRule> rules;
+        for (const std::uint64_t ulps :
+             {std::uint64_t{0}, std::uint64_t{2}, std::uint64_t{127}, sign >> 9, (sign >> 8) - 1, sign >> 8,
+              sign >> 5, sign - infinity, infinity, 2 * infinity - 2, ~std::uint64_t{1}}) {
+            rules.push_back({{0, 0}, true, {.ulps = ulps}});
+        }
+        for (const double period : {2.0, 10.0, 0.3, 1e30})
+            rules.push_back({{1e-5, 0}, true, {.period = {period}}});
+        for (const DifferenceRule& rule : rules) {
+            std::vector<Stretch> stretches;
+            std::uint64_t index = 0;
+            const auto check_these = [&] {
+                DeviceDifference what;
+                what.scalar = scalar;
+                what.rule = rule;
+                SCOPED_TRACE(named(what, {}, Likeness::ties, rule.measure));
+                check(device, what, stretches);
+                stretches.clear();
+            };
+            for (const std::uint64_t x : values) {
+                for (const std::uint64_t y : values) {
+                    Stretch s;
+                    s.scalars = 8;
+                    s.index = index;
+                    index += s.scalars;
+                    for (std::uint64_t i = 0; i < s.scalars; ++i) {
+                        for (unsigned byte = 0; byte < item_bytes(scalar); ++byte) {
+                            s.a.push_back(static_cast<std::byte>(x >> 8 * byte));
+                            s.b.push_back(static_cast<std::byte>((i == 5 ? y : x) >> 8 * byte));
+                        }
+                    }
+                    stretches.push_back(std::move(s));
+                    if (stretches.size() == 32)
+                        check_these();  // few: the next one of a warp is looked at otherwise
+                }
+                if (HasFailure()) return;
+            }
+            check_these();
+        }
+    }
+}
+
+// Half-way round, where rounding may choose the longer way: that would be the largest distance.
+TEST(DeviceDifference, EqualsThePortableKernelsHalfWayRound) {
+    TWR_TEST_DEVICE(device);
+    Random random(13);
+    for (const DType scalar : {DType::f32, DType::f64}) {
+        for (int round = 0; round < test_rounds(40); ++round) {
+            const double period = value_of(bits_nearest(0.1 + unit(random) * 100, scalar), scalar);
+            Stretch s;
+            s.scalars = 512;
+            const std::size_t size = item_bytes(scalar);
+            s.a.resize(s.scalars * size);
+            s.b.resize(s.scalars * size);
+            for (std::uint64_t i = 0; i < s.scalars; ++i) {
+                const double halves = static_cast<double>(random() % 40) - 20 + 0.5;
+                const std::uint64_t x = bits_nearest(i % 2 == 0 ? 0 : unit(random) * period, scalar);
+                const std::uint64_t y = stepped(bits_nearest(value_of(x, scalar) + halves * period, scalar),
+                                                scalar, static_cast<std::int64_t>(random() % 7) - 3);
+                std::memcpy(s.a.data() + i * size, &x, size);
+                std::memcpy(s.b.data() + i * size, &y, size);
+            }
+            DeviceDifference what;
+            what.scalar = scalar;
+            what.rule = {{period / 2, 0}, true, {.period = {period}}};
+            SCOPED_TRACE(named(what, {s}, Likeness::ties, what.rule.measure));
+            check(device, what, {s});
+            if (HasFailure()) return;
+        }
+    }
+}
+
 // The first of equal maxima is the one that is told, wherever they lie.
 TEST(DeviceDifference, TiesGoToTheSmallestIndex) {
     TWR_TEST_DEVICE(device);
@@ -378,6 +688,8 @@ TEST(DeviceDifference, FindsOneDifferenceAnywhere) {
             const std::uint64_t n = 1 + random() % 20000;
             std::vector<Stretch> stretches = {some_stretch(scalar, n, random, Likeness::equal, {})};
             stretches[0].b[random() % stretches[0].b.size()] ^= std::byte{1};
+            if (round % 4 == 1) what.rule.measure.ulps = 0;
+            if (round % 4 == 2) what.rule.measure.period = {1000};
             stretches[0].skew_a = stretches[0].skew_b = random() % 2 * item_bytes(scalar);
             stretches[0].index = 7;
             SCOPED_TRACE(named(what, stretches, Likeness::equal));

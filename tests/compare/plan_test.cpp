@@ -59,6 +59,36 @@ TEST(PlanReads, CoversEveryWantedChunkOnceAndKeepsItsLimits) {
     }
 }
 
+// Windows of parts that were divided at multiples of the grain are those of the whole.
+TEST(PlanReads, WindowsDoNotDependOnDivisionsAtTheGrain) {
+    std::mt19937_64 random(2);
+    for (int round = 0; round < 200; ++round) {
+        const std::uint64_t grain = std::uint64_t{16} << random() % 5;
+        const std::uint64_t slice = 512 * (1 + random() % 64);
+        const std::uint64_t gap = 512 * (random() % 6);
+        const auto wanted = random_ranges(random, 3000);
+        const ReadPlan whole = plan_reads(wanted, 512, slice, gap, 8, grain);
+        std::vector<Range> apart;
+        for (std::uint64_t begin = 0; begin < 3000;) {
+            const std::uint64_t end = begin + grain * (1 + random() % 9);
+            std::vector<Range> part;
+            for (const Range& r : wanted) {
+                const Range own{std::max(r.begin, begin), std::min(r.end, end)};
+                if (own.begin < own.end) part.push_back(own);
+            }
+            for (const Window& w : plan_reads(part, 512, slice, gap, 8, grain).windows)
+                apart.push_back({w.begin, w.end});
+            begin = end;
+        }
+        std::vector<Range> windows;
+        for (const Window& w : whole.windows) {
+            EXPECT_EQ(w.begin / grain, (w.end - 1) / grain);
+            windows.push_back({w.begin, w.end});
+        }
+        ASSERT_EQ(windows, apart);
+    }
+}
+
 TEST(PlanReads, NothingWantedIsNothingRead) {
     const ReadPlan plan = plan_reads({}, 4096, 1 << 20, 0, 8);
     EXPECT_TRUE(plan.windows.empty());

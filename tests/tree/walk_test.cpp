@@ -137,6 +137,53 @@ TEST(WalkTrees, EqualsBruteForceForRandomSizesAndDensities) {
     }
 }
 
+// Only some leaves: what differs among these, and no node is read that has none of them below it.
+TEST(WalkTrees, FindsWithinRangesWhatDiffersThere) {
+    std::mt19937_64 random(5);
+    for (int round = 0; round < 200; ++round) {
+        const auto leaves = static_cast<std::uint64_t>(random() % (round % 2 == 0 ? 40 : 20000) + 1);
+        Trees trees(round % 4 == 0 ? DigestKind::published : DigestKind::linear, leaves, random());
+        const std::uint64_t share = 1ULL << (random() % 12);
+        for (std::uint64_t i = 0; i < leaves; ++i) {
+            if (random() % share == 0) trees.change(i);
+        }
+        std::vector<Range> within;
+        for (std::uint64_t at = random() % leaves; at < leaves;) {
+            const std::uint64_t end = std::min(leaves, at + 1 + random() % (random() % 2 == 0 ? 3 : 4000));
+            within.push_back({at, end});
+            at = end + random() % (random() % 2 == 0 ? 3 : 4000);
+        }
+        std::vector<Range> expected;
+        std::uint64_t differing = 0;
+        for (const Range& all : trees.brute_force()) {
+            for (const Range& r : within) {
+                const Range part{std::max(all.begin, r.begin), std::min(all.end, r.end)};
+                if (part.begin >= part.end) continue;
+                differing += part.size();
+                if (!expected.empty() && expected.back().end == part.begin) {
+                    expected.back().end = part.end;
+                } else {
+                    expected.push_back(part);
+                }
+            }
+        }
+        const std::size_t words = node_words(trees.kind);
+        const auto nodes_a = build_tree(trees.kind, 2, trees.a);
+        const auto nodes_b = build_tree(trees.kind, 2, trees.b);
+        CheckedNodes source_a(nodes_a, words);
+        CheckedNodes source_b(nodes_b, words);
+        const auto walked = walk_trees({leaves}, words, source_a, source_b, within);
+        ASSERT_TRUE(walked.ok());
+        ASSERT_EQ(walked->chunks, expected) << leaves << " leaves";
+        ASSERT_EQ(walked->differing, differing);
+        std::uint64_t above =
+            0;  // nodes of a level above one leaf of each range, and the leaves of the range
+        for (const Range& r : within)
+            above += 2 * r.size() + 2 * 64;
+        ASSERT_LE(source_a.nodes_read(), above);
+    }
+}
+
 TEST(WalkTrees, VisitsFewNodesWhereLittleDiffers) {
     constexpr std::size_t kLeaves = 300000;
     Trees trees(DigestKind::linear, kLeaves, 3);
