@@ -18,12 +18,12 @@ from typing import Protocol
 import numpy as np
 
 from . import _core
-from .arrays import DeviceArrayView, taken
+from .arrays import ArrayView, DeviceArrayView, taken
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError
 from .formats import Field, FileContent, detect, formats, open_file
 from .formats.files import reading
 from .formats.folder import DataFile, is_history, list_folder
-from .formats.model import ITEMSIZE, storage_dtype
+from .formats.model import ITEMSIZE, storage_dtype, unit_of
 from .settings import checked_path
 
 __all__ = [
@@ -86,6 +86,8 @@ class FieldRef:
     key: str | None = None  # of particles: the field of their IDs, and their group, as their file names them
     group: str | None = None
     own_name: str = ""  # in its file
+    unit: str | None = None  # of dates and time spans, where that is known
+    parts: object = None  # of a global array: where its parts are (placed.Parts)
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
 
     @property
@@ -102,6 +104,19 @@ class FieldRef:
     def user_shape(self) -> tuple[int, ...]:
         """Shape as the user knows it."""
         return self.shape[::-1] if self.fortran_order else self.shape
+
+    @property
+    def reads_anywhere(self) -> bool:
+        """Whether its elements, or the metadata in their place, are read from any one on at the cost of what is read."""
+        in_files = self.extents is not None or self.recorded is not None or self.no_data
+        return in_files or (self.reader is not None and self.reader.reads_anywhere)
+
+    @property
+    def user_place(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Shape of the global array and offset in it, as the user knows them."""
+        if self.place is None or not self.fortran_order:
+            return self.place
+        return self.place[0][::-1], self.place[1][::-1]
 
     def index(self, scalar: int) -> tuple[int, ...]:
         """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
@@ -161,6 +176,11 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
     """Raises Incomparable where two runs' fields have other types, shapes or orders. what: names the field."""
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+    units = getattr(a, "unit", None), getattr(b, "unit", None)
+    if None not in units and units[0] != units[1]:  # the same integers are other times
+        raise Incomparable(
+            f"{what}: {units[0]} in {label_a}, {units[1]} in {label_b}", fix="units of time must agree"
+        )
     if a.user_shape != b.user_shape:
         raise Incomparable(
             f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
@@ -249,6 +269,7 @@ def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[Fi
             metadata_field=at,
             facts=facts,
         )
+        ref.key = facts["key"] or None
         if facts["global_shape"]:
             ref.place = tuple(facts["global_shape"]), tuple(facts["global_offset"])
         if facts["extents"] or facts["items"] == 0:
@@ -278,6 +299,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             key=f.key,
             group=f.group,
             own_name=f.name,
+            unit=f.unit,
         )
         if f.extents is not None:
             ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
@@ -342,6 +364,8 @@ class _Arrays(Subject):
         for name, array in arrays.items():
             v = taken(name, array, stream)
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
+            if isinstance(v, ArrayView):
+                ref.unit = unit_of(v.owner.dtype)
             self._refs[name] = ref
 
     @contextlib.contextmanager
@@ -590,6 +614,12 @@ class _Files(Subject):
                     where=metadata.path,
                     fix="index it again with 'twinrun index'",
                 )
+            if had.extents and ref.extents and _places(had) != _places(ref):  # described otherwise since
+                raise Stale(
+                    f"was made from other bytes than those of field {ref.name!r} now",
+                    where=metadata.path,
+                    fix="index it again with 'twinrun index'",
+                )
             ref.metadata, ref.metadata_field, ref.facts = metadata, had.metadata_field, had.facts
             attached.append(ref)
         if not attached:
@@ -599,6 +629,24 @@ class _Files(Subject):
                 fix="index it again with 'twinrun index'",
             )
         check_current(metadata, attached, self.notes, content.files())
+
+
+def _places(ref: FieldRef) -> list[tuple[int, int, int]]:
+    """Where the elements lie in their files; adjacent extents count as one."""
+    found: list[tuple[int, int, int]] = []
+    last = None
+    for path, offset, stride, count in ref.extents or ():
+        if (
+            found
+            and last == path
+            and found[-1][1] == stride
+            and found[-1][0] + found[-1][2] * stride == offset
+        ):
+            found[-1] = (*found[-1][:2], found[-1][2] + count)
+        else:
+            found.append((offset, stride, count))
+        last = path
+    return found
 
 
 def _one_array_format(name: str) -> bool:
@@ -617,7 +665,10 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     if isinstance(what, Mapping):
         if not what:
             raise TwinrunError("an empty mapping has nothing to compare")
-        return _Arrays({str(k): v for k, v in what.items()}, "arrays", stream=stream)
+        named = {str(k): v for k, v in what.items()}
+        if len(named) != len(what):
+            raise TwinrunError("two arrays have the same name", where="arrays", fix="1 and '1' are one name")
+        return _Arrays(named, "arrays", stream=stream)
     if not isinstance(what, (str, os.PathLike)):
         return _Arrays({"array": what}, "array", one_array=True, stream=stream)
     path = checked_path(what)

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from commands import check_error, command
@@ -118,6 +119,24 @@ def test_nothing_could_be_compared(tmp_path: Path) -> None:
     assert parsed(report.read_text()).get("errors") == "1"
     lines = done.err.splitlines()
     assert lines[0].startswith("::error title=golden check of ") and lines[1].startswith("twinrun: ")
+
+
+def test_names_in_files_are_no_commands_of_github(kept: Path, tmp_path: Path) -> None:
+    """A field at the start of a line of the table: GitHub obeys no such line between these two."""
+    name = "::add-mask::x"
+    golden.save({name: X}, tmp_path / "golden", atol=1e-3)
+    with h5py.File(tmp_path / "run.h5", "w") as file:
+        file[name] = bumped(1.0)
+    for json, stream in (("j.json", "out"), ("-", "err")):
+        done = command("golden", "check", tmp_path / "golden", tmp_path / "run.h5", "--github", "--json",
+                       json if json == "-" else tmp_path / json)  # fmt: skip
+        assert done.status == 1
+        lines = getattr(done, stream).splitlines()
+        (at,) = [n for n, line in enumerate(lines) if line.strip().startswith(name)]
+        token = lines[0].removeprefix("::stop-commands::")
+        assert lines[0] != token and len(token) == 32
+        assert at < lines.index(f"::{token}::")
+        assert all(line.startswith("::error ") for line in lines[lines.index(f"::{token}::") + 1 :])
 
 
 def test_a_report_that_cannot_be_written(kept: Path, tmp_path: Path) -> None:

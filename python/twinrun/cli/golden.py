@@ -12,7 +12,7 @@ from ..golden import CHUNK_BYTES
 from ..golden import check as check_run
 from ..golden import save as save_run
 from ..report.document import incomparable_document, write_json
-from ..report.github import annotations, error_annotation, write_summary
+from ..report.github import annotations, error_annotation, uninterpreted, write_summary
 from ..report.golden import golden_document, print_golden
 from ..report.junit import write_junit, write_junit_error
 from ..report.text import byte_size
@@ -77,6 +77,7 @@ def save(
             rtol=rtol,
             tolerances=lambda step, name: _tolerance(rules, step, name),
             leave_out=rules.skipped(),
+            keep=lambda step, name: (rule := rules.find(name, step)) is None or not rule.skip,
             residue_bits=int(residue_bits),
             chunk_bytes=chunk,
             fields=fields or None,
@@ -183,10 +184,12 @@ def check(
         write_json(json_file, golden_document(result))
     if junit is not None:
         write_junit(junit, result)
+    stream = sys.stderr if json_file == "-" else sys.stdout
     if not quiet:
-        print_golden(out, result)
+        with uninterpreted(stream) if github else contextlib.nullcontext():
+            print_golden(out, result)
     if github:
         for line in annotations(result):
-            print(line, file=sys.stderr if json_file == "-" else sys.stdout)
+            print(line, file=stream)
         write_summary(result)
     return result.status

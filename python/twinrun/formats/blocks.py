@@ -136,6 +136,14 @@ class BandReader:
             self._axis, self._thickness = plan_band(shape, self._chunks, dtype.itemsize, cache.largest_band)
             self._row = math.prod(shape[self._axis + 1 :])
 
+    @property
+    def reads_anywhere(self) -> bool:
+        """Whether readers that begin elsewhere decode little twice: bands of whole chunks, small against what is worth a reader."""
+        if not self._shape:
+            return True
+        whole = self._thickness % self._chunks[self._axis] == 0 or self._thickness == self._shape[self._axis]
+        return whole and self._thickness * self._row * self._dtype.itemsize <= _SMALL_BAND
+
     def read(self, first: int, count: int) -> np.ndarray:
         with self._cache.lock:
             if not self._shape:

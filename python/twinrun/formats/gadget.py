@@ -102,7 +102,7 @@ def open_gadget(path: str, blocks: object = None) -> FileContent:
         _add(content, label, at, length, header, order, 8 if double else 4)
         if label == "POS":
             double = length == 24 * sum(header.counts)
-    if not re.search(r"\.0*[1-9]\d*$", path):  # the same in all files of a snapshot
+    if header.files <= 1 or not re.search(r"\.0*[1-9]\d*$", path):  # the same in all files of a snapshot
         for name, (offset, count) in _OF_HEADER.items():
             extents = (Extent(path, records[0][1] + offset, count, 8),)
             content.add(Field(f"Header/{name}", "f64", order, (count,), extents=extents))

@@ -5,15 +5,25 @@ A snapshot in several files is read file by file: `snap_010.3.hdf5` is file 3 of
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
 from ..errors import DamagedFile
-from .attributes import PLAIN
+from .attributes import PLAIN, add_constant
 from .model import FileContent
 
 _GROUP = "PartType"
+_OF_HEADER = (
+    "MassTable",
+    "Time",
+    "Redshift",
+    "BoxSize",
+    "Omega0",
+    "OmegaLambda",
+    "HubbleParam",
+)  # as `gadget` has them
 
 
 def recognises(file: Any) -> bool:
@@ -44,5 +54,10 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     if box.size in (1, 3) and np.isfinite(box).all() and (box > 0).all():
         content.period = tuple(float(b) for b in np.broadcast_to(box, 3))
     files = int(np.atleast_1d(header.get("NumFilesPerSnapshot", 1))[0])
+    # Masses of particles that have no array of them, and the box: the same in all files of a snapshot, so of the first one.
+    if files <= 1 or not re.search(r"\.0*[1-9]\d*\.\w+$", content.path):
+        for name in _OF_HEADER:
+            if name in header and f"Header/{name}" not in content.fields:
+                add_constant(content, f"Header/{name}", header[name])
     if files > 1:
         content.notes.append(f"one of the {files} files of its snapshot: name the folder to take all of them")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable
+import re
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -33,12 +33,14 @@ from .model import (
     dtype_of,
     flag,
     storage_dtype,
+    unit_of,
     unreadable,
 )
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 256 << 20  # decoded chunks that are kept for the reads that follow, a file
 _MOST_LINKS = 1_000_000
+_DEEPEST_VIRTUAL = 16
 _FILTERS = {
     1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 307: "bzip2",
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
@@ -104,6 +106,8 @@ class _Walker:
         self.content = FileContent(path, "hdf5")
         self.handles: list[Any] = []  # objects behind external links: they keep those files open
         self.sources: dict[str, None] = {}
+        # Sources of virtual datasets that were looked at, and what is wrong with them.
+        self.virtual: dict[tuple[str, str], FormatError | None] = {}
 
     def close(self) -> None:
         with self.cache.lock:
@@ -200,6 +204,55 @@ class _Walker:
                 self.sources[item.file.filename] = None
             return item
 
+    def virtual_problem(self, dataset: Any, path: str, where: str, depth: int = 0) -> FormatError | None:
+        """Why a virtual dataset cannot be read: HDF5 would give fill values for what is not there, which two runs have in common.
+
+        Takes down all files that it is made of. path: of the file that holds it. depth: how many virtual datasets it is a source of.
+        """
+        if depth > _DEEPEST_VIRTUAL:
+            return Unsupported(
+                f"virtual datasets made of each other, more than {_DEEPEST_VIRTUAL} deep", where=where
+            )
+        for source in dataset.virtual_sources():
+            pairs = _source_names(source.file_name, source.dset_name, path)
+            for name, label in pairs:
+                found = path if name == "." else _virtual_place(name, path)
+                if found is None:
+                    return MissingFile(f"its source {name!r} is not there", where=where)
+                self.sources[found] = None
+                if (found, label) not in self.virtual:
+                    if len(self.virtual) >= _MOST_LINKS:
+                        return Unsupported(f"more than {_MOST_LINKS} sources", where=where)
+                    self.virtual[found, label] = None  # while it is looked at: it may be a source of itself
+                    self.virtual[found, label] = self.source_problem(found, label, where, depth)
+                problem = self.virtual[found, label]
+                if problem is not None:
+                    return problem
+        return None
+
+    def source_problem(self, path: str, label: str, where: str, depth: int) -> FormatError | None:
+        """The same of one dataset that a virtual one is made of."""
+        try:
+            with reading(path, "HDF5"), self.h5py.File(path, "r", locking="best-effort") as file:
+                dataset = file.get(label)
+                if not isinstance(dataset, self.h5py.Dataset):
+                    return MissingFile(f"its source {label!r} of {path} is not there", where=where)
+                plist = dataset.id.get_create_plist()
+                if plist.get_layout() == self.h5py.h5d.VIRTUAL:
+                    return self.virtual_problem(dataset, path, where, depth + 1)
+                misplaced = _misplaced(plist, path)
+                if misplaced is not None:
+                    return Unsupported(
+                        f"its source {label!r} of {path} has elements in {misplaced!r}, which HDF5 looks for in the working folder",
+                        where=where,
+                        fix="run in the folder of the file, or set HDF5_EXTFILE_PREFIX to it",
+                    )
+                for number in range(plist.get_external_count()):
+                    self.sources[_beside(os.fsdecode(plist.get_external(number)[0]), path) or path] = None
+        except FormatError as error:
+            return error
+        return None
+
     def identity(self, item: Any) -> tuple[int, int, int]:
         """What tells two objects apart, also after their file was closed and opened again."""
         status = os.stat(item.file.filename)
@@ -222,7 +275,8 @@ class _Dataset:
         content = self.walker.content
         self.skipped: list[tuple[str, str]] = []
         try:
-            kind, is_exact = _file_dtype(self.h5py, self.dataset.id.get_type(), self.label, self.skipped)
+            tid = self.dataset.id.get_type()
+            kind, is_exact = _file_dtype(self.h5py, tid, self.label, self.skipped)
         except _Skip as reason:
             content.skipped.append((self.label, str(reason)))
             return
@@ -235,6 +289,8 @@ class _Dataset:
                 source = self.extents(kind)
             except FormatError as error:  # this dataset is lost, the others are not
                 problem = error
+        elif problem is None and not empty:
+            problem = self.decoding_problem(tid)
         if empty or source is not None:
             fields, skipped = array_fields(self.label, kind, self.shape, source or Stored(self.path, 0))
         else:
@@ -263,30 +319,34 @@ class _Dataset:
                 fix = "pip's hdf5plugin lacks it: set HDF5_PLUGIN_PATH, or rewrite the file by h5repack"
                 return Unsupported(f"is compressed with {title}", where=where, fix=fix)
         if self.plist.get_layout() == self.h5py.h5d.VIRTUAL:
-            for source in self.dataset.virtual_sources():
-                name = source.file_name
-                if name != "." and "%" not in name:
-                    found = self.beside(name)
-                    if found is None:
-                        # HDF5 itself would give fill values, which two runs have in common.
-                        return MissingFile(f"its source {name!r} is not there", where=where)
-                    self.walker.sources[found] = None
+            return self.walker.virtual_problem(self.dataset, self.path, where)
         for number in range(self.plist.get_external_count()):
             name = os.fsdecode(self.plist.get_external(number)[0])
             if self.beside(name) is None:
                 return MissingFile(f"its external file {name!r} is not there", where=where)
         return None
 
+    def decoding_problem(self, tid: Any) -> FormatError | None:
+        """Why HDF5 itself would not read the same elements: it looks for external files where it runs, and fills what they lack."""
+        if not self.plist.get_external_count():
+            return None
+        where = f"{self.path}: dataset {self.label!r}"
+        misplaced = _misplaced(self.plist, self.path)
+        if misplaced is not None:
+            return Unsupported(
+                f"its elements need HDF5 itself, which looks for {misplaced!r} in the working folder",
+                where=where,
+                fix="run in the folder of the file, or set HDF5_EXTFILE_PREFIX to it",
+            )
+        try:
+            self.external(math.prod(self.shape) * tid.get_size())
+        except FormatError as error:
+            return error
+        return None
+
     def beside(self, name: str) -> str | None:
         """Path of an external file: beside the HDF5 file first (two runs must not share one), then as it is."""
-        prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace(
-            "${ORIGIN}", os.path.dirname(self.path) or "."
-        )
-        for folder in (prefix, os.path.dirname(self.path) or "."):
-            candidate = os.path.join(folder, name) if folder else name
-            if folder and os.path.isfile(candidate):
-                return candidate
-        return name if os.path.isfile(name) else None
+        return _beside(name, self.path)
 
     def extents(self, kind: np.dtype) -> Stored | Decoded | None:
         """Where the raw elements lie, or None where h5py must read them."""
@@ -368,13 +428,23 @@ class _Dataset:
             reader = self.reader(
                 members, known[0], shape, (chunks or (1,) * len(self.shape)) + inner, len(inner)
             )
-            read = decoded(label, known[0], math.prod(shape), self.path, reader)
-            fields.append(Field(label, known[0], "little", shape, read=read))
+            read = decoded(label, known[0], math.prod(shape), self.path, reader.read)
+            fields.append(
+                Field(
+                    label,
+                    known[0],
+                    "little",
+                    shape,
+                    read=read,
+                    unit=unit_of(leaf),
+                    reads_anywhere=reader.reads_anywhere,
+                )
+            )
         return fields, skipped
 
     def reader(
         self, members: tuple[str, ...], code: str, shape: tuple[int, ...], chunks: tuple[int, ...], inner: int
-    ) -> Callable[[int, int], np.ndarray]:
+    ) -> BandReader:
         dataset, native, walker = self.dataset, storage_dtype(code), self.walker
         if members:
             dataset = dataset.fields(members[0])  # only this member is converted; others may be of any type
@@ -394,7 +464,64 @@ class _Dataset:
                 part = part.view("i8")
             return part.astype(native, copy=False)
 
-        return BandReader(shape, chunks, native, read_box, walker.cache).read
+        return BandReader(shape, chunks, native, read_box, walker.cache)
+
+
+def _beside(name: str, path: str) -> str | None:
+    """Path of an external file of the HDF5 file `path`: beside it first (two runs must not share one), then as it is."""
+    own = os.path.dirname(path) or "."
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", own)
+    for folder in (prefix, own):
+        candidate = os.path.join(folder, name) if folder else name
+        if folder and os.path.isfile(candidate):
+            return candidate
+    return name if os.path.isfile(name) else None
+
+
+def _misplaced(plist: Any, path: str) -> str | None:
+    """The first external file that HDF5 itself would not find beside the file, or find another one; None: there is none."""
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", os.path.dirname(path) or ".")
+    for number in range(plist.get_external_count()):
+        name = os.fsdecode(plist.get_external(number)[0])
+        found, opened = _beside(name, path), os.path.join(prefix, name)
+        if found is None or not os.path.isfile(opened) or not os.path.samefile(found, opened):
+            return name
+    return None
+
+
+def _virtual_place(name: str, path: str) -> str | None:
+    """Path of a source of a virtual dataset in the file `path`, where HDF5 looks for it."""
+    prefixes = [
+        p.replace("${ORIGIN}", os.path.dirname(path) or ".")
+        for p in os.environ.get("HDF5_VDS_PREFIX", "").split(":")
+        if p
+    ]
+    folders = [*prefixes, os.path.dirname(path) or ".", "", os.path.dirname(os.path.realpath(path))]
+    if os.path.isabs(name):
+        if os.path.isfile(name):
+            return name
+        name = os.path.basename(name)
+    return next((p for p in (os.path.join(f, name) for f in folders) if os.path.isfile(p)), None)
+
+
+def _source_names(file: str, dataset: str, path: str) -> list[tuple[str, str]]:
+    """(file, dataset) of a mapping: one, or one for each block whose number stands for %b, as far as there are files."""
+    numbered = [re.search(r"(?<!%)(?:%%)*%b", text) is not None for text in (file, dataset)]
+
+    def name(text: str, number: int) -> str:
+        return re.sub(r"%[%b]", lambda m: "%" if m[0] == "%%" else str(number), text)
+
+    if not any(numbered):
+        return [(name(file, 0), name(dataset, 0))]
+    found = []
+    for number in range(_MOST_LINKS):
+        entry = name(file, number), name(dataset, number)
+        if number and numbered[0] and entry[0] != "." and _virtual_place(entry[0], path) is None:
+            break
+        found.append(entry)
+        if not numbered[0]:
+            break  # further blocks lie in the same file, and are as many as it has
+    return found
 
 
 def _leaves(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .model import Extent, Field, Skipped, decoded, dtype_of, gather, read_records, storage_dtype
+from .model import Extent, Field, Skipped, decoded, dtype_of, gather, read_records, storage_dtype, unit_of
 
 __all__ = ["Decoded", "Stored", "array_fields"]
 
@@ -53,17 +53,18 @@ def array_fields(
             skipped.append((label, "array members of a column-major array of structs are not supported"))
             return
         code, order = known
+        told = {"fortran_order": fortran_order, "unit": unit_of(kind)}
         whole = shape + inner
         within = math.prod(inner)
         size = records * within
         if size == 0:
-            fields.append(Field(label, code, order, whole, extents=(), fortran_order=fortran_order))
+            fields.append(Field(label, code, order, whole, extents=(), **told))
             return
         span = kind.itemsize * within  # bytes of this member in a record
         if isinstance(source, Stored) and (within == 1 or span == dtype.itemsize):
             stride = dtype.itemsize if within == 1 else kind.itemsize
             extents = (Extent(source.path, source.offset + at, size, stride),)
-            fields.append(Field(label, code, order, whole, extents=extents, fortran_order=fortran_order))
+            fields.append(Field(label, code, order, whole, extents=extents, **told))
             return
 
         def read(first: int, count: int) -> np.ndarray:
@@ -79,7 +80,7 @@ def array_fields(
             return raw.reshape(-1).view(storage_dtype(code, order))[skip : skip + count]
 
         reader = decoded(label, code, size, source.path, read)
-        fields.append(Field(label, code, order, whole, read=reader, fortran_order=fortran_order))
+        fields.append(Field(label, code, order, whole, read=reader, **told))
 
     def walk(label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
         if kind.subdtype is not None:

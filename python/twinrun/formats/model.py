@@ -32,6 +32,7 @@ __all__ = [
     "of_header",
     "parse_dtype",
     "storage_dtype",
+    "unit_of",
     "unreadable",
 ]
 
@@ -66,6 +67,11 @@ def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
     code = "?" if dtype.kind == "b" else f"{dtype.kind}{dtype.itemsize}"
     name = _FROM_NUMPY.get(code)
     return None if name is None else (name, order)
+
+
+def unit_of(dtype: np.dtype) -> str | None:
+    """What the integers of dates and time spans count, 'M8[s]' say: those of two units are no numbers to compare."""
+    return dtype.newbyteorder("=").str[1:] if dtype.kind in "mM" else None
 
 
 def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
@@ -165,6 +171,7 @@ class Field:
         to what the user knows.
     problem: why this field cannot be read though the file can (a missing filter, a missing external file).
         `read` raises the same error.
+    reads_anywhere: `read` takes as long as what it reads, wherever that begins: several processes may read a part each.
 
     What a file may tell beside the elements, None where it does not:
 
@@ -174,6 +181,7 @@ class Field:
         things: the particles of a kind.
     key: name of the field of the same file (and group, and step) that holds the IDs of those things; of the ID
         field itself too.
+    unit: of dates and time spans, as `unit_of` tells it.
     """
 
     name: str
@@ -188,6 +196,8 @@ class Field:
     series: str | None = None
     group: str | None = None
     key: str | None = None
+    unit: str | None = None
+    reads_anywhere: bool = False
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):

@@ -168,8 +168,8 @@ def field_of_parts(
         return result
 
     # Bands as thick as the parts along the first axis: then every part is read in few pieces.
-    thick = min(int(n) for n in (stops - starts)[:, 0])
-    reader = BandReader(shape, (thick,) + (1,) * (len(shape) - 1), storage_dtype(dtype), read_box, cache)
+    chunks = (min(int(n) for n in (stops - starts)[:, 0]),) + (1,) * (len(shape) - 1) if shape else ()
+    reader = BandReader(shape, chunks, storage_dtype(dtype), read_box, cache)
     return Field(name, dtype, order, shape, read=decoded(name, dtype, total, where, reader.read))
 
 

@@ -36,6 +36,7 @@ from .model import (
     dtype_of,
     flag,
     storage_dtype,
+    unit_of,
     unreadable,
 )
 from .strided import Part, Strided, field_of_parts
@@ -158,6 +159,7 @@ class _Array:
     index_at_end: bool = True
     scalar_key: str = "0"
     fill: bytes | None = None  # an element that is not stored, where that is known
+    unit: str | None = None
 
     def key(self, index: tuple[int, ...]) -> str:
         return self.prefix + (self.separator.join(map(str, index)) if index else self.scalar_key)
@@ -185,7 +187,9 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
             with reading(store.place(key), f"array {title!r:.80}"):
                 try:
                     array = _parse(key, metadata, version, store.place(key))
-                    content.add(_field(store, key, array, cache))
+                    new = _field(store, key, array, cache)
+                    new.unit = array.unit
+                    content.add(new)
                 except _Skip as reason:
                     content.skipped.append((key or "data", str(reason)))
                 if isinstance(values, dict):
@@ -299,7 +303,9 @@ def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
         raise DamagedFile("its order or its separator is unknown", where=where)
     plain = metadata.get("compressor") is None and not metadata.get("filters")
     prefix = key + "/" if key else ""
-    return _Array(key, *known, shape, chunk, chunk, prefix, separator, plain, order == "F")
+    return _Array(
+        key, *known, shape, chunk, chunk, prefix, separator, plain, order == "F", unit=unit_of(kind)
+    )
 
 
 def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
@@ -325,6 +331,14 @@ def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
         raise DamagedFile("its separator is unknown", where=where)
     codecs = _codecs(metadata.get("codecs"), where)
     array = _Array(key, code, "little", shape, shard, shard, key + "/" if key else "", separator, False)
+    if isinstance(kind, dict) and title.startswith("numpy."):  # dates and time spans
+        settings = _named(kind, where)[1]
+        count, unit = settings.get("scale_factor", 1), settings.get("unit", "generic")
+        array.unit = (
+            unit_of(np.dtype(f"{'M' if 'datetime' in title else 'm'}8[{count}{unit}]"))
+            if unit != "generic"
+            else None
+        )
     if encoding[0] == "default":
         array.prefix += "c" + (separator if shape else "")
         array.scalar_key = ""
@@ -530,7 +544,7 @@ def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> 
     # Whole shards: their index is read once for each.
     reader = BandReader(array.shape, array.shard, native, read_box, cache)
     read = decoded(key, array.dtype, math.prod(array.shape), where, reader.read)
-    return Field(key, array.dtype, "little", array.shape, read=read)
+    return Field(key, array.dtype, "little", array.shape, read=read, reads_anywhere=reader.reads_anywhere)
 
 
 def _is_folder(path: str) -> bool:

@@ -9,6 +9,7 @@ What is kept and why it suffices: docs/golden.md.
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
 import re
 import tempfile
@@ -199,6 +200,7 @@ def save(
     chunk_bytes: int = CHUNK_BYTES,
     fields: Iterable[str] | None = None,
     leave_out: Iterable[str] = (),
+    keep: Callable[[int | None, str], bool] | None = None,
     steps: str | None = None,
     tolerate_integers: bool = False,
     threads: int = 0,
@@ -213,7 +215,8 @@ def save(
     which are replaced. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
     equality. tolerances(step, field): that of one field, None for the common one. Integers are held to equality unless
     tolerate_integers. residue_bits: 4, 2 or 0; how far `check` can tell: docs/golden.md. fields, leave_out: globs; steps: '10,20'
-    or '100:200'. The same run gives the same files. Raises TwinrunError; then the old files stay.
+    or '100:200'. keep(step, field): decides in place of leave_out, which then says which fields may come and go. The same run
+    gives the same files. Raises TwinrunError; then the old files stay.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
@@ -237,17 +240,23 @@ def save(
         return float(chosen[0]), float(chosen[1])
 
     made_places: list[GoldenPlace] = []
+    left_out: dict[str, None] = {}
     data_bytes = total = 0
     parent = os.path.dirname(os.path.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
         for done, place in enumerate(places):
             with subject.open(place) as present:
-                refs = [
-                    ref
-                    for name, ref in present.items()
-                    if _chosen(name, globs) and not (skipped and _chosen(name, skipped))
-                ]
+                refs = []
+                for name, ref in present.items():
+                    by_glob = bool(skipped) and _chosen(name, skipped)
+                    if not _chosen(name, globs):
+                        continue
+                    kept = not by_glob if keep is None else keep(place[0], name)
+                    if kept:
+                        refs.append(ref)
+                    elif not by_glob:
+                        left_out[glob.escape(name)] = None
                 if not refs:
                     raise Incomparable(
                         f"{_said(place)}: no field to save", where=subject.label, fix="check --field"
@@ -292,7 +301,7 @@ def save(
             steps,
             _kept_provenance(subject),
             __version__,
-            skipped,
+            (*skipped, *left_out),
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))

@@ -352,24 +352,33 @@ def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRe
     elif not s.exact:
         result.chunks_undecided += 1
     said = "different" if s.verdict == DIFFERENT else "undecided"
-    if len(result.spans) < most:
-        last = first + x.size - 1
-        result.spans.append(
-            GoldenSpan(first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said)
-        )
-    else:
-        result.spans_left_out += 1
+    last = first + x.size - 1
+    span = GoldenSpan(first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said)
+    result.spans_left_out += _list(result.spans, span, most)
     telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
     room = max(most - len(result.listed), 0)
-    for i in telling[:room].tolist():
-        result.listed.append(
-            GoldenElement(
-                ref.index(first + i),
-                _number(x[i]),
-                int(s.cells[i]) if s.exact else None,
-                float(s.least[i]) if s.exact else result.atol,
-                float(s.most[i]),
-                "different" if s.state[i] == DIFFERENT else "undecided",
-            )
+    shown = telling[:room].tolist()
+    # One that differs is listed whatever stood before it: it is the one to tell.
+    if not any(e.verdict == "different" for e in result.listed) and DIFFERENT not in s.state[shown]:
+        shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
+    for i in shown:
+        element = GoldenElement(
+            ref.index(first + i),
+            _number(x[i]),
+            int(s.cells[i]) if s.exact else None,
+            float(s.least[i]) if s.exact else result.atol,
+            float(s.most[i]),
+            "different" if s.state[i] == DIFFERENT else "undecided",
         )
+        _list(result.listed, element, most)
     result.listed_left_out += max(telling.size - room, 0)
+
+
+def _list(listed: list, entry: GoldenElement | GoldenSpan, most: int) -> int:
+    """Lists an entry where there is room, or in place of the last one if it is the first that differs. Returns how many are left out."""
+    if len(listed) < most:
+        listed.append(entry)
+        return 0
+    if entry.verdict == "different" and all(e.verdict != "different" for e in listed):
+        listed[-1] = entry
+    return 1

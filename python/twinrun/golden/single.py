@@ -139,7 +139,7 @@ class Reproducible:
         if key is not None:
             fields = _ordered(fields, key)
         path = self.folder / f"{file_name(name)}.twm"
-        subject = open_subject({str(k): v for k, v in fields.items()})
+        subject = open_subject(fields)
 
         def tolerance(ref: FieldRef) -> tuple[float, float]:
             return (float(atol), float(rtol)) if tolerate_integers or ref.dtype in FLOATING else (0.0, 0.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from collections.abc import Iterator
+from typing import TextIO
 
 from ..errors import TwinrunError, one_line
 from ..golden import GoldenCheck, GoldenField
@@ -26,6 +29,17 @@ def _property(text: str) -> str:
 
 def _command(kind: str, title: str, message: str) -> str:
     return f"::{kind} title={_property(one_line(title))}::{_data(one_line(message))}"
+
+
+@contextlib.contextmanager
+def uninterpreted(stream: TextIO) -> Iterator[None]:
+    """What is printed inside is text: a name from a file, at the start of a line, could be a command otherwise."""
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        print(f"::{token}::", file=stream, flush=True)
 
 
 def error_annotation(title: str, message: str) -> str:

@@ -189,6 +189,9 @@ def _print_table(console: Console, shown: list[GoldenField]) -> None:
 def golden_document(c: GoldenCheck) -> dict:
     """All facts of a check."""
     first = c.first
+    told = None if first is None else first.first
+    if first is not None and told is not None and told.verdict != first.verdict:
+        told = None  # which element it is, is not known
     return _plain(
         {
             "twinrun": __version__,
@@ -200,7 +203,7 @@ def golden_document(c: GoldenCheck) -> dict:
             "first_divergence": None
             if first is None
             else {"step": first.step, "rank": first.rank, "field": first.field, "verdict": first.verdict,
-                  "index": None if first.first is None else list(first.first.index), "text": field_text(first)},
+                  "index": None if told is None else list(told.index), "text": field_text(first)},
             "fields": [{**dataclasses.asdict(f), "verdict": f.verdict} for f in c.fields],
             "problems": [dataclasses.asdict(p) for p in c.problems],
             "undecided_passes": c.undecided_passes,

@@ -85,6 +85,23 @@ def test_bands_keep_to_their_budget(shape, largest, data):
     assert thickness * math.prod(shape[axis + 1 :]) * 8 <= max(largest, 8)
 
 
+@pytest.mark.parametrize(
+    ("shape", "chunks", "anywhere"),
+    [
+        ((1 << 20, 64, 64), (64, 64, 64), True),
+        ((1 << 20, 64, 64), (1 << 10, 64, 64), True),  # 16 MiB each
+        ((1 << 20, 64, 64), (1 << 11, 64, 64), False),
+        ((1 << 26,), (1 << 26,), False),  # one chunk
+        ((1 << 14, 1 << 14), (1 << 14, 1 << 7), False),  # chunks that every band cuts
+        ((3, 4), (3, 4), True),
+        ((), (), True),
+    ],
+)
+def test_readers_may_begin_anywhere_where_bands_are_small(shape, chunks, anywhere):
+    reader = BandReader(shape, chunks, np.dtype("f4"), lambda box: np.empty(0), BandCache(256 << 20))
+    assert reader.reads_anywhere is anywhere
+
+
 def test_huge_arrays_are_planned_without_memory():
     axis, thickness = plan_band((1 << 20, 1 << 20, 1 << 20), (64, 64, 64), 4, 128 << 20)
     assert thickness * (1 << 20) ** (2 - axis) * 4 <= 128 << 20

@@ -157,6 +157,10 @@ def test_a_folder_of_snapshots_in_several_files(tmp_path):
         assert "one of the 2 files" in content.notes[0] and "Header/MassTable" in content.fields
     with listing.files[1].open() as content:
         assert "Header/MassTable" not in content.fields  # told once
+    alone = tmp_path / "alone.7"  # a number of another kind: the snapshot has one file
+    alone.write_bytes(snapshot(blocks("POS VEL ID MASS")))
+    with open_file(alone) as content:
+        assert "Header/MassTable" in content.fields
 
 
 def test_contradictions(tmp_path):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from format_checks import check_content
 
+import twinrun
 from twinrun.errors import DamagedFile
 from twinrun.formats import open_file
 from twinrun.formats.folder import list_folder
@@ -20,6 +21,7 @@ def write(path, counts=(5, 7), files=1, box=25.0, rows=None):
         header.attrs["NumFilesPerSnapshot"] = files
         header.attrs["Time"] = 0.25
         header.attrs["BoxSize"] = box
+        header.attrs["MassTable"] = np.array([0.0, 0.5, 0, 0, 0, 0])
         for kind, count in enumerate(counts):
             group = f"PartType{kind}"
             count = rows or count
@@ -28,6 +30,7 @@ def write(path, counts=(5, 7), files=1, box=25.0, rows=None):
         arrays["PartType0/Density"] = rng.random(rows or counts[0]).astype("f4")
         for name, array in arrays.items():
             file[name] = array
+        arrays |= {f"Header/{n}": np.asarray(header.attrs[n]) for n in ("Time", "BoxSize", "MassTable")}
         file["Cosmology/Table"] = np.arange(3.0)
         arrays["Cosmology/Table"] = np.arange(3.0)
     return arrays
@@ -36,7 +39,7 @@ def write(path, counts=(5, 7), files=1, box=25.0, rows=None):
 def test_a_snapshot(tmp_path):
     arrays = write(tmp_path / "snap_010.hdf5")
     with open_file(tmp_path / "snap_010.hdf5") as content:
-        check_content(content, arrays, in_extents=True)
+        check_content(content, arrays)
         assert content.time == 0.25 and content.period == (25.0, 25.0, 25.0) and not content.notes
         for name, field in content.fields.items():
             group = name.split("/")[0]
@@ -58,7 +61,7 @@ def test_the_other_names_that_swift_gives(tmp_path):
     with h5py.File(tmp_path / "x.hdf5", "a") as file:
         file["GasParticles"] = h5py.SoftLink("/PartType0")
     with open_file(tmp_path / "x.hdf5") as content:
-        check_content(content, arrays, in_extents=True)
+        check_content(content, arrays)
         assert content.skipped == [("GasParticles", "the same group as 'PartType0'")]
 
 
@@ -69,7 +72,18 @@ def test_a_snapshot_in_several_files(tmp_path):
         write(folder / f"snap_010.{part}.hdf5", files=2)
     assert [(f.step, f.rank) for f in list_folder(tmp_path).files] == [(10, 0), (10, 1)]
     with open_file(folder / "snap_010.0.hdf5") as content:
-        assert "one of the 2 files" in content.notes[0]
+        assert "one of the 2 files" in content.notes[0] and "Header/MassTable" in content.fields
+    with open_file(folder / "snap_010.1.hdf5") as content:
+        assert "Header/MassTable" not in content.fields  # told once
+
+
+def test_masses_that_only_the_header_tells(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.hdf5")
+    with h5py.File(tmp_path / "b.hdf5", "a") as file:
+        file["Header"].attrs["MassTable"] = [0, 0.75, 0, 0, 0, 0]
+    result = twinrun.compare(tmp_path / "a.hdf5", tmp_path / "b.hdf5")
+    assert (result.different, result.first.field, result.first.first_index) == (1, "Header/MassTable", (1,))
 
 
 def test_headers_that_lie(tmp_path):

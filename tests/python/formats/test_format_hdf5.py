@@ -245,6 +245,91 @@ def test_virtual_datasets_and_their_missing_sources(tmp_path):
         content.fields["v"].elements()
 
 
+def virtual(path, name, dataset):
+    """Writes `v`, five elements of a dataset of another file."""
+    layout = h5py.VirtualLayout((5,), "f4")
+    layout[:] = h5py.VirtualSource(name, dataset, (5,))
+    with h5py.File(path, "a") as file:
+        file.create_virtual_dataset("v", layout)
+
+
+def test_virtual_datasets_whose_sources_hold_no_such_dataset(tmp_path):
+    """HDF5 would give fill values, which two runs have in common."""
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["y"] = np.arange(5, dtype="f4")
+    virtual(tmp_path / "x.h5", "part.h5", "gone")
+    virtual(tmp_path / "own.h5", ".", "gone")
+    virtual(tmp_path / "above.h5", "x.h5", "v")
+    for name in ("x.h5", "own.h5", "above.h5"):
+        with (
+            open_file(tmp_path / name) as content,
+            pytest.raises(MissingFile, match=r"source 'gone' of .*not there"),
+        ):
+            content.fields["v"].elements()
+
+
+def test_every_file_that_a_virtual_dataset_is_made_of_is_known(tmp_path):
+    """Metadata is current only as long as these are: sources of sources, too."""
+    with h5py.File(tmp_path / "deep.h5", "w") as file:
+        file["x"] = np.arange(5, dtype="f4")
+    virtual(tmp_path / "middle.h5", "deep.h5", "x")
+    virtual(tmp_path / "x.h5", "middle.h5", "v")
+    with open_file(tmp_path / "x.h5") as content:
+        check_content(content, {"v": np.arange(5, dtype="f4")}, in_extents=False)
+        assert [os.path.basename(p) for p in content.files()] == ["x.h5", "middle.h5", "deep.h5"]
+    # A block for each file that is there: f-0.h5, f-1.h5, f-2.h5.
+    for number in range(3):
+        with h5py.File(tmp_path / f"f-{number}.h5", "w") as file:
+            file["x"] = np.full(4, number, "f4")
+    with h5py.File(tmp_path / "blocks.h5", "w", libver="latest") as file:
+        whole = h5py.h5s.create_simple((12,), (h5py.h5s.UNLIMITED,))
+        whole.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (4,), (4,))
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_virtual(whole, b"f-%b.h5", b"x", h5py.h5s.create_simple((4,), (4,)))
+        space = h5py.h5s.create_simple((12,), (h5py.h5s.UNLIMITED,))
+        h5py.h5d.create(file.id, b"v", h5py.h5t.IEEE_F32LE, space, plist)
+    with open_file(tmp_path / "blocks.h5") as content:
+        check_content(content, {"v": np.repeat(np.arange(3, dtype="f4"), 4)}, in_extents=False)
+        assert [os.path.basename(p) for p in content.files()] == [
+            "blocks.h5", "f-0.h5", "f-1.h5", "f-2.h5"
+        ]  # fmt: skip
+    # One that is a source of itself ends, one way or the other.
+    virtual(tmp_path / "round.h5", "round.h5", "v")
+    with open_file(tmp_path / "round.h5") as content:
+        assert list(content.fields) == ["v"]
+
+
+def test_external_files_are_never_those_of_the_working_folder(tmp_path, monkeypatch):
+    """What only HDF5 can convert it reads itself, and it looks for external files where it runs: those of another run, perhaps."""
+    narrow = h5py.h5t.STD_U32LE.copy()
+    narrow.set_precision(20)
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        monkeypatch.chdir(tmp_path / run)
+        np.full(10, 1 if run == "a" else 2, "<u4").tofile("raw")
+        with h5py.File("x.h5", "w") as file:
+            for name, kind in (("narrow", narrow), ("plain", h5py.h5t.STD_U32LE)):
+                plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                plist.set_external(b"raw", 0, 40)
+                h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((10,)), plist)
+        layout = h5py.VirtualLayout((10,), "u4")
+        layout[:] = h5py.VirtualSource("x.h5", "plain", (10,))
+        with h5py.File("v.h5", "w") as file:
+            file.create_virtual_dataset("v", layout)
+    monkeypatch.chdir(tmp_path / "a")
+    for run, value in (("a", 1), ("b", 2)):
+        for name, dataset in (("x.h5", "plain"), ("x.h5", "narrow"), ("v.h5", "v")):
+            with open_file(tmp_path / run / name) as content:
+                if dataset == "plain" or run == "a":
+                    assert content.fields[dataset].elements().tolist() == [value] * 10
+                else:
+                    with pytest.raises(Unsupported, match=r"'raw'.* working folder"):
+                        content.fields[dataset].elements()
+    os.truncate("raw", 12)  # HDF5 would read zeros there
+    with open_file("x.h5") as content, pytest.raises(DamagedFile, match="ends before byte 40"):
+        content.fields["narrow"].elements()
+
+
 def test_space_that_was_never_written(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("fill", (5,), "f4", fillvalue=7)

@@ -81,6 +81,9 @@ def test_dates_are_their_integers(tmp_path):
     np.save(tmp_path / "t.npy", array)
     field = open_file(tmp_path / "t.npy").fields["t"]
     assert field.dtype == "i64" and same(field.elements(), array.view("<i8"))
+    assert field.unit == "M8[s]"
+    np.save(tmp_path / "other.npy", array.view("<i8").view(">M8[25s]"))
+    assert open_file(tmp_path / "other.npy").fields["other"].unit == "M8[25s]"
 
 
 def write_npy(path, header: str, data: bytes = b"", version=(1, 0)) -> None:

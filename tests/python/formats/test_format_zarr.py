@@ -99,6 +99,7 @@ def test_scalars_empty_arrays_and_fill_values(zarr, tmp_path, monkeypatch):
         filled = {}
         group = zarr.open_group(path, mode="w", zarr_format=version)
         group.create_array("scalar", shape=(), dtype="f8", compressors=None)[...] = 2.5
+        group.create_array("never", shape=(), dtype="f8", compressors=None, fill_value=0.5)
         group.create_array("empty", shape=(0, 3), dtype="i4")
         group.create_array("unwritten", shape=(6,), chunks=(2,), dtype="f4", compressors=None, fill_value=1.5)
         values = {
@@ -123,6 +124,7 @@ def test_scalars_empty_arrays_and_fill_values(zarr, tmp_path, monkeypatch):
             made[:2] = [1, 2]
         with open_file(path) as content:
             assert content.fields["scalar"].elements().tolist() == [2.5]
+            assert content.fields["never"].elements().tolist() == [0.5]
             assert content.fields["empty"].extents == ()
             assert content.fields["unwritten"].elements().tolist() == [1.5] * 6
             if version == 3:
@@ -149,6 +151,19 @@ def test_one_array_column_major_and_nested_keys(zarr, tmp_path):
     with open_file(tmp_path / "x.zarr") as content:
         assert content.one_array
         check_content(content, {"data": array})
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_units_of_dates(zarr, tmp_path, version):
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=version)
+    for unit in ("s", "10ms"):
+        for packed in ("auto", None):
+            name = f"{unit}{packed}"
+            group.create_array(name, shape=(3,), dtype=f"M8[{unit}]", compressors=packed)[...] = np.arange(3)
+    with open_file(tmp_path / "x.zarr") as content:
+        assert {n: f.unit for n, f in content.fields.items()} == {
+            f"{u}{p}": f"M8[{u}]" for u in ("s", "10ms") for p in ("auto", None)
+        }
 
 
 def test_consolidated_metadata_zip_stores_and_attributes(zarr, tmp_path):
