@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Strong scaling of `mpirun -n N twinrun compare`, beside the comparison of one process with all cores.
 
-    python bench/parallel_compare.py --folder SCRATCH                 [--quick] [--ranks 1,2] [--mpiexec WORDS]
+    python bench/parallel_compare.py --folder SCRATCH     [--quick] [--ranks 1,2] [--mpiexec WORDS] [--case "one large file"]
 
-Two runs of the same size as many small files and as few large ones, in the page cache. Lines run interleaved, in rotating order:
+Two runs as many small files, as few large ones, and as a single field, in the page cache. Lines run interleaved, in rotating order:
 
     serial, 1 thread      one process, --threads 1
     serial                one process, a thread a core
@@ -28,7 +28,11 @@ from pathlib import Path
 import numpy as np
 from measure import Spread
 
-CASES = {"many small files": (6000, 8 << 10), "few large files": (16, 96 << 20)}
+CASES = {
+    "many small files": (6000, 8 << 10),
+    "few large files": (16, 96 << 20),
+    "one large file": (1, 2 << 30),
+}
 OVERSUBSCRIBED = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -75,7 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, required=True, help="scratch, with 3.4 GB free")
+    parser.add_argument("--folder", type=Path, required=True, help="scratch, with 8 GB free")
+    parser.add_argument("--case", choices=CASES, action="append", help="only this one (may be repeated)")
+    parser.add_argument("--words", default="", help="more for compare: --words='--ulp 4'")
     parser.add_argument("--mpiexec", default=str(Path(sys.executable).parent / "mpiexec"))
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--times", type=int, default=7)
@@ -86,11 +92,12 @@ def main() -> None:
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} of other programs at the begin, "
         f"{time.strftime('%Y-%m-%d')}; seconds: median (smallest to largest) of {arguments.times}"
     )
-    for name, (files, size) in CASES.items():
+    for name in arguments.case or CASES:
+        files, size = CASES[name]
         if arguments.quick:
-            files, size = max(4, files // 16), max(1 << 10, size // 16)
+            files, size = max(min(4, files), files // 16), max(1 << 10, size // 16)
         a, b = make(arguments.folder / name.replace(" ", "-"), files, size)
-        words = [str(a), str(b), "--device", "cpu"]
+        words = [str(a), str(b), "--device", "cpu", *shlex.split(arguments.words)]
         lines = {
             "serial, 1 thread": [*compare, *words, "--threads", "1"],
             "serial": [*compare, *words],

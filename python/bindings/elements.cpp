@@ -8,6 +8,7 @@
 
 #include "compare/listing.hpp"
 #include "compare/source.hpp"
+#include "owned_array.hpp"
 #include "shared.hpp"
 
 namespace nb = nanobind;
@@ -28,13 +29,6 @@ DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::op
 }
 
 namespace {
-
-template <class T>
-nb::object owned_array(std::vector<T> values) {
-    auto* kept = new std::vector<T>(std::move(values));
-    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
 
 nb::object read_source(Source& source, std::uint64_t first, std::uint64_t count) {
     const std::size_t item = item_bytes(source.elements->dtype());

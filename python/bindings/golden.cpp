@@ -29,7 +29,11 @@ Result<std::vector<std::byte>> compact(MetadataFile& file) {
         field.extents.clear();
         field.format.clear();
         field.largest_sampled = 0;
+        field.key.clear();
+        field.sums = {};
+        field.sections[static_cast<std::size_t>(Section::sums)] = {};
     }
+    directory.version = 1;
     end = round_up(encode_directory(directory, 0).size(), 8);
     for (FieldMetadata& field : directory.fields) {
         for (std::size_t s = 0; s < kSections; ++s) {
@@ -61,7 +65,8 @@ Result<std::vector<std::byte>> compact(MetadataFile& file) {
     const std::vector<std::byte> head = encode_directory(directory, end);
     std::memcpy(bytes.data(), head.data(), head.size());
     TWR_TRY(const HeaderFacts facts, decode_header(head, end));
-    TWR_CHECK(decode_directory(std::span(head).subspan(kHeaderBytes, facts.directory_bytes), end));
+    TWR_CHECK(
+        decode_directory(std::span(head).subspan(kHeaderBytes, facts.directory_bytes), end, facts.version));
     return bytes;
 }
 

@@ -2,6 +2,7 @@
 //
 // Every call that works on data releases the interpreter lock. Errors become the exceptions of twinrun.errors.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/checked.hpp"
@@ -25,6 +27,7 @@
 #include "compare/compare.hpp"
 #include "compare/device_array.hpp"
 #include "compare/device_workspace.hpp"
+#include "compare/tuning.hpp"
 #include "dlpack.hpp"
 #include "platform/backend.hpp"
 #include "platform/device.hpp"
@@ -132,6 +135,18 @@ nb::dict field_dict(const FieldMetadata& f) {
     d["extents"] = extents;
     d["global_shape"] = nb::tuple(shape_list(f.global_shape));
     d["global_offset"] = nb::tuple(shape_list(f.global_offset));
+    d["key"] = f.key;
+    if (f.sums.kind == SumsKind::none) {
+        d["sums"] = nb::none();
+    } else {
+        nb::dict sums;
+        sums["kind"] = f.sums.kind == SumsKind::place ? "place" : "ids";
+        sums["height"] = f.sums.height;
+        sums["buckets"] = f.sums.buckets;
+        sums["smallest_id"] = f.sums.smallest_id;
+        sums["largest_id"] = f.sums.largest_id;
+        d["sums"] = sums;
+    }
     std::uint64_t bytes = 0;
     for (const SectionPlace& s : f.sections)
         bytes += s.length;
@@ -195,7 +210,7 @@ void PyMetadata::verify() const {
 }
 
 nb::bytes PyMetadata::section(std::size_t field, const std::string& name) const {
-    const std::array<const char*, kSections> names = {"tree", "fine", "residues", "data_sums"};
+    const std::array<const char*, kSections> names = {"tree", "fine", "residues", "data_sums", "sums"};
     for (std::size_t s = 0; s < kSections; ++s) {
         if (name != names[s]) continue;
         std::vector<std::byte> bytes(file->directory().fields.at(field).sections[s].length);
@@ -454,6 +469,7 @@ nb::dict result_dict(const FieldResult& r, DType dtype) {
     d["first_b"] = r.read.first == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.first_bits_b);
     d["max_abs"] = r.max_abs;
     d["max_abs_is_bound"] = r.max_abs_is_bound;
+    d["max_abs_unread"] = r.max_abs_unread;
     d["max_abs_read"] = r.read.max_abs;
     d["max_abs_at"] = index_or_none(r.read.max_abs_at);
     d["max_abs_a"] =
@@ -511,6 +527,9 @@ FieldPlan plan_from(const nb::dict& d) {
             nb::cast<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>>(e);
         plan.extents.push_back({file, offset, stride, count});
     }
+    plan.key = nb::cast<std::string>(d["key"]);
+    plan.global_shape = nb::cast<std::vector<std::uint64_t>>(d["global_shape"]);
+    plan.global_offset = nb::cast<std::vector<std::uint64_t>>(d["global_offset"]);
     return plan;
 }
 
@@ -518,7 +537,7 @@ FieldPlan plan_from(const nb::dict& d) {
 nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
                         const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
                         const nb::list& fields, int threads, std::uint64_t memory, const std::string& io,
-                        nb::object progress) {
+                        nb::object progress, bool durable) {
     const StreamOptions options = stream_options(threads, memory, io, progress);
     Directory directory;
     directory.step = step;
@@ -526,19 +545,29 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     for (const auto& [name, size, mtime] : data_files)
         directory.data_files.push_back({name, {size, mtime}});
     std::vector<std::shared_ptr<ElementSource>> sources;
+    using Ids = std::shared_ptr<const std::vector<std::uint64_t>>;
+    std::vector<Ids> ids;
     for (nb::handle entry : fields) {
         const nb::tuple pair = nb::cast<nb::tuple>(entry);
-        directory.fields.push_back(take(plan_field(plan_from(nb::cast<nb::dict>(pair[0])))));
+        const auto plan = nb::cast<nb::dict>(pair[0]);
+        directory.fields.push_back(take(plan_field(plan_from(plan))));
+        ids.push_back(nullptr);
+        if (nb::object given = plan["ids"]; !given.is_none()) {
+            const auto words =
+                nb::cast<nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(given);
+            ids.back() =
+                std::make_shared<const std::vector<std::uint64_t>>(words.data(), words.data() + words.size());
+        }
         sources.push_back(nb::cast<Source&>(pair[1]).elements);
     }
     std::uint64_t bytes_read = 0;
     const auto work = [&]() -> Result<> {
         TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), path, std::move(directory)));
         for (std::size_t i = 0; i < sources.size(); ++i) {
-            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options));
+            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, ids[i]));
             bytes_read += stats.bytes_read;
         }
-        return writer->commit();
+        return durable ? writer->commit() : writer->finish_temporary();
     };
     Result<> result = success();
     {
@@ -557,8 +586,15 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
                  const std::string& method, int threads, std::uint64_t memory, const std::string& io,
                  const std::string& cache, nb::object progress, const std::string& device,
                  std::vector<int> devices, std::optional<std::uint64_t> ulps,
-                 const std::vector<double>& period, std::uint64_t component_stride) {
+                 const std::vector<double>& period, std::uint64_t component_stride,
+                 const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges) {
     CompareOptions options;
+    if (ranges) {
+        options.ranges.emplace();
+        for (const auto& [first, count] : *ranges)
+            options.ranges->push_back(
+                {first, checked_add(first, count).value_or(std::numeric_limits<std::uint64_t>::max())});
+    }
     const bool direct_storage = io == "gds";
     options.rule = difference_rule(atol, rtol, nan_equal, ulps, period, component_stride);
     options.method = parse_method(method);
@@ -961,12 +997,23 @@ NB_MODULE(_core, m) {
                               Method::automatic, {{atol, rtol}, nan_equal});
     });
     m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
-          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none());
+          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none(),
+          "durable"_a = true);
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
           "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>(),
-          "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1});
+          "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1},
+          "ranges"_a = nb::none());
+
+    m.def(
+        "range_unit",
+        [](const std::string& dtype, const PyMetadata* metadata, std::size_t field) {
+            return range_unit(parse_dtype(dtype),
+                              metadata == nullptr ? nullptr : &metadata->file->directory().fields.at(field));
+        },
+        "dtype"_a, "metadata"_a.none() = nb::none(), "field"_a = 0);
+    m.attr("RANGE_BYTES") = kRangeBytes;
 
     m.def("history_exists", &History::exists);
     m.def("open_history", &history_dict, "path"_a);
@@ -1018,5 +1065,6 @@ NB_MODULE(_core, m) {
         });
     define_sketches(m);
     define_golden(m);
+    define_sums(m);
     define_noise(m);
 }

@@ -80,6 +80,9 @@ void define_noise(nanobind::module_& m);
 // golden.cpp
 void define_golden(nanobind::module_& m);
 
+// sums.cpp
+void define_sums(nanobind::module_& m);
+
 // sketch.cpp
 void define_sketches(nanobind::module_& m);
 

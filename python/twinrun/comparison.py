@@ -17,15 +17,17 @@ from . import _core
 from .differences import Again, Differences
 from .differences import differences as list_differences
 from .errors import Incomparable, TwinrunError, Unmatched
-from .fieldwise import FieldComparison, Settings, compare_field, place_text
-from .keyed import compare_particles, find_particles, order_note, without_ids
+from .fieldwise import FieldComparison, Settings, compare_part, divisible, place_text, put_together
+from .keyed import compare_particles, order_note
 from .matching import ALIGNMENTS, StepMatch, match_fields, match_steps, missing_ranks, same_ranks
-from .placed import global_field
+from .particles import find_particles, without_ids
+from .placed import give_places, parts_of_both
 from .provenance import Difference, Provenance, difference, read_provenance
 from .settings import check_settings, chosen_devices
-from .subject import FieldRef, Subject, open_subject
+from .subject import FieldRef, Place, Subject, check_alike, open_subject
+from .sums import compare_placed
 from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
-from .units import Outcome, Unit, in_shares, owners
+from .units import Outcome, Piece, Unit, in_shares, owners, pieces, shares_by_size
 
 if TYPE_CHECKING:
     import pandas
@@ -37,8 +39,8 @@ __all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_
 
 METHODS = ("auto", "staged", "direct", "published")
 STAGES = ("tree", "sketch", "elements")
-# Units a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
-_UNITS_A_RANK = 4
+# Shares a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
+_SHARES_A_RANK = 4
 _FILES_A_PLACE = 4  # open at once: metadata, data, a record's
 _OTHER_FILES = 256
 _LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node share what one process would take
@@ -207,33 +209,24 @@ class _Work:
                 again = self._left(match, index, outcomes)
                 self._merge(outcomes, None if again is None else self.run(again))
             return
-        shares = self._shares(matches, team.size)
         steps: list[list[Unit]] = []
         index = 0
         for match in matches:
             steps.append(self._units(match, index))
             index += len(steps[-1])
-        parts = [
-            replace(unit, share=(k, n))
-            for units in steps
-            for unit in units
-            for n in [shares if unit.ranks is not None else 1]
-            for k in range(n)
-        ]
-        made = self._on_all(parts, team)
-        grouped: dict[int, list[Outcome]] = {}
-        for part, outcome in zip(parts, made, strict=True):
-            grouped.setdefault(part.index, []).append(outcome)
+        made = self._on_all([unit for units in steps for unit in units], team)  # in the units' order
+        found = [[next(made) for _ in units] for units in steps]
         follow = [
-            self._left(units[0].match, units[-1].index, [grouped[u.index] for u in units]) for units in steps
+            self._left(units[0].match, units[-1].index, outcomes)
+            for units, outcomes in zip(steps, found, strict=True)
         ]
-        again = iter(self._on_all([unit for unit in follow if unit is not None], team))
-        for units, unit in zip(steps, follow, strict=True):
-            self._merge([grouped[u.index] for u in units], None if unit is None else next(again))
+        again = self._on_all([unit for unit in follow if unit is not None], team)
+        for outcomes, unit in zip(found, follow, strict=True):
+            self._merge(outcomes, None if unit is None else in_shares(next(again), self._labels))
 
     def _units(self, match: StepMatch, first: int) -> list[Unit]:
         """Of a step: its places, or the step as a whole. first: the number of the first one."""
-        paired = same_ranks(match) or match.step_a is None or match.step_b is None
+        paired = same_ranks(match)
         if self.key is not None or not paired:
             return [Unit(first, match)]
         pairs = zip(match.ranks_a, match.ranks_b, strict=True)
@@ -244,36 +237,55 @@ class _Work:
         recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
         return Unit(index, match, recut=tuple(recut)) if recut else None
 
-    def _shares(self, matches: Sequence[StepMatch], ranks: int) -> int:
-        """Into how many shares the fields of a place go, so that all ranks have work: more where there are few places."""
-        places = sum(len(match.ranks_a) for match in matches)
-        if not places or places >= _UNITS_A_RANK * ranks:
-            return 1
-        fields = 1
-        unit = next((u for u in self._units(matches[0], 0) if u.ranks is not None), None)
-        if unit is not None:
-            a = copy.copy(self.a)  # what opening it says is said when it is compared
-            a.notes = []
-            with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
-                fields = max(1, len(opened))
-        return min(fields, math.ceil(_UNITS_A_RANK * ranks / places))
+    def _shares(self, units: Sequence[Unit], sizes: Sequence[int], ranks: int) -> list[int]:
+        """Into how many shares each unit goes, so that all ranks have work. sizes: bytes of the units, of both runs."""
+        wanted = _SHARES_A_RANK * ranks
+        found = shares_by_size(sizes, wanted)
+        places = [at for at, unit in enumerate(units) if unit.ranks is not None]
+        if places and len(places) < wanted:  # few: their fields are counted
+            most = math.ceil(wanted / len(places))
+            least = min(most, self._pieces_of(units[places[0]], most))
+            for at in places:
+                found[at] = max(found[at], least)
+        if self.key is not None:
+            return [1] * len(units)
+        return found
 
-    def _on_all(self, units: Sequence[Unit], team: Team) -> list[Outcome]:
-        """Runs the units on all ranks of the team."""
+    def _pieces_of(self, unit: Unit, shares: int) -> int:
+        """How many pieces of fields a place holds for so many shares, as far as its first run tells."""
+        a = copy.copy(self.a)  # what opening it says is said when it is compared
+        a.notes = []
+        with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
+            refs = list(opened.values())
+            sizes = [ref.items * ref.itemsize for ref in refs]
+            return max(1, len(pieces(sizes, [ref.reads_anywhere for ref in refs], shares)))
+        return 1
+
+    @property
+    def _labels(self) -> str:
+        return f"{self.a.label}, {self.b.label}"
+
+    def _on_all(self, units: Sequence[Unit], team: Team) -> Iterator[list[Outcome]]:
+        """Runs the units on all ranks of the team. Returns for each the outcomes of its shares."""
         if not units:
-            return []
+            return iter(())
         sizes = []
         for unit in units:
             of_a, of_b = unit.places()
             unit.entries_a = {place: self.a.entry(place) for place in of_a}
             unit.entries_b = {place: self.b.entry(place) for place in of_b}
-            size = sum(self.a.size(place) for place in of_a) + sum(self.b.size(place) for place in of_b)
-            sizes.append(size // unit.share[1])
+            sizes.append(
+                sum(self.a.size(place) for place in of_a) + sum(self.b.size(place) for place in of_b)
+            )
+        shares = self._shares(units, sizes, team.size)
+        parts = [replace(unit, share=(k, n)) for unit, n in zip(units, shares, strict=True) for k in range(n)]
+        part_sizes = [size // n for size, n in zip(sizes, shares, strict=True) for _ in range(n)]
         job = copy.copy(self)
         job.a, job.b = self.a.without_places(), self.b.without_places()
         job.settings = replace(self.settings, progress=None)
         job.results, job.problems, job.notes = [], [], []
-        return team.share(_Job(job), units, sizes, self.settings.progress)
+        made = iter(team.share(_Job(job), parts, part_sizes, self.settings.progress))
+        return iter([[next(made) for _ in range(n)] for n in shares])
 
     def run(self, unit: Unit) -> Outcome:
         """Compares a part of both runs, and leaves everything else as it was."""
@@ -290,16 +302,15 @@ class _Work:
             own.order = (-1, "")  # said already, of an earlier unit
         found = Outcome()
         if unit.recut is not None:
-            own._recut(unit.match, set(unit.recut), set())
+            own._recut(unit.match, set(unit.recut), set(), unit.share, found)
         elif unit.ranks is not None:
             found.recut = own._place(unit.match, *unit.ranks, set(), unit.share, found)
         else:
-            own.step(unit.match)
+            own.step(unit.match, unit.share, found)
         if own.order is not None and own.order[0] >= 0:
             found.order, self.told_order = own.order, unit.index
         found.results, found.problems, found.notes = own.results, own.problems, own.notes
-        found.results_at += [-1] * (len(found.results) - len(found.results_at))
-        found.problems_at += [-1] * (len(found.problems) - len(found.problems_at))
+        found.keep_places(-1, len(found.results), len(found.problems))
         found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
         found.notes_a, found.notes_b = own.a.notes, own.b.notes
         found.left_out = (own.a.left_out, own.b.left_out)
@@ -309,7 +320,7 @@ class _Work:
     def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
         """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
         results: list[FieldComparison] = []
-        whole = [in_shares(of_place, f"{self.a.label}, {self.b.label}") for of_place in outcomes]
+        whole = [in_shares(of_place, self._labels) for of_place in outcomes]
         for outcome in [*whole, *([] if again is None else [again])]:
             if outcome.error is not None:
                 raise outcome.error
@@ -350,18 +361,18 @@ class _Work:
 
         return wanted
 
-    def step(self, match: StepMatch) -> None:
-        """Compares one step of both runs."""
+    def step(self, match: StepMatch, share: tuple[int, int], outcome: Outcome) -> None:
+        """Compares one step of both runs. share, outcome: as of `_recut`; one that is matched by ID has one share only."""
         done: set[str] = set()
         before = len(self.results)
         if self.key is not None:
             done = self._particles(match)
         recut: dict[str, None] = {}
-        if same_ranks(match) or match.step_a is None or match.step_b is None:
+        if same_ranks(match):
             for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True):
                 recut.update(dict.fromkeys(self._place(match, rank_a, rank_b, done)))
         else:
-            self._recut(match, None, done)
+            self._recut(match, None, done, share, outcome)
         if recut:
             self.results[before:] = [
                 f for f in self.results[before:] if f.field not in recut or f.key is not None
@@ -401,21 +412,13 @@ class _Work:
                 for problem in found.problems:
                     self.tell(problem)
                 outcome = outcome or Outcome()
-                outcome.problems_at += [-1] * len(self.problems)
-                pairs = [(x.name, max(x.items, y.items) * x.itemsize) for x, y in found.pairs]
-                mine = owners([size for _, size in pairs], share[1])
-                if share[1] > 1:
-                    outcome.pairs = pairs
+                outcome.keep_places(-1, len(self.results), len(self.problems))
                 opened = {
                     id(m): m for pair in found.pairs for m in (ref.metadata for ref in pair) if m is not None
                 }
                 self.opening += sum(m.bytes_read for m in opened.values())
-                for at, (x, y) in enumerate(found.pairs):
-                    if mine[at] != share[0]:
-                        continue
-                    self._field(x, y, place)
-                    outcome.results_at += [at] * (len(self.results) - len(outcome.results_at))
-                    outcome.problems_at += [at] * (len(self.problems) - len(outcome.problems_at))
+                for piece in self._mine(list(enumerate(found.pairs)), share, outcome):
+                    self._field(*found.pairs[piece.at], place, piece, outcome)
                 if (
                     not found.pairs
                     and not found.recut
@@ -442,11 +445,48 @@ class _Work:
         rules = [self.settings.rule(n, step) for n in fields]
         return bool(rules) and all(rule is not None and rule.skip for rule in rules)
 
-    def _field(self, x: FieldRef, y: FieldRef, place: tuple[int | None, int]) -> None:
+    def _mine(
+        self,
+        pairs: Sequence[tuple[int, tuple[FieldRef, FieldRef]]],
+        share: tuple[int, int],
+        outcome: Outcome,
+    ) -> list[Piece]:
+        """What of the field pairs belongs to a share. pairs: each with its number, ascending. outcome: gets to know all pairs."""
+        if share[1] == 1:
+            return [Piece(at, (0, 1), 0) for at, _ in pairs]
+        outcome.pairs = [
+            (x.name, max(x.items, y.items) * x.itemsize, divisible(x, y, self.settings))
+            for _, (x, y) in pairs
+        ]
+        found = pieces([size for _, size, _ in outcome.pairs], [may for _, _, may in outcome.pairs], share[1])
+        mine = owners([piece.bytes for piece in found], share[1])
+        return [
+            replace(piece, at=pairs[piece.at][0])
+            for piece, owner in zip(found, mine, strict=True)
+            if owner == share[0]
+        ]
+
+    def _field(
+        self,
+        x: FieldRef,
+        y: FieldRef,
+        place: tuple[int | None, int],
+        piece: Piece,
+        outcome: Outcome,
+    ) -> None:
+        """Compares a field, or a part of it."""
+        scalars = 2 if x.dtype in ("c64", "c128") else 1
         try:
-            self.results.append(compare_field(x, y, place, self.settings))
+            ranges = piece.ranges(x.items, x.itemsize, scalars)
+            compare_it = compare_part if x.parts is None else compare_placed
+            part = compare_it(x, y, place, self.settings, ranges)
+            if ranges is None:
+                self.results.append(put_together([part]))
+            else:
+                outcome.parts.append((piece.at, part))
         except TwinrunError as error:
             self.tell(error)
+        outcome.keep_places(piece.at, len(self.results), len(self.problems))
 
     def _say_order(
         self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
@@ -505,8 +545,40 @@ class _Work:
             self.tell(error)
         return done
 
-    def _recut(self, match: StepMatch, only: set[str] | None, done: set[str]) -> None:
-        """Compares fields that the runs' ranks cut differently, as the global arrays that they are parts of."""
+    def _global_pair(
+        self, match: StepMatch, name: str, held: Sequence[Mapping[str, Sequence[tuple[int, FieldRef]]]]
+    ) -> tuple[FieldRef, FieldRef]:
+        """A field of both runs as global arrays. held: its parts. Raises TwinrunError where that cannot be."""
+        labels = (self.a.label, self.b.label)
+        for side, label in zip(held, labels, strict=True):
+            if name not in side:
+                raise Unmatched(f"{place_text((match.step, 0))}: field {name!r}: not there", where=label)
+        parts = parts_of_both(name, [side[name] for side in held], labels, self.settings.cache)
+        x, y = (of_run.field() for of_run in parts)
+        check_alike(x, y, f"{place_text((match.step, 0))}: field {name!r}", *labels)
+        return x, y
+
+    def _pair_at(self, place: Place, x: FieldRef, y: FieldRef) -> tuple[FieldRef, FieldRef] | TwinrunError:
+        """A field of one rank of both runs, or why it cannot be compared."""
+        try:
+            check_alike(x, y, f"{place_text(place)}: field {x.name!r}", self.a.label, self.b.label)
+        except TwinrunError as error:
+            return error
+        return x, y
+
+    def _recut(
+        self,
+        match: StepMatch,
+        only: set[str] | None,
+        done: set[str],
+        share: tuple[int, int] = (0, 1),
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Compares fields that the runs' ranks cut differently, as the global arrays that they are parts of.
+
+        share, outcome: as of `_place`.
+        """
+        outcome = outcome or Outcome()
         wanted = self.chosen(match.step)
         try:
             with self._all_ranks(match) as sides:
@@ -516,43 +588,41 @@ class _Work:
                         for name, ref in fields.items():
                             if name not in done and wanted(name) and (only is None or name in only):
                                 parts.setdefault(name, []).append((rank, ref))
-                scattered = False  # fields that only rank by rank can be compared
+                give_places(held)
+                scattered: list[str] = []  # fields that only rank by rank could be compared
+                entries: list[tuple[Place, tuple[FieldRef, FieldRef] | TwinrunError]] = []
                 for name in dict.fromkeys((*held[0], *held[1])):
-                    for parts, other, label in (
-                        (held[0], held[1], self.a.label),
-                        (held[1], held[0], self.b.label),
-                    ):
-                        if name in other and name not in parts:
-                            self.tell(
-                                Unmatched(
-                                    f"{place_text((match.step, 0))}: field {name!r}: not there", where=label
-                                )
-                            )
-                    if name not in held[0] or name not in held[1]:
-                        continue
-                    if only is None and any(ref.place is None for _, ref in (*held[0][name], *held[1][name])):
-                        scattered = True
+                    parts = [*held[0].get(name, ()), *held[1].get(name, ())]
+                    everywhere = all(name in side for side in held)
+                    if only is None and everywhere and any(ref.place is None for _, ref in parts):
+                        of_a, of_b = (dict(side[name]) for side in held)
+                        if set(of_a) != set(of_b):
+                            scattered.append(name)
+                            continue
+                        for rank in of_a:  # the same ranks of both have it: numbers of a header, say
+                            place = (match.step, rank)
+                            entries.append((place, self._pair_at(place, of_a[rank], of_b[rank])))
                         continue
                     try:
-                        x, y = (
-                            global_field(name, parts[name], label, self.settings.cache)
-                            for parts, label in zip(held, (self.a.label, self.b.label), strict=True)
-                        )
-                        if x.user_shape != y.user_shape or x.dtype != y.dtype:
-                            raise Incomparable(
-                                f"{place_text((match.step, 0))}: field {name!r}: {x.dtype} {list(x.user_shape)} in {self.a.label}, "
-                                f"{y.dtype} {list(y.user_shape)} in {self.b.label}"
-                            )
-                        found = compare_field(x, y, (match.step, 0), self.settings)
-                        found.stages["elements"]["bytes_read"] = 2 * found.bytes  # by the parts' own sources
-                        found.ranks = max(len(held[0][name]), len(held[1][name]))
-                        found.reason = f"cut into {len(held[0][name])} parts in one run, {len(held[1][name])} in the other"
-                        self.results.append(found)
+                        entries.append(((match.step, 0), self._global_pair(match, name, held)))
                     except TwinrunError as error:
-                        self.tell(error)
+                        entries.append(((match.step, 0), error))
+                pairs = [(at, e) for at, (_, e) in enumerate(entries) if not isinstance(e, TwinrunError)]
+                mine: dict[int, list[Piece]] = {}
+                for piece in self._mine(pairs, share, outcome):
+                    mine.setdefault(piece.at, []).append(piece)
+                for at, (place, entry) in enumerate(entries):
+                    if isinstance(entry, TwinrunError):
+                        self.tell(entry)
+                        outcome.keep_places(at, len(self.results), len(self.problems))
+                        continue
+                    for piece in mine.get(at, ()):
+                        self._field(*entry, place, piece, outcome)
                 if scattered:
-                    for problem in missing_ranks(match, self.a, self.b):
-                        self.tell(problem)
+                    # Not as what only one run has: both have these fields.
+                    lacking = "; ".join(map(str, missing_ranks(match, self.a, self.b)))
+                    self.tell(Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}"))
+                    outcome.keep_places(len(entries), len(self.results), len(self.problems))
         except TwinrunError as error:
             if not self.partial:
                 raise

@@ -20,9 +20,10 @@ from . import _core
 from .errors import Incomparable, Stale, TwinrunError
 from .fieldwise import Decision, FieldComparison, Settings, place_text
 from .formats.model import storage_dtype
-from .keyed import Particles, find_particles, gather_rows, ids_of_share, match_ids
+from .keyed import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
-from .placed import global_field
+from .particles import Particles, find_particles
+from .placed import give_places, parts_of_both
 from .subject import FieldRef, Subject, open_subject
 from .tolerances import parse_steps
 
@@ -209,13 +210,18 @@ class _Walk:
                 yield from self._particles(match, sides, at[2], fields)
                 return
             for f in fields:
-                whole = []
+                held = []
                 for side, label in zip(sides, (self.a.label, self.b.label), strict=True):
-                    parts = [(rank, refs[f.field]) for rank, refs in side if f.field in refs]
-                    if not parts:
+                    held.append([(rank, refs[f.field]) for rank, refs in side if f.field in refs])
+                    if not held[-1]:
                         raise _missing(f, label)
-                    whole.append(global_field(f.field, parts, label, self.again.settings.cache))
-                yield from self._pair(f, whole[0], whole[1], ())
+                of_field = [{f.field: side} for side in held]
+                give_places(of_field)
+                held = [side[f.field] for side in of_field]
+                x, y = parts_of_both(f.field, held, (self.a.label, self.b.label), self.again.settings.cache)
+                for of_run in (x, y):
+                    of_run.check_data()
+                yield from self._pair(f, x.field(), y.field(), ())
 
     def _rank(self, match: StepMatch, rank: int, fields: list[FieldComparison]) -> Iterator[Differences]:
         ranks = match.ranks_a if match.step_a is not None else match.ranks_b

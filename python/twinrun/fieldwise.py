@@ -7,19 +7,35 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from . import _core
 from .errors import Incomparable, TwinrunError
 from .indexing import FLOATING, build, field_plan
+from .merging import merged
 from .subject import FieldRef, Place
 from .tolerances import Periods, Rule, Tolerances
 
-__all__ = ["Decision", "FieldComparison", "Settings", "compare_field", "facts_of", "place_text"]
+__all__ = [
+    "Decision",
+    "FieldComparison",
+    "FieldPart",
+    "Settings",
+    "compare_field",
+    "compare_part",
+    "divisible",
+    "facts_of",
+    "place_text",
+    "put_together",
+]
 
 # What reading one side to build its metadata may cost, against reading both: the core's choice in words.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
+# Lists of integers up to so many are looked at as a whole where they differ: are they the IDs of particles, in another order?
+_WHOLE_LIST = 1 << 26
+_SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
+_NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
 _DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
 
 
@@ -44,7 +60,8 @@ class FieldComparison:
     ulps: representable values that were forgiven. period: lengths of the circles that values lie on, by component.
     key: the field with the IDs by which elements were matched, if they were: then first_id and max_abs_id are those of the
     particles, and the indices the components (empty for one a particle). particles: of the key's own entry, what became of
-    them: matched, lost, born, doubled_a, doubled_b, moved (numbers), and lost_ids, born_ids, doubled_ids (the first ten).
+    them: matched, lost, born, doubled_a, doubled_b, moved to another rank (numbers; moved is None where metadata alone decided and
+    nothing was read), and lost_ids, born_ids, doubled_ids (the first ten).
     ranks: of how many ranks' parts the field was put together, where the runs cut it differently; rank is 0 then.
     """
 
@@ -259,6 +276,7 @@ def _build_on_the_fly(
         memory=settings.memory,
         io="auto" if settings.io == "gds" else settings.io,
         cache=settings.cache,
+        durable=False,
     )
     stage = {
         "ran": True,
@@ -281,8 +299,66 @@ def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: Settings) 
     }
 
 
+@dataclass
+class FieldPart:
+    """What comparing some ranges of a field found; parts that are all of it become its comparison (`put_together`).
+
+    found: of the core. first: the scalar that it begins with. like: name, type and shape of the field, nothing to read. ranks: of
+    how many ranks' parts the field was put together, else None.
+    """
+
+    found: dict
+    first: int
+    like: FieldRef
+    place: Place
+    decision: Decision
+    reason: str
+    seconds: float
+    ranks: int | None = None
+
+
 def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> FieldComparison:
     """Compares the field of one place. Raises Incomparable, Stale and other TwinrunErrors, with the place in their text."""
+    return put_together([compare_part(a, b, place, settings)])
+
+
+def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
+    """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
+    parts = sorted(parts, key=lambda part: part.first)
+    first, found = parts[0], merged([part.found for part in parts])
+    if found["scalars"] != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
+        raise RuntimeError("a part of a field was lost")  # must not happen; nothing then counts as compared
+    seconds = sum(part.seconds for part in parts)
+    result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
+    result.ranks = first.ranks
+    return result
+
+
+def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
+    """Whether ranges of a field can be compared apart, each at the cost of its share.
+
+    Not where metadata must be built first, and not where elements are decoded one after another.
+    """
+    have = [ref.metadata is not None for ref in (a, b)]
+    builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
+    if builds and not all(have):
+        return False
+    if a.dtype not in FLOATING and len(a.shape) == 1 and a.items <= _WHOLE_LIST:
+        return False
+    return all(ref.reads_anywhere for ref in (a, b))
+
+
+def compare_part(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    settings: Settings,
+    ranges: Sequence[tuple[int, int]] | None = None,
+) -> FieldPart:
+    """Compares ranges of a `divisible` field, or all of any field. ranges: (first scalar, count), as `_core.compare` takes them.
+
+    Raises what `compare_field` raises.
+    """
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])
     reason = ""
@@ -291,7 +367,16 @@ def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) ->
         sides = []
         for ref in (a, b):
             sides.append([ref.source(settings.cache), ref.metadata, ref.metadata_field])
+            # Digests of the other kind do not serve the method that was asked for.
+            unfit = ref.metadata is not None and ref.facts["digest"] != "published"
+            if settings.method == "published" and unfit and sides[-1][0] is not None:
+                sides[-1][1] = None
         have = [s[1] is not None for s in sides]
+        at_hand = all(s[0] is not None for s in sides)
+        if settings.method == "auto" and have[0] != have[1] and at_hand and a.items * a.itemsize <= _SMALL:
+            for side in sides:
+                side[1] = None
+            have, reason = [False, False], _NOT_WORTH_IT
         for ref, side in zip((a, b), sides, strict=True):
             if side[0] is None and (side[1] is None or settings.method in ("direct", "published")):
                 if (
@@ -308,9 +393,8 @@ def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) ->
         on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
         in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
         if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            like = next((r.facts for r in (a, b) if r.facts is not None), None)
-            wrong_kind = like is not None and settings.method == "published" and like["digest"] != "published"
-            if like is None or wrong_kind:
+            like = next((r.facts for r, side in zip((a, b), sides, strict=True) if side[1] is not None), None)
+            if like is None:
                 like = _settings_like(a, decision.atol, decision.rtol, settings)
             for side, ref in zip(sides, (a, b), strict=True):
                 if side[1] is None:
@@ -319,7 +403,7 @@ def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) ->
                     built = stage if built is None else {k: built[k] + stage[k] for k in built}
             reason = _BUILT if any(have) else "metadata was built on the fly, as asked for"
         elif settings.method == "auto" and not any(have):
-            reason = _DIRECT
+            reason = reason or _DIRECT
         progress = None
         if settings.progress is not None:
             label = f"{place_text(place)} {a.name}"
@@ -337,12 +421,15 @@ def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) ->
                 progress=progress,
                 device=settings.device,
                 devices=settings.devices,
+                ranges=ranges,
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
     if built is not None:
         r["stages"]["build"] = built
-    return facts_of(r, a, place, decision, reason, time.perf_counter() - start)
+    like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where)
+    first = 0 if not ranges else ranges[0][0]
+    return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
 
 
 def facts_of(

@@ -7,10 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from . import _core
 from .errors import Incomparable, Stale, TwinrunError
 from .formats import FileContent, detect, open_file
 from .formats.folder import is_history, list_folder
+from .particles import find_particles, read_ids
 from .settings import check_settings, checked_path, utf8
 from .subject import FieldRef, metadata_path, refs_of_fields, untouched
 
@@ -43,8 +46,13 @@ def field_plan(
     chunk_bytes: int,
     digest: str,
     format: str = "",
+    key: str = "",
+    ids: np.ndarray | None = None,
 ) -> dict:
-    """What the core needs to lay out a field's metadata. files: None to leave out where the elements lie."""
+    """What the core needs to lay out a field's metadata. files: None to leave out where the elements lie.
+
+    key, ids: of particles, the name of the field with their IDs, and these IDs (uint64, a row each).
+    """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
     return {
@@ -60,6 +68,10 @@ def field_plan(
         "digest": digest,
         "format": format,
         "extents": [(numbers[path], offset, stride, count) for path, offset, stride, count in extents],
+        "global_shape": [] if ref.place is None else list(ref.place[0]),
+        "global_offset": [] if ref.place is None else list(ref.place[1]),
+        "key": key,
+        "ids": ids,
     }
 
 
@@ -76,8 +88,12 @@ def build(
     io: str = "auto",
     cache: str = "auto",
     progress: Callable[[int, int], None] | None = None,
+    durable: bool = True,
 ) -> dict:
-    """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does)."""
+    """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does).
+
+    durable: it survives a crash of the machine.
+    """
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
     entries = [(plans(ref), ref.source(cache)) for ref in refs]
@@ -91,6 +107,7 @@ def build(
         memory=memory,
         io=io,
         progress=progress,
+        durable=durable,
     )
     for path, old in zip(files, before, strict=True):
         new = os.stat(path)
@@ -115,8 +132,9 @@ def index_content(
     memory: int,
     io: str,
     progress: Callable[[int, int], None] | None,
+    key: str | None = None,
 ) -> IndexFacts:
-    """Indexes one opened file."""
+    """Indexes one opened file. key: as of `index`."""
     chosen = {
         name: f
         for name, f in content.fields.items()
@@ -129,6 +147,8 @@ def index_content(
             raise f.problem
     refs = refs_of_fields(chosen, content.path)
     files = list(content.files())
+    keys = _keys_of(refs, key, content.path)
+    ids = {ref.name: read_ids(ref) for ref in refs if ref.name in keys.values()}
 
     def plan(ref: FieldRef) -> dict:
         floating = ref.dtype in FLOATING
@@ -141,6 +161,8 @@ def index_content(
             chunk_bytes=chunk_bytes,
             digest=digest,
             format=content.format,
+            key=keys.get(ref.name, ""),
+            ids=ids.get(keys.get(ref.name, "")),
         )
 
     target = metadata_path(content.path)
@@ -153,6 +175,20 @@ def index_content(
         facts["metadata_bytes"],
         True,
     )
+
+
+def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
+    """The field of IDs that each field of particles belongs to. Raises Incomparable where a key is asked for and none is there."""
+    if key is None:
+        return {}
+    kinds = find_particles(([(0, {ref.name: ref for ref in refs})], []), key)
+    if not kinds:
+        raise Incomparable(f"no field of IDs is called {key!r}", where=path, fix="check --key and --field")
+    keys = {name: name for name in kinds}
+    for name, kind in kinds.items():
+        for _, _, own in kind.parts_a:
+            keys |= dict.fromkeys(own, name)
+    return keys
 
 
 def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
@@ -170,6 +206,10 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         return None
     if {f["name"] for f in metadata.fields} != set(content.fields):
         return None
+    if wanted["key"] is not None:
+        keys = _keys_of(refs_of_fields(content.fields, path), wanted["key"], path)
+        if any(f["key"] != keys.get(f["name"], "") for f in metadata.fields):
+            return None
     for f in metadata.fields:
         floating = f["dtype"] in FLOATING
         has_bits = f["residue_bits"] if f["cells"] != "tokens" else wanted["residue_bits"]
@@ -198,6 +238,7 @@ def index(
     chunk_bytes: int = 4096,
     digest: str = "linear",
     fields: Iterable[str] | None = None,
+    key: str | None = None,
     refresh: bool = False,
     threads: int = 0,
     memory: int = 1 << 30,
@@ -208,7 +249,9 @@ def index(
     """Builds metadata for files or folders of files, so that later comparisons read a few percent of them.
 
     atol, rtol: the tolerance that later comparisons ask for (or wider); integers and booleans are indexed exactly.
-    fields: globs of the fields to take, all by default. refresh: also where current metadata is there already.
+    fields: globs of the fields to take, all by default. key: name or glob of the field with the IDs of particles ('auto': what the
+    files say), for comparisons with the same key: they then read a few percent too, whatever the order and the file of a
+    particle; a file's IDs are in memory meanwhile, 8 bytes each. refresh: also where current metadata is there already.
     memory: bytes for buffers. options: of formats (format, dtype, shape, …). progress(path, done, total).
     Raises TwinrunError; metadata of files that were done before stays.
     """
@@ -222,6 +265,7 @@ def index(
         "residue_bits": residue_bits,
         "chunk_bytes": chunk_bytes,
         "digest": digest,
+        "key": key,
     }
     done: list[IndexFacts] = []
     for given in paths:

@@ -8,11 +8,10 @@ hold it equally often, and count as differing where they do not.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,20 +19,19 @@ from . import _core
 from .errors import Incomparable, TwinrunError
 from .fieldwise import Decision, FieldComparison, Settings, facts_of
 from .formats.model import storage_dtype
+from .merging import merged, with_places
+from .particles import INTEGERS, Particles, read_items
 from .subject import FieldRef
+from .sums import TwoSums, why_not
 
 __all__ = [
-    "Particles",
     "compare_particles",
-    "find_particles",
     "gather_rows",
     "ids_of_share",
     "match_ids",
     "order_note",
-    "without_ids",
 ]
 
-_INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _KNOWN_IDS = (
     "id",
@@ -44,102 +42,9 @@ _KNOWN_IDS = (
     "global_id",
 )  # for the note that the order changed
 _FEW = 10  # IDs that are named
+_BLOCK_BITS = 20  # a bucket is a megabyte at most
+_NUMBERS = 1 << 20  # IDs whose sums are made at a time
 _BYTES_A_ROW = 56  # of IDs, places and orders, both runs, while a pass matches them
-
-
-@dataclass
-class Particles:
-    """Fields of one kind of particles at one step. parts: (rank, IDs, {field: its ref}) of each place that holds some."""
-
-    key: str
-    parts_a: list[tuple[int, FieldRef, dict[str, FieldRef]]] = field(default_factory=list)
-    parts_b: list[tuple[int, FieldRef, dict[str, FieldRef]]] = field(default_factory=list)
-
-
-def _rows(ref: FieldRef) -> int:
-    return ref.user_shape[0] if ref.user_shape else -1
-
-
-def _is_key(name: str, ref: FieldRef, key: str) -> bool:
-    if ref.dtype not in _INTEGERS or len(ref.user_shape) != 1:
-        return False
-    if key == "auto":
-        return ref.key is not None and (ref.key == ref.own_name or ref.key == name)
-    return fnmatch.fnmatchcase(name, key) or fnmatch.fnmatchcase(name.rsplit("/", 1)[-1], key)
-
-
-def _group_of(name: str) -> str:
-    return name.rsplit("/", 1)[0] if "/" in name else ""
-
-
-def find_particles(
-    sides: tuple[Sequence[tuple[int, Mapping[str, FieldRef]]], Sequence[tuple[int, Mapping[str, FieldRef]]]],
-    key: str,
-) -> dict[str, Particles]:
-    """Kinds of particles by the name of their ID field.
-
-    sides: of both runs, (rank, fields) of the places of one step. key: name or glob of the ID field; 'auto': what the
-    formats say. To an ID field belong the fields of its place whose first axis is as long: of its group (the part of the
-    name in front of the last slash), or of all names where it has none.
-    """
-    found: dict[str, Particles] = {}
-    for at, side in enumerate(sides):
-        for rank, fields in side:
-            keys = {n: f for n, f in fields.items() if _is_key(n, f, key)}
-            for name, ids in keys.items():
-                own = {}
-                for n, f in fields.items():
-                    if n in keys or _rows(f) != ids.items or (f.fortran_order and len(f.user_shape) > 1):
-                        continue
-                    group = _group_of(name)
-                    if f.group is not None or ids.group is not None:
-                        if f.group == ids.group:
-                            own[n] = f
-                    elif not group or n.startswith(group + "/"):
-                        own[n] = f
-                kind = found.setdefault(name, Particles(name))
-                (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
-    return found
-
-
-def without_ids(
-    sides: Sequence[Sequence[tuple[int, Mapping[str, FieldRef]]]],
-    kinds: Mapping[str, Particles],
-    chosen: Callable[[str], bool],
-) -> list[Incomparable]:
-    """Fields that are matched by ID on some rank, and lie on another without IDs, or with another number of rows than IDs.
-
-    Nobody else compares them: they must be told. sides, kinds: as of `find_particles`.
-    """
-    parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
-    matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)
-    found = []
-    for at, side in enumerate(sides):
-        for rank, fields in side:
-            own = {
-                id(ref) for pair in parts for r, ids, o in pair[at] if r == rank for ref in (ids, *o.values())
-            }
-            left = [
-                n for n, f in fields.items() if n in matched and f.items and id(f) not in own and chosen(n)
-            ]
-            found += [
-                Incomparable(f"field {n!r} on rank {rank} has no IDs of as many rows there", where=fields[n].where,
-                             fix="leave out --key, or the field") for n in left
-            ]  # fmt: skip
-    return found
-
-
-def _read(ref: FieldRef, first: int, count: int, sources: dict[int, _core.Source]) -> np.ndarray:
-    """Items as native elements, 1-D."""
-    if id(ref) not in sources:
-        source = ref.source()
-        if source is None:
-            raise Incomparable(
-                f"field {ref.name!r}: only its metadata is at hand, and matching by ID needs its data",
-                where=ref.where,
-            )
-        sources[id(ref)] = source
-    return _core.read_source(sources[id(ref)], first, count).view(storage_dtype(ref.dtype))
 
 
 @dataclass
@@ -151,18 +56,28 @@ class _Ids:
 
 
 def ids_of_share(
-    parts: Sequence[tuple[int, FieldRef, dict]], share: int, shares: int, piece: int, sources: dict
+    parts: Sequence[tuple[int, FieldRef, dict]],
+    share: int,
+    shares: int,
+    piece: int,
+    sources: dict,
+    by_block: bool = False,
 ) -> _Ids:
-    """The IDs of one share of all, of one run. piece: elements that are read in one go."""
+    """The IDs of one share of all, of one run. piece: elements that are read in one go.
+
+    by_block: consecutive IDs stay together, as many as a bucket of sums may hold.
+    """
+    block = np.uint64(_BLOCK_BITS if by_block else 0)
     kept, rows, base = [], [], 0
     for _, ref, _ in parts:
         kind = np.uint64 if ref.dtype.startswith("u") else np.int64
         for first in range(0, ref.items, piece):
             count = min(piece, ref.items - first)
-            ids = _read(ref, first, count, sources).astype(kind)
+            ids = read_items(ref, first, count, sources).astype(kind)
             at = np.arange(base + first, base + first + count, dtype=np.int64)
             if shares > 1:
-                mine = (ids.view(np.uint64) * _HASH >> np.uint64(32)) % np.uint64(shares) == share
+                blocks = ids.view(np.uint64) >> block
+                mine = (blocks * _HASH >> np.uint64(32)) % np.uint64(shares) == share
                 ids, at = ids[mine], at[mine]
             kept.append(ids)
             rows.append(at)
@@ -190,6 +105,9 @@ class _Matched:
 
 def match_ids(a: _Ids, b: _Ids) -> _Matched:
     """Rows that belong together, in the order of their IDs, and the IDs that have no partner."""
+    if np.array_equal(a.ids, b.ids) and (a.ids[1:] > a.ids[:-1]).all():  # most often
+        none = a.ids[:0]
+        return _Matched(a.ids, a.rows, b.rows, none, none, none, none, 0)
     unique_a, start_a, times_a = np.unique(a.ids, return_index=True, return_counts=True)
     unique_b, start_b, times_b = np.unique(b.ids, return_index=True, return_counts=True)
     common, in_a, in_b = np.intersect1d(unique_a, unique_b, assume_unique=True, return_indices=True)
@@ -210,6 +128,10 @@ def match_ids(a: _Ids, b: _Ids) -> _Matched:
     )
 
 
+_NO_IDS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.int64)
+_NOBODY = _Matched(_NO_IDS, _NO_ROWS, _NO_ROWS, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, 0)
+
+
 def gather_rows(
     refs: Sequence[tuple[FieldRef | None, int]],
     rows: np.ndarray,
@@ -217,23 +139,32 @@ def gather_rows(
     piece: int,
     sources: dict,
     storage: np.dtype,
+    read: Callable[[FieldRef, int, int, dict], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Rows of a field that lies in several parts, in the order of `rows`. refs: (field, its rows)."""
+    """Rows of a field that lies in several parts, in the order of `rows`. refs: (field, its rows).
+
+    read: gives `count` numbers of a part from `first` on, `width` a row; by default its elements.
+    """
+    read = read or read_items
     out = np.empty((rows.size, width), storage)
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     base = 0
     for ref, count in refs:
         low, high = np.searchsorted(ascending, (base, base + count))
+        if low == high:
+            base += count
+            continue
         step = max(1, piece // max(width, 1))
         for first in range(0, count, step):
             n = min(step, count - first)
             begin, end = np.searchsorted(ascending, (base + first, base + first + n))
-            if begin == end or low == high:
+            if begin == end:
                 continue
             assert ref is not None
-            values = _read(ref, first * width, n * width, sources).reshape(n, width)
-            out[order[begin:end]] = values[ascending[begin:end] - (base + first)]
+            low_row, high_row = int(ascending[begin]) - base, int(ascending[end - 1]) - base + 1
+            values = read(ref, low_row * width, (high_row - low_row) * width, sources)
+            out[order[begin:end]] = values.reshape(-1, width)[ascending[begin:end] - (base + low_row)]
         base += count
     return out
 
@@ -241,46 +172,16 @@ def gather_rows(
 class _Found:
     """What the passes over shares of the IDs found of one field."""
 
-    def __init__(self) -> None:
+    def __init__(self, sums: TwoSums | None) -> None:
+        self.sums = sums
         self.total: dict | None = None
-        self.first_id: int | None = None
-        self.max_id: int | None = None
+        self.by_tree = 0  # scalars in buckets of equal sums
 
     def add(self, r: dict, ids: np.ndarray, width: int) -> None:
-        """r: of the core, with places in the order of ids."""
+        """r: of the core, with places in the order of ids, which become (ID, scalar of its row)."""
         scalars = max(width, 1)
-        first = None if r["first"] is None else int(ids[r["first"] // scalars])
-        largest = None if r["max_abs_at"] is None else int(ids[r["max_abs_at"] // scalars])
-        for place in ("first", "max_abs_at", "max_rel_different_at"):
-            r[place] = None if r[place] is None else r[place] % scalars
-        if self.total is None:
-            self.total, self.first_id, self.max_id = r, first, largest
-            return
-        t = self.total
-        if first is not None and (self.first_id is None or first < self.first_id):
-            self.first_id = first
-            t.update({k: r[k] for k in ("first", "first_a", "first_b")})
-        if r["max_abs"] > t["max_abs"]:
-            self.max_id = largest
-            t.update({k: r[k] for k in ("max_abs", "max_abs_at", "max_abs_a", "max_abs_b", "max_abs_read")})
-        if r["max_rel_different"] > t["max_rel_different"]:
-            t.update({k: r[k] for k in ("max_rel_different", "max_rel_different_at")})
-        for k in (
-            "scalars",
-            "chunks",
-            "different",
-            "infinite",
-            "scalars_read",
-            "sum_squares",
-            "sum_squares_different",
-        ):
-            t[k] += r[k]
-        for k in ("histogram", "histogram_different"):
-            t[k] = [x + y for x, y in zip(t[k], r[k], strict=True)]
-        for name, stage in r["stages"].items():
-            for k in ("chunks_in", "chunks_out", "bytes_read", "seconds"):
-                t["stages"][name][k] += stage[k]
-        t["warnings"] = list(dict.fromkeys(t["warnings"] + r["warnings"]))
+        r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
+        self.total = r if self.total is None else merged([self.total, r])
 
 
 def _common_fields(
@@ -327,19 +228,22 @@ def compare_particles(
     fields, problems = _common_fields(kind, chosen, label_a, label_b, step)
     sources: dict[int, _core.Source] = {}
     totals = [sum(ids.items for _, ids, _ in parts) for parts in (kind.parts_a, kind.parts_b)]
+    found = {name: _Found(_sums_by_id(kind, name, settings, step)) for name in fields}
+    if _proven_by_sums(kind, found, settings, step, totals):
+        return _all_proven(kind, found, settings, step, totals, begin, label_a), problems, []
+    by_sums = any(f.sums is not None for f in found.values())
     widest = max((_width(kind, n) * _item(kind, n) for n in fields), default=8)
     needed = sum(totals) * (_BYTES_A_ROW + 2 * widest)
     shares = max(1, math.ceil(needed / max(settings.memory, 1 << 20)))
     piece = max(1 << 16, settings.memory // 256)
-    found = {name: _Found() for name in fields}
     sums = {"matched": 0, "lost": 0, "born": 0, "doubled_a": 0, "doubled_b": 0, "moved": 0, "unequal": 0}
     named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
     in_order = True
     ends = [np.cumsum([ids.items for _, ids, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
     ranks = [np.array([rank for rank, _, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
     for share in range(shares):
-        of_a = ids_of_share(kind.parts_a, share, shares, piece, sources)
-        of_b = ids_of_share(kind.parts_b, share, shares, piece, sources)
+        of_a = ids_of_share(kind.parts_a, share, shares, piece, sources, by_sums)
+        of_b = ids_of_share(kind.parts_b, share, shares, piece, sources, by_sums)
         if of_a.ids.size and of_b.ids.size and of_a.ids.dtype != of_b.ids.dtype:
             raise Incomparable(f"field {kind.key!r}: IDs are signed in one run and unsigned in the other")
         m = match_ids(of_a, of_b)
@@ -360,26 +264,8 @@ def compare_particles(
             _compare_share(kind, name, m, found[name], settings, step, piece, sources)
     result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
     for name in fields:
-        ref = next(own[name] for _, _, own in (*kind.parts_a, *kind.parts_b) if name in own)
-        total = found[name].total
-        if total is None:
-            continue
-        like = FieldRef(
-            name, ref.dtype, ref.byte_order, (sums["matched"], *ref.user_shape[1:]), False, label_a
-        )
-        shaped = facts_of(
-            total,
-            like,
-            (step, 0),
-            _decision(kind, name, settings, step),
-            "matched by ID",
-            time.perf_counter() - begin,
-        )
-        shaped.key, shaped.first_id, shaped.max_abs_id = kind.key, found[name].first_id, found[name].max_id
-        cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
-        shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
-        shaped.max_rel_index = cut(shaped.max_rel_index)
-        result.append(shaped)
+        if found[name].total is not None:
+            result.append(_shaped(kind, name, found[name], settings, step, sums["matched"], begin, label_a))
     notes = []
     if not in_order or sums["moved"]:
         where = f", {sums['moved']} of them on another rank" if sums["moved"] else ""
@@ -395,6 +281,122 @@ def compare_particles(
     return result, problems, notes
 
 
+def _shaped(
+    kind: Particles,
+    name: str,
+    found: _Found,
+    settings: Settings,
+    step: int | None,
+    rows: int,
+    begin: float,
+    label: str,
+) -> FieldComparison:
+    """What was found of a field as its comparison. rows: that were matched."""
+    ref, total = _ref(kind, name), found.total
+    assert total is not None
+    if found.sums is not None:
+        total = found.sums.result(total, rows * _scalars(kind, name), found.by_tree)
+    like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label)
+    shaped = facts_of(
+        with_places(total, lambda place: place[1]),
+        like,
+        (step, 0),
+        _decision(kind, name, settings, step),
+        "matched by ID" if found.sums is None else "matched by ID: by sums of digests",
+        time.perf_counter() - begin,
+    )
+    shaped.key = kind.key
+    shaped.first_id = None if total["first"] is None else total["first"][0]
+    shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
+    cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
+    shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
+    shaped.max_rel_index = cut(shaped.max_rel_index)
+    return shaped
+
+
+def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None) -> TwoSums | None:
+    """The sums of a field (the key itself among them), where every part of both runs has them for these IDs."""
+    parts: list[list[FieldRef]] = []
+    for side in (kind.parts_a, kind.parts_b):
+        parts.append([])
+        for _, ids, own in side:
+            ref = ids if name == kind.key else own.get(name)
+            if not ids.items or ref is None or not ref.items:
+                continue
+            if ref.facts is None or ids.facts is None or ref.facts["key"] != ids.facts["name"]:
+                return None
+            parts[-1].append(ref)
+    decision = Decision() if name == kind.key else _decision(kind, name, settings, step)
+    if why_not(*parts, "ids", decision, settings):
+        return None
+    return TwoSums(*parts, "ids", decision)
+
+
+def _proven_by_sums(
+    kind: Particles, found: Mapping[str, _Found], settings: Settings, step: int | None, totals: Sequence[int]
+) -> bool:
+    """Whether sums alone prove that both runs hold the same IDs, each once, and that no field differs.
+
+    That no ID comes twice is proven where they are consecutive: then the sums are those of the numbers from the smallest to the
+    largest. (Sums of rows that share an ID would say nothing of each.)
+    """
+    if totals[0] != totals[1] or any(f.sums is None or f.sums.open.any() for f in found.values()):
+        return False
+    if any(f.sums is not None and not f.sums.held_by_both() for f in found.values()):
+        return False
+    refs = [ids for _, ids, _ in (*kind.parts_a, *kind.parts_b) if ids.items]
+    if not refs or any(ref.facts is None or ref.facts["atol"] or ref.facts["rtol"] for ref in refs):
+        return False
+    sums = _sums_by_id(kind, kind.key, settings, step)
+    if sums is None or not sums.identical():
+        return False
+    low = min(ref.facts["sums"]["smallest_id"] for ref in refs)  # type: ignore[index]
+    high = max(ref.facts["sums"]["largest_id"] for ref in refs)  # type: ignore[index]
+    if high - low + 1 != totals[0]:
+        return False
+    expected = []
+    for first in range(low, high + 1, _NUMBERS):
+        ids = np.arange(first, min(first + _NUMBERS, high + 1), dtype=np.uint64)
+        values = ids.astype(storage_dtype(refs[0].dtype))
+        made = _core.sums_of_rows(refs[0].dtype, ids, values.ctypes.data, 1, 0.0, 0.0, sums.chunk_bytes)
+        if made is None or made[1] > sums.height:
+            return False
+        expected.append(made)
+    return sums.is_sum_of(_core.add_sums(expected, sums.height, sums.dtype, sums.chunk_bytes).reshape(-1, 3))
+
+
+def _all_proven(
+    kind: Particles,
+    found: Mapping[str, _Found],
+    settings: Settings,
+    step: int | None,
+    totals: Sequence[int],
+    begin: float,
+    label: str,
+) -> list[FieldComparison]:
+    """The comparisons where nothing had to be read. Which particles changed their rank is not known then."""
+    sums = {
+        "matched": totals[0],
+        "lost": 0,
+        "born": 0,
+        "doubled_a": 0,
+        "doubled_b": 0,
+        "moved": None,
+        "unequal": 0,
+    }
+    named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
+    identity = _identity(kind, step, sums, named, list(totals), time.perf_counter() - begin)
+    identity.elements_read, identity.proven_by_tree = 0, totals[0]
+    identity.stages["elements"]["bytes_read"] = 0
+    identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
+    result = [identity]
+    for name, f in found.items():
+        _compare_rows(kind, name, _NOBODY, f, settings, step, 1, {})
+        f.by_tree = totals[0] * _scalars(kind, name)
+        result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
+    return result
+
+
 def _at(step: int | None) -> str:
     return "" if step is None else f"step {step}: "
 
@@ -406,6 +408,11 @@ def _ref(kind: Particles, name: str) -> FieldRef:
 def _width(kind: Particles, name: str) -> int:
     """Items a row."""
     return math.prod(_ref(kind, name).user_shape[1:])
+
+
+def _scalars(kind: Particles, name: str) -> int:
+    """Scalars a row."""
+    return _width(kind, name) * (2 if _ref(kind, name).dtype in ("c64", "c128") else 1)
 
 
 def _item(kind: Particles, name: str) -> int:
@@ -428,12 +435,61 @@ def _compare_share(
     piece: int,
     sources: dict,
 ) -> None:
+    """The rows of a share: by sums where they prove something, else by elements."""
+    sums = found.sums
+    if sums is None or not m.ids.size:
+        _compare_rows(kind, name, m, found, settings, step, piece, sources)
+        return
+    scalars = _scalars(kind, name)
+    stride = np.uint64(_core.id_stride(scalars))
+    size = np.uint64(sums.bucket_scalars)
+    starts = m.ids.astype(np.uint64) * stride
+    buckets = starts // size
+    at = sums.at(buckets)
+    # Where an ID has no partner, or comes several times, sums say nothing of single rows.
+    alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
+    blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
+    found.by_tree += int((~sums.open[at] & ~blind).sum()) * scalars
+    asked = sums.open[at] & ~blind
+    if asked.any() and sums.residues_help:
+        start = time.perf_counter()
+        with sums.reading():
+            residues = [
+                gather_rows(refs, rows[asked], scalars, piece, sources, np.dtype(np.uint8), _residues)
+                for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
+            ]
+            sums.settle(starts[asked], scalars, *(np.ascontiguousarray(r).reshape(-1) for r in residues))
+        sums.sketch.seconds += time.perf_counter() - start
+    left = sums.open[at] | blind
+    rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
+    _compare_rows(kind, name, rest, found, settings, step, piece, sources)
+
+
+def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
+    """Of both runs, (field, its rows) of each part."""
+    return [[(own.get(name), ids.items) for _, ids, own in parts] for parts in (kind.parts_a, kind.parts_b)]
+
+
+def _residues(ref: FieldRef, first: int, count: int, sources: dict) -> np.ndarray:
+    return _core.read_residues(ref.metadata, ref.metadata_field, first, count)
+
+
+def _compare_rows(
+    kind: Particles,
+    name: str,
+    m: _Matched,
+    found: _Found,
+    settings: Settings,
+    step: int | None,
+    piece: int,
+    sources: dict,
+) -> None:
+    """The elements of matched rows."""
     ref = _ref(kind, name)
     width, storage = _width(kind, name), storage_dtype(ref.dtype)
     decision = _decision(kind, name, settings, step)
     gathered = []
-    for parts, rows in ((kind.parts_a, m.rows_a), (kind.parts_b, m.rows_b)):
-        refs = [(own.get(name), ids.items) for _, ids, own in parts]
+    for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True):
         gathered.append(
             np.ascontiguousarray(gather_rows(refs, rows, width, piece, sources, storage)).reshape(-1)
         )
@@ -489,14 +545,14 @@ def order_note(
     """What to say where an ID field of two places differs and holds the same IDs: the order changed."""
     for name in differing:
         x, y = a.get(name), b.get(name)
-        if x is None or y is None or x.dtype not in _INTEGERS or x.items != y.items or len(x.shape) != 1:
+        if x is None or y is None or x.dtype not in INTEGERS or x.items != y.items or len(x.shape) != 1:
             continue
         known = name.rsplit("/", 1)[-1].lower() in _KNOWN_IDS or (
             x.key is not None and x.key in (name, x.own_name)
         )
         if not known or x.items * 16 > memory:
             continue
-        ids = [np.sort(_read(ref, 0, ref.items, {})) for ref in (x, y)]
+        ids = [np.sort(read_items(ref, 0, ref.items, {})) for ref in (x, y)]
         if bool((ids[0] == ids[1]).all()):
             return f"{name!r} holds the same IDs in another order: --key {name} compares particles by ID"
     return None

@@ -187,6 +187,13 @@ def match_fields(
 
 def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject, place: Place) -> None:
     try:
+        of_x, of_y = x.user_place, y.user_place
+        if of_x is not None and of_y is not None and of_x[0] != of_y[0]:  # equal parts of them say nothing
+            raise Incomparable(
+                f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
+                f"of {list(of_y[0])} in {b.label}",
+                fix="the shapes must be the same",
+            )
         if cut_otherwise(x, y):
             result.recut.append(x.name)
             return
@@ -199,14 +206,16 @@ def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject,
 
 def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:
     """Whether two parts of the same global array are different parts of it."""
-    if x.place is None or y.place is None or (x.place == y.place and x.shape == y.shape):
+    of_x, of_y = x.user_place, y.user_place
+    if of_x is None or of_y is None or (of_x == of_y and x.user_shape == y.user_shape):
         return False
-    return x.dtype == y.dtype and x.place[0] == y.place[0] and x.fortran_order == y.fortran_order
+    return x.dtype == y.dtype and of_x[0] == of_y[0]
 
 
 def same_ranks(match: StepMatch) -> bool:
-    """Whether both runs have the same ranks in a step."""
-    return match.ranks_a == match.ranks_b
+    """Whether both runs have the same ranks in a step. Where one has no steps, single places belong together whatever their rank."""
+    single = len(match.ranks_a) == len(match.ranks_b) == 1 and None in (match.step_a, match.step_b)
+    return single or match.ranks_a == match.ranks_b
 
 
 def missing_ranks(match: StepMatch, a: Subject, b: Subject) -> Sequence[TwinrunError]:

@@ -6,8 +6,8 @@ Nothing is gathered: elements are put together a stretch at a time, as they are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from .formats import Field
 from .formats.model import storage_dtype
 from .subject import FieldRef
 
-__all__ = ["global_field"]
+__all__ = ["Parts", "give_places", "parts_of_both"]
 
 
 @dataclass
@@ -111,41 +111,98 @@ def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, la
         )
 
 
-def global_field(
-    name: str, parts: Sequence[tuple[int, FieldRef]], label: str, cache: str = "auto"
-) -> FieldRef:
-    """The array that ranks hold parts of, as one field. parts: (rank, field), each with its place.
+def _stored_alike(
+    sides: Sequence[Sequence[tuple[int, FieldRef]]],
+) -> list[list[tuple[int, FieldRef]]]:
+    """Parts of both runs in one order of storage, where some lie in both at once (one row is row- and column-major).
 
-    Raises Incomparable: a part has no place, or another type or global shape; two parts overlap; elements are missing.
+    Those that are turned lose their metadata: its sums count in the other order.
     """
-    first = parts[0][1]
-    for rank, ref in parts:
-        if ref.place is None:
-            raise Incomparable(
-                f"field {name!r} of rank {rank} has no place in a global array", where=label,
-                fix="capture it with its global shape and offset",
-            )  # fmt: skip
-        same = (ref.dtype, ref.place[0], ref.fortran_order) == (
-            first.dtype,
-            first.place[0],
-            first.fortran_order,
-        )  # type: ignore[index]
-        if not same:
-            raise Incomparable(
-                f"field {name!r}: ranks {parts[0][0]} and {rank} disagree on type, order or shape of the global array",
-                where=label,
-            )
-    whole = first.place[0]  # type: ignore[index]
-    pieces = [_piece(rank, ref) for rank, ref in parts if ref.items]
-    if not whole or math.prod(whole):
-        _check_cover(pieces, whole, name, label)
-    pieces.sort(key=lambda p: p.base)
-    storage = storage_dtype(first.dtype)
+    orders = {ref.fortran_order for side in sides for _, ref in side if sum(n > 1 for n in ref.shape) > 1}
+    if len(orders) > 1:
+        return [list(side) for side in sides]  # told by whoever compares them
+    wanted = orders.pop() if orders else next((ref.fortran_order for side in sides for _, ref in side), False)
+    return [
+        [(rank, ref if ref.fortran_order == wanted else _turned(ref)) for rank, ref in side] for side in sides
+    ]
 
-    def read(begin: int, count: int) -> np.ndarray:
-        out = np.empty(count, storage)
+
+def give_places(held: Sequence[dict[str, list[tuple[int, FieldRef]]]]) -> None:
+    """A field that one rank holds whole, of the shape that the other run's parts are parts of, has its place there. In place."""
+    for mine, other in (held, held[::-1]):
+        for name, parts in mine.items():
+            places = [ref.user_place for _, ref in other.get(name, ())]
+            shapes = {place[0] for place in places if place is not None}
+            if len(parts) != 1 or parts[0][1].place is not None or shapes != {parts[0][1].user_shape}:
+                continue
+            rank, ref = parts[0]
+            mine[name] = [(rank, replace(ref, place=(ref.shape, (0,) * len(ref.shape))))]
+
+
+def _turned(ref: FieldRef) -> FieldRef:
+    place = None if ref.place is None else (ref.place[0][::-1], ref.place[1][::-1])
+    return replace(
+        ref,
+        shape=ref.shape[::-1],
+        place=place,
+        fortran_order=not ref.fortran_order,
+        metadata=None,
+        facts=None,
+    )
+
+
+class Parts:
+    """The array that ranks hold parts of. Nothing is gathered: stretches of it are put together as they are asked for.
+
+    parts: (rank, field), each with its place. Raises Incomparable: a part has no place, or another type or global shape; two
+    parts overlap; elements are missing.
+    """
+
+    def __init__(
+        self, name: str, parts: Sequence[tuple[int, FieldRef]], label: str, cache: str = "auto"
+    ) -> None:
+        first = parts[0][1]
+        for rank, ref in parts:
+            if ref.place is None:
+                raise Incomparable(
+                    f"field {name!r} of rank {rank} has no place in a global array", where=label,
+                    fix="capture it with its global shape and offset",
+                )  # fmt: skip
+            same = (ref.dtype, ref.place[0], ref.fortran_order) == (
+                first.dtype,
+                first.place[0],
+                first.fortran_order,
+            )  # type: ignore[index]
+            if not same:
+                raise Incomparable(
+                    f"field {name!r}: ranks {parts[0][0]} and {rank} disagree on type, order or shape of the global array",
+                    where=label,
+                )
+        self.name, self.label, self.cache, self.first = name, label, cache, first
+        self.count = len(parts)
+        self.shape = first.place[0]  # type: ignore[index]
+        pieces = [_piece(rank, ref) for rank, ref in parts if ref.items]
+        if not self.shape or math.prod(self.shape):
+            _check_cover(pieces, self.shape, name, label)
+        pieces.sort(key=lambda p: p.base)
+        self._pieces = pieces
+        self.storage = storage_dtype(first.dtype)
+
+    @property
+    def refs(self) -> list[FieldRef]:
+        """The parts that hold elements."""
+        return [piece.ref for piece in self._pieces]
+
+    def assemble(
+        self, begin: int, out: np.ndarray, fetch: Callable[[_Piece, int, int], np.ndarray]
+    ) -> np.ndarray:
+        """Elements [begin, begin + len(out)) of the array, by what `fetch` (piece, first, count) gives of each part.
+
+        The first axis of `out`, and of what is fetched, numbers elements.
+        """
+        count = len(out)
         end = begin + count
-        for piece in pieces:
+        for piece in self._pieces:
             if piece.base >= end:
                 break
             first_row = max(
@@ -161,33 +218,87 @@ def global_field(
             stop = piece.width - max(0, int(starts[-1]) + piece.width - count)
             from_element = first_row * piece.width + skip
             to_element = (last_row - 1) * piece.width + stop
-            if piece.source is None:
-                piece.source = piece.ref.source(cache)
-                if piece.source is None:
-                    raise Incomparable(
-                        f"field {name!r} of rank {piece.rank}: only its metadata is at hand, and the runs cut it differently",
-                        where=piece.ref.where,
-                        fix="compare with the data at hand",
-                    )
-            values = _core.read_source(piece.source, from_element, to_element - from_element).view(storage)
+            values = fetch(piece, from_element, to_element - from_element)
             if last_row - first_row == 1:
                 out[int(starts[0]) + skip : int(starts[0]) + stop] = values
                 continue
-            at = (starts[:, None] + np.arange(piece.width)[None, :]).reshape(-1)
-            out[at[skip : at.size - (piece.width - stop)]] = values
+            if skip:  # the stretch begins within the first row
+                n = piece.width - skip
+                out[:n] = values[:n]
+                values, starts = values[n:], starts[1:]
+            if stop < piece.width:
+                out[int(starts[-1]) : int(starts[-1]) + stop] = values[len(values) - stop :]
+                values, starts = values[: len(values) - stop], starts[:-1]
+            _core.put_rows(
+                out.reshape(-1).view(np.uint8),
+                np.ascontiguousarray(values).reshape(-1).view(np.uint8),
+                starts.astype(np.uint64),
+                out.nbytes // max(len(out), 1),
+            )
         return out
 
-    field = Field(name, first.dtype, "little" if storage.itemsize == 1 else _native(), whole, read=read)
-    return FieldRef(
-        name,
-        first.dtype,
-        field.byte_order,
-        whole,
-        first.fortran_order,
-        label,
-        reader=field,
-        facts=first.facts,
-    )
+    def residues(self, begin: int, count: int) -> np.ndarray:
+        """Residues of elements [begin, begin + count), by the parts' metadata: uint8, one a scalar."""
+        pair = 2 if self.first.dtype in ("c64", "c128") else 1
+
+        def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
+            ref = piece.ref
+            found = _core.read_residues(ref.metadata, ref.metadata_field, first * pair, n * pair)
+            return found.reshape(n, pair)
+
+        return self.assemble(begin, np.empty((count, pair), np.uint8), fetch).reshape(-1)
+
+    def check_data(self) -> None:
+        """Raises Incomparable where a part's elements are not at hand."""
+        for piece in self._pieces:
+            if piece.ref.no_data:
+                raise Incomparable(
+                    f"field {self.name!r} of rank {piece.rank}: only its metadata is at hand, and it does not decide",
+                    where=piece.ref.where,
+                    fix="compare with the data at hand",
+                )
+
+    def field(self) -> FieldRef:
+        """The array as one field."""
+
+        def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
+            if piece.source is None:
+                piece.source = piece.ref.source(self.cache)
+            return _core.read_source(piece.source, first, n).view(self.storage)
+
+        def read(begin: int, count: int) -> np.ndarray:
+            return self.assemble(begin, np.empty(count, self.storage), fetch)
+
+        byte_order = "little" if self.storage.itemsize == 1 else _native()
+        return FieldRef(
+            self.name,
+            self.first.dtype,
+            byte_order,
+            self.shape,
+            self.first.fortran_order,
+            self.label,
+            reader=Field(
+                self.name,
+                self.first.dtype,
+                byte_order,
+                self.shape,
+                read=read,
+                reads_anywhere=all(ref.reads_anywhere for ref in self.refs),
+            ),
+            facts=self.first.facts,
+            parts=self,
+        )
+
+
+def parts_of_both(
+    name: str,
+    held: Sequence[Sequence[tuple[int, FieldRef]]],
+    labels: tuple[str, str],
+    cache: str = "auto",
+) -> tuple[Parts, Parts]:
+    """The parts of two runs, in one order of storage. held: of both, (rank, field). Raises what `Parts` raises."""
+    a, b = _stored_alike(held)
+    return Parts(name, a, labels[0], cache), Parts(name, b, labels[1], cache)
 
 
 def _native() -> str:

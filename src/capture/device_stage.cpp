@@ -7,6 +7,7 @@
 
 #include "base/checked.hpp"
 #include "compare/device_array.hpp"
+#include "compare/device_sums.hpp"
 
 namespace twinrun {
 
@@ -40,6 +41,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
         }
         for (const Section section : {Section::tree, Section::fine, Section::residues})
             bytes += round_up(fields[i]->section_bytes(section), kAlignment);
+        bytes += round_up(device_sums_bytes(*fields[i]), kAlignment);
     }
     if (bytes > limit_) return nullptr;
     auto staged = std::make_unique<StagedArrays>();

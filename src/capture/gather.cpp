@@ -41,6 +41,11 @@ Key key_of(DType dtype) {
     }
 }
 
+std::int64_t id_bytes_apart(const CapturedField& ids) {
+    if (!ids.strides.empty()) return ids.strides[0];
+    return static_cast<std::int64_t>(ids.stride != 0 ? ids.stride : item_bytes(ids.dtype));
+}
+
 struct Layout {
     struct Dimension {
         std::uint64_t extent;
@@ -141,9 +146,7 @@ Result<std::shared_ptr<const RowOrder>> order_by_ids(const CapturedField& ids) t
     }
     const std::uint64_t rows = ids.shape[0];
     if (rows >> 32 != 0) return Error{ErrorCode::unsupported, "field '" + ids.name + "': more than 2^32 IDs"};
-    const std::int64_t stride = !ids.strides.empty() ? ids.strides[0]
-                                : ids.stride != 0    ? static_cast<std::int64_t>(ids.stride)
-                                                     : static_cast<std::int64_t>(item_bytes(ids.dtype));
+    const std::int64_t stride = id_bytes_apart(ids);
     auto order = std::make_shared<RowOrder>();
     std::vector<std::uint64_t> keys(rows);
     bool sorted = true;
@@ -172,6 +175,25 @@ Result<std::shared_ptr<const RowOrder>> order_by_ids(const CapturedField& ids) t
     return std::shared_ptr<const RowOrder>(std::move(order));
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to sort field '" + ids.name + "'"};
+}
+
+Result<std::shared_ptr<const RowIds>> ordered_ids(const CapturedField& ids, const RowOrder& order) try {
+    const Key key = key_of(ids.dtype);
+    if (key == nullptr || ids.shape.size() != 1)
+        return Error{ErrorCode::invalid_argument, "field '" + ids.name + "': IDs must be integers"};
+    const bool is_signed = ids.dtype == DType::i8 || ids.dtype == DType::i16 || ids.dtype == DType::i32 ||
+                           ids.dtype == DType::i64;
+    const std::int64_t stride = id_bytes_apart(ids);
+    auto sorted = std::make_shared<RowIds>(ids.shape[0]);
+    for (std::uint64_t i = 0; i < sorted->size(); ++i) {
+        const std::uint64_t row = order.empty() ? i : order[i];
+        const std::uint64_t bits =
+            key(static_cast<const std::byte*>(ids.data) + static_cast<std::int64_t>(row) * stride);
+        (*sorted)[i] = is_signed ? bits ^ (1ULL << 63) : bits;
+    }
+    return std::shared_ptr<const RowIds>(std::move(sorted));
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for field '" + ids.name + "'"};
 }
 
 Result<FieldReader> FieldReader::create(const CapturedField& field, std::shared_ptr<const RowOrder> rows) {

@@ -15,6 +15,9 @@ namespace twinrun {
 using RowOrder = std::vector<std::uint32_t>;
 // ids: one-dimensional, of an integer type, in host memory. Errors: another type or shape; more than 2^32 rows.
 Result<std::shared_ptr<const RowOrder>> order_by_ids(const CapturedField& ids);
+// The IDs in that order; negative ones in two's complement.
+using RowIds = std::vector<std::uint64_t>;
+Result<std::shared_ptr<const RowIds>> ordered_ids(const CapturedField& ids, const RowOrder& order);
 
 // Reads one field on the host. Thread-safe; the array must not change meanwhile.
 class FieldReader {

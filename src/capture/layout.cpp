@@ -13,6 +13,8 @@ namespace twinrun {
 namespace {
 
 constexpr std::uint64_t kSmallAlignment = 64;
+// Of a field, whatever its size: weights of a bucket's scalars, and what is small.
+constexpr std::uint64_t kSumsOverhead = kLargestSumsTable * 8 + 4096;
 
 }  // namespace
 
@@ -25,11 +27,16 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
     layout->recorded = settings.record.has_value();
     layout->shared = shared;
     std::set<std::string> names;
+    std::set<std::string> keys;
+    for (const CapturedField& f : fields) {
+        if (!f.ids.empty()) keys.insert(f.ids);
+    }
     std::uint64_t end = 0;
     for (const CapturedField& f : fields) {
         if (!names.insert(f.name).second)
             return Error{ErrorCode::invalid_argument, "two fields of the name '" + f.name + "'"};
         TWR_TRY(FieldMetadata field, plan_captured(f, settings));
+        field.key = keys.contains(f.name) ? f.name : f.ids;
         const std::uint64_t item = item_bytes(f.dtype);
         const std::uint64_t items = field.items();
         // Larger fields begin on a page, for direct reads; small ones share pages.
@@ -46,6 +53,9 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         const FieldSlices shape(field);
         layout->digest_bytes +=
             field.chunks() * 2 * sizeof(ChunkDigest) + shape.slices() * 8 + sizeof(FieldDigests);
+        // Sums, at most, and the IDs that they go by.
+        if (field.partial()) layout->digest_bytes += field.data_bytes() / 4 + kSumsOverhead;
+        if (!field.key.empty() && field.key == f.name) layout->digest_bytes += items * sizeof(std::uint64_t);
         for (std::uint64_t slice = 0; slice < shape.slices();) {
             const std::uint64_t at = end + shape.first_item(slice) * item;
             // Goes on in the last piece while it is not full.

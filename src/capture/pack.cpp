@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/checksum.hpp"
+#include "capture/gather.hpp"
 #include "capture/record_store.hpp"
 #include "compare/build.hpp"
 #include "metadata/metadata.hpp"
@@ -93,11 +94,24 @@ Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::strin
 Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
                                                const CapturedStep& step, std::uint32_t rank,
                                                const std::vector<std::byte>& data) {
-    TWR_TRY(const Directory directory, own_directory(step, rank));
+    TWR_TRY(Directory directory, own_directory(step, rank));
+    for (FieldMetadata& field : directory.fields)
+        field.sums = {};  // made anew
     TWR_TRY(const auto writer, MetadataWriter::create(system, path, directory));
+    std::map<std::string, std::shared_ptr<const RowIds>> ids;
+    for (const FieldMetadata& field : directory.fields) {
+        if (field.key.empty() || field.key != field.name || field.items() == 0) continue;
+        CapturedField rows;
+        rows.name = field.name;
+        rows.dtype = field.dtype;
+        rows.shape = field.shape;
+        rows.data = data.data() + field.extents[0].offset;
+        TWR_TRY(ids[field.name], ordered_ids(rows, {}));
+    }
     for (std::size_t f = 0; f < directory.fields.size(); ++f) {
         const FieldMetadata& field = directory.fields[f];
-        FieldDigests digests(field);
+        const auto own = ids.find(field.key);
+        FieldDigests digests(field, true, false, own == ids.end() ? nullptr : own->second);
         std::vector<std::byte> residues;
         for (std::uint64_t s = 0; s < digests.slices(); ++s) {
             residues.resize(digests.residue_bytes(s));

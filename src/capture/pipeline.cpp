@@ -65,6 +65,7 @@ std::uint64_t Pipeline::bytes_of(const PendingStep& step) {
     for (const FieldMetadata& field : step.layout->fields) {
         for (std::size_t s = 0; s < kSections; ++s)
             bytes += field.section_bytes(static_cast<Section>(s));
+        if (field.partial()) bytes += largest_sums_bytes(field.data_bytes());
     }
     return bytes;
 }
@@ -139,8 +140,8 @@ void Pipeline::prepare(PendingStep& step) {
         step.digests.reserve(step.layout->fields.size());
         // Checksums are of bytes that are kept.
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
-            step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i),
-                                      step.layout->on_device[i]);
+            step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i), step.layout->on_device[i],
+                                      step.ids.empty() ? nullptr : step.ids[i]);
     });
 }
 

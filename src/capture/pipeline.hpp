@@ -32,6 +32,8 @@ struct PendingStep {
     std::shared_ptr<const StepLayout> layout;
     std::unique_ptr<StepCheck> check;  // null: nothing to compare with
     std::uint64_t heap_bytes = 0;      // charged for digests
+    // Of each field, the IDs of its rows in the order in which they are kept; null, or empty as a whole: none. Before add().
+    std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
     // Digests of each field; made at first use (prepare).
     std::vector<FieldDigests> digests;
     std::once_flag prepared;

@@ -51,7 +51,8 @@ double seconds_since(Clock::time_point start) {
 bool same_layout(const CapturedField& a, const CapturedField& b) {
     return a.dtype == b.dtype && a.order == b.order && a.own_tolerance == b.own_tolerance &&
            a.tolerance == b.tolerance && a.device.has_value() == b.device.has_value() && a.shape == b.shape &&
-           a.global_shape == b.global_shape && a.global_offset == b.global_offset && a.name == b.name;
+           a.global_shape == b.global_shape && a.global_offset == b.global_offset && a.name == b.name &&
+           a.ids == b.ids;
 }
 
 // Paths are looked up by background threads, and the program may change its folder meanwhile.
@@ -132,6 +133,7 @@ class Session::Impl {
     struct Source {
         const std::byte* dense = nullptr;  // its items lie here as they are kept
         std::optional<FieldReader> reader;
+        std::shared_ptr<const RowIds> ids;  // of its rows, as they are kept; null: none
         std::vector<std::byte> brought;  // from a device, to be sorted by IDs
     };
     Result<> begin();
@@ -501,6 +503,7 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
 Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
     sources_.resize(fields.size());
     std::map<std::string, std::shared_ptr<const RowOrder>> orders;
+    std::map<std::string, std::shared_ptr<const RowIds>> ids;
     for (const CapturedField& field : fields) {
         if (!field.ids.empty()) orders[field.ids] = nullptr;
     }
@@ -526,17 +529,22 @@ Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
         TWR_CHECK(bring(fields[i], sources_[i]));
         if (order == orders.end()) continue;
         TWR_TRY(order->second, order_by_ids(fields[i]));
+        if (settings_.history.kind == DigestKind::linear) {
+            TWR_TRY(ids[fields[i].name], ordered_ids(fields[i], *order->second));
+        }
     }
     for (std::size_t i = 0; i < fields.size(); ++i) {
         const CapturedField& field = fields[i];
         Source& source = sources_[i];
         source.dense = nullptr;
         source.reader.reset();
+        source.ids.reset();
         if (field.device) continue;
         const std::string& by = orders.contains(field.name) ? field.name : field.ids;
         std::shared_ptr<const RowOrder> rows;
         if (!by.empty()) {
             rows = orders[by];
+            source.ids = ids[by];
             if (rows == nullptr) {
                 return Error{ErrorCode::not_found, "field '" + field.name + "': its IDs '" + by +
                                                        "' are not among the captured fields"};
@@ -886,6 +894,8 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     step->step = number;
     step->folder = step_folder(number, attempt);
     step->layout = layout_;
+    for (const Source& source : sources_)
+        step->ids.push_back(source.ids);
     // What is recorded is gathered on the heap, unless it stays on a device; what is shared is.
     step->heap_bytes = layout_->digest_bytes + (layout_->shared ? layout_->file_bytes : 0);
     for (std::size_t i = 0; layout_->recorded && i < layout_->fields.size(); ++i) {

@@ -117,14 +117,34 @@ std::span<const std::byte> little_endian_bytes(std::vector<std::uint64_t>& words
     return std::as_bytes(std::span(words));
 }
 
+// The sums by place that follow from the field's digests, or that were made with them.
+Result<> write_place_sums(MetadataWriter& writer, std::size_t number, const std::vector<std::uint64_t>& tree,
+                          const std::vector<std::uint64_t>& fine, const std::optional<BuiltSums>& made) {
+    const FieldMetadata& field = writer.directory().fields[number];
+    if (const auto first = own_chunks(field)) {
+        const auto leaves = std::span(tree).subspan(field.tree().first(0));
+        std::vector<PartialSum> sums = sums_of_whole(leaves, fine, field.scalars(), field.chunking());
+        for (PartialSum& sum : sums)
+            sum.bucket += *first;
+        return writer.write_sums(number, {SumsKind::place, 0, sums.size(), 0, 0}, sums);
+    }
+    if (!made) return success();
+    const SumsFacts facts{SumsKind::place, static_cast<std::uint8_t>(made->height), made->sums.size(), 0, 0};
+    return writer.write_sums(number, facts, made->sums);
+}
+
 using WriteResidues = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> bytes)>;
 
 class BuildJob final : public SliceJob {
    public:
     // Residues go to memory at `residues`, or slice by slice to `write`.
     BuildJob(const FieldMetadata& field, ElementSource& source, int workers, bool with_sums,
-             std::byte* residues, WriteResidues write)
-        : digests(field, with_sums), source_(source), all_residues_(residues), write_(std::move(write)) {
+             std::byte* residues, WriteResidues write,
+             std::shared_ptr<const std::vector<std::uint64_t>> ids = nullptr)
+        : digests(field, with_sums, false, std::move(ids)),
+          source_(source),
+          all_residues_(residues),
+          write_(std::move(write)) {
         if (residues == nullptr && digests.slices() != 0)
             residues_.resize(static_cast<std::size_t>(workers),
                              std::vector<std::byte>(digests.residue_bytes(0)));
@@ -195,7 +215,18 @@ Result<FieldMetadata> plan_field(FieldPlan plan) {
     field.global_offset = std::move(plan.global_offset);
     field.extents = std::move(plan.extents);
     field.format = std::move(plan.format);
+    field.key = std::move(plan.key);
     return field;
+}
+
+std::optional<std::uint64_t> own_chunks(const FieldMetadata& field) {
+    if (!field.partial() || !field.key.empty() || field.settings.kind != DigestKind::linear)
+        return std::nullopt;
+    const auto placement = RowPlacement::of_box(field.shape, field.global_shape, field.global_offset,
+                                                scalars_per_item(field.dtype));
+    const std::uint64_t chunk = field.chunking().chunk_scalars;
+    if (!placement || placement->rows() != 1 || placement->base() % chunk != 0) return std::nullopt;
+    return placement->base() / chunk;
 }
 
 FieldSlices::FieldSlices(const FieldMetadata& field)
@@ -204,17 +235,38 @@ FieldSlices::FieldSlices(const FieldMetadata& field)
       slices_(divide_up(field.items(), items_per_slice_)),
       residue_bytes_(kSliceBytes / field.settings.chunk_bytes * field.chunking().residue_bytes_per_chunk) {}
 
-FieldDigests::FieldDigests(const FieldMetadata& field, bool with_sums, bool elsewhere)
+FieldDigests::FieldDigests(const FieldMetadata& field, bool with_sums, bool elsewhere,
+                           std::shared_ptr<const std::vector<std::uint64_t>> ids)
     : FieldSlices(field),
       digests_(elsewhere ? 0 : field.chunks()),
       sums_(with_sums ? slices() : 0),
-      with_sums_(with_sums) {}
+      with_sums_(with_sums) {
+    if (elsewhere || !field.partial()) return;
+    std::optional<RowPlacement> placement;
+    if (!field.key.empty()) {
+        // Particles go by ID even where they have a place.
+        if (ids == nullptr || field.shape.empty() || field.shape[0] != ids->size() || ids->empty()) return;
+        const auto [smallest, largest] = std::minmax_element(ids->begin(), ids->end());
+        part_facts_ = {SumsKind::ids, 0, 0, *smallest, *largest};
+        placement = RowPlacement::of_ids(ids, field.scalars() / ids->size());
+    } else {
+        if (own_chunks(field)) return;
+        part_facts_.kind = SumsKind::place;
+        placement = RowPlacement::of_box(field.shape, field.global_shape, field.global_offset,
+                                         scalars_per_item(field.dtype));
+    }
+    if (!placement) return;
+    part_sums_ = PartialSums::plan(field.settings, scalar_type(field.dtype),
+                                   std::make_shared<const RowPlacement>(std::move(*placement)));
+}
 
 FieldDigests::FieldDigests(FieldDigests&& other) noexcept
     : FieldSlices(other),
       digests_(std::move(other.digests_)),
       sums_(std::move(other.sums_)),
       with_sums_(other.with_sums_),
+      part_facts_(other.part_facts_),
+      part_sums_(std::move(other.part_sums_)),
       built_(std::move(other.built_)),
       elsewhere_(other.elsewhere_),
       counts_(other.counts_),
@@ -240,6 +292,7 @@ void FieldDigests::make(std::uint64_t slice, const ElementView& view, std::byte*
     digester.chunks(view, 0, scalars, &digests_[slice * (kSliceBytes / field().settings.chunk_bytes)],
                     field().settings.rule.residue_bits != 0 ? residues : nullptr, &counts);
     const double largest = sample_largest(view, scalars);
+    if (part_sums_) part_sums_->add(view, first_item(slice) * view.pair, scalars);
     if (with_sums_) sum(slice, view);
     const std::lock_guard guard(mutex_);
     counts_.add(counts);
@@ -267,7 +320,9 @@ std::span<const ChunkDigest> FieldDigests::chunks(std::uint64_t slice) const {
 
 std::uint64_t FieldDigests::bytes() const {
     return digests_.size() * sizeof(ChunkDigest) +
-           (sums_.size() + built_.tree.size() + built_.fine.size()) * sizeof(std::uint64_t);
+           (sums_.size() + built_.tree.size() + built_.fine.size()) * sizeof(std::uint64_t) +
+           (built_.sums ? built_.sums->sums.size() * sizeof(PartialSum) : 0) +
+           (part_sums_ ? part_sums_->bytes() : 0);
 }
 
 void FieldDigests::read(BuiltField& into) const {
@@ -275,6 +330,9 @@ void FieldDigests::read(BuiltField& into) const {
     into.fine = fine_of(field(), digests_);
     into.counts = counts_;
     into.largest = largest_;
+    into.sums.reset();
+    if (part_sums_ && part_facts_.kind == SumsKind::place)
+        into.sums = {part_sums_->height(), part_sums_->finish()};
 }
 
 Result<> FieldDigests::write(MetadataWriter& writer, std::size_t number) {
@@ -283,15 +341,22 @@ Result<> FieldDigests::write(MetadataWriter& writer, std::size_t number) {
     field.largest_sampled = largest_;
     std::vector<std::uint64_t> tree = elsewhere_ ? std::move(built_.tree) : tree_of(field, digests_);
     std::vector<std::uint64_t> fine = elsewhere_ ? std::move(built_.fine) : fine_of(field, digests_);
+    TWR_CHECK(write_place_sums(writer, number, tree, fine, built_.sums));
     TWR_CHECK(writer.write(number, Section::tree, 0, little_endian_bytes(tree)));
     TWR_CHECK(writer.write(number, Section::fine, 0, little_endian_bytes(fine)));
+    if (part_sums_) {
+        part_facts_.height = static_cast<std::uint8_t>(part_sums_->height());
+        part_facts_.buckets = part_sums_->count();
+        TWR_CHECK(writer.write_sums(number, part_facts_, part_sums_->finish()));
+    }
     if (with_sums_) return writer.write(number, Section::data_sums, 0, little_endian_bytes(sums_));
     field.sections[static_cast<std::size_t>(Section::data_sums)].length = 0;
     return success();
 }
 
 Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, ElementSource& source,
-                                const StreamOptions& options) try {
+                                const StreamOptions& options,
+                                std::shared_ptr<const std::vector<std::uint64_t>> ids) try {
     FieldMetadata& field = writer.directory().fields[number];
     TWR_CHECK(source.prepare());
     if (const DeviceArray* array = source.device_array(); array != nullptr) {
@@ -300,10 +365,12 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
         stats.io = "device";
         return stats;
     }
-    BuildJob job(field, source, worker_count(options), true, nullptr,
-                 [&](std::uint64_t offset, std::span<const std::byte> bytes) {
-                     return writer.write(number, Section::residues, offset, bytes);
-                 });
+    BuildJob job(
+        field, source, worker_count(options), true, nullptr,
+        [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+            return writer.write(number, Section::residues, offset, bytes);
+        },
+        std::move(ids));
     TWR_TRY(const StreamStats stats, run_slices(job, options));
     TWR_CHECK(job.digests.write(writer, number));
     return stats;
@@ -328,6 +395,7 @@ Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t
         FieldMetadata& field = writer.directory().fields[numbers[i]];
         field.counts = built[i].counts;
         field.largest_sampled = built[i].largest;
+        TWR_CHECK(write_place_sums(writer, numbers[i], built[i].tree, built[i].fine, built[i].sums));
         TWR_CHECK(writer.write(numbers[i], Section::tree, 0, little_endian_bytes(built[i].tree)));
         TWR_CHECK(writer.write(numbers[i], Section::fine, 0, little_endian_bytes(built[i].fine)));
         if (data_sums.empty()) {

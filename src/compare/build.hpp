@@ -1,10 +1,14 @@
 // Metadata from data: digests, residues and checksums of one field, in one pass over its elements.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "compare/source.hpp"
 #include "compare/stream.hpp"
+#include "digest/sums.hpp"
 #include "metadata/metadata.hpp"
 
 namespace twinrun {
@@ -24,14 +28,17 @@ struct FieldPlan {
     DigestKind kind = DigestKind::linear;
     std::vector<Extent> extents;
     std::string format;
+    std::string key;  // FieldMetadata::key
 };
 Result<FieldMetadata> plan_field(FieldPlan plan);
 
 // Digests all of `source` and writes the sections of field `field`; updates its counts in the writer's directory. The
 // result does not depend on threads, memory or backend. A source on a device is digested there, and its data sums are left
 // out: its bytes do not come to the host.
+// ids: of the field's rows, for sums by ID; null: none.
 Result<StreamStats> build_field(MetadataWriter& writer, std::size_t field, ElementSource& source,
-                                const StreamOptions& options);
+                                const StreamOptions& options,
+                                std::shared_ptr<const std::vector<std::uint64_t>> ids = nullptr);
 
 // The same for fields whose elements are on devices: fields numbers[i] from arrays[i], all in one go. data_sums: empty, to
 // leave them out, or those of each field, as sum_data() makes them.
@@ -43,6 +50,16 @@ Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t
 Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementSource& source,
                                             const StreamOptions& options);
 
+// The first chunk of the global array that the field holds, if all its chunks are chunks of that array: then its digests are
+// its sums by place.
+std::optional<std::uint64_t> own_chunks(const FieldMetadata& field);
+
+// What a part of a global array adds to the digests of the whole, where its own digests do not say.
+struct BuiltSums {
+    unsigned height = 0;
+    std::vector<PartialSum> sums;
+};
+
 // Digests and residues of a field in memory.
 struct BuiltField {
     std::vector<std::uint64_t> tree;
@@ -50,6 +67,7 @@ struct BuiltField {
     std::vector<std::byte> residues;
     ElementCounts counts;
     double largest = 0;  // FieldMetadata::largest_sampled
+    std::optional<BuiltSums> sums;
 };
 
 // A field's slices: kSliceBytes of items each.
@@ -74,8 +92,9 @@ class FieldSlices {
 // Digests of one field that are made slice by slice, in any order and from several threads: what build_field does at once.
 class FieldDigests : public FieldSlices {
    public:
-    // with_sums: data sums too. elsewhere: digests come by set().
-    explicit FieldDigests(const FieldMetadata& field, bool with_sums = true, bool elsewhere = false);
+    // with_sums: data sums too. elsewhere: digests come by set(). ids: of the field's rows, for sums by ID; null: none.
+    explicit FieldDigests(const FieldMetadata& field, bool with_sums = true, bool elsewhere = false,
+                          std::shared_ptr<const std::vector<std::uint64_t>> ids = nullptr);
     FieldDigests(FieldDigests&& other) noexcept;
 
     // The slice's items by `view`. residues: residue_bytes(slice) of them come here. Thread-safe for different slices.
@@ -97,6 +116,8 @@ class FieldDigests : public FieldSlices {
     std::vector<ChunkDigest> digests_;
     std::vector<std::uint64_t> sums_;
     bool with_sums_;
+    SumsFacts part_facts_;
+    std::optional<PartialSums> part_sums_;  // of a part of something larger, unless they follow from digests
     BuiltField built_;  // if it was made elsewhere
     bool elsewhere_ = false;
     std::mutex mutex_;  // of what follows

@@ -10,6 +10,7 @@
 
 #include "base/checked.hpp"
 #include "compare/compare.hpp"
+#include "compare/device_sums.hpp"
 #include "compare/device_workspace.hpp"
 #include "compare/host_sketch.hpp"
 #include "compare/tuning.hpp"
@@ -54,6 +55,9 @@ struct Piece {
     std::size_t fine_bytes = 0;
     std::size_t residues = 0;
     std::size_t residue_bytes = 0;
+    SumsSlots slots;  // of the field's sums
+    std::size_t sums = 0;
+    std::size_t sums_bytes = 0;
 };
 
 struct Tables {
@@ -61,13 +65,14 @@ struct Tables {
     const DeviceDigestKernels* digest;
     const DeviceTreeKernels* tree;
     const DeviceElementKernels* element;
+    const DeviceSumsKernels* sums;
 };
 
 Result<Tables> tables() {
     const Tables all{device_runtime(), device_digest_kernels(), device_tree_kernels(),
-                     device_element_kernels()};
+                     device_element_kernels(), device_sums_kernels()};
     if (all.runtime == nullptr) return Error{ErrorCode::unsupported, probe_devices().reason};
-    if (all.digest == nullptr || all.tree == nullptr || all.element == nullptr) {
+    if (all.digest == nullptr || all.tree == nullptr || all.element == nullptr || all.sums == nullptr) {
         return Error{ErrorCode::internal, "the device library lacks a table"};
     }
     return all;
@@ -77,6 +82,15 @@ Result<Tables> tables() {
 struct Fields {
     std::span<const FieldMetadata* const> fields;
     std::span<const DeviceArray* const> arrays;
+    std::vector<std::shared_ptr<const DeviceSumsPlan>> sums;  // null: none are made
+
+    Fields(std::span<const FieldMetadata* const> all_fields, std::span<const DeviceArray* const> all_arrays)
+        : fields(all_fields), arrays(all_arrays) {}
+    void plan_sums() {
+        sums.clear();
+        for (const FieldMetadata* field : fields)
+            sums.push_back(plan_device_sums(*field));
+    }
 
     [[nodiscard]] bool dense(std::size_t f) const { return arrays[f]->dense(); }
     [[nodiscard]] std::uint64_t slice_items(std::size_t f) const {
@@ -105,6 +119,11 @@ struct Fields {
         if (field.section_bytes(Section::fine) != 0) p.fine_bytes = p.chunks * 8;
         p.residue_bytes = residue_bytes_before(f, p.first_chunk + p.chunks, shape) -
                           residue_bytes_before(f, p.first_chunk, shape);
+        if (sums[f] != nullptr) {
+            const std::uint64_t per_item = scalars_per_item(field.dtype);
+            p.slots = sums_slots(*sums[f], p.first_item * per_item, p.items * per_item);
+            p.sums_bytes = p.slots.count * kSumsWords * sizeof(std::uint64_t);
+        }
         return p;
     }
 
@@ -123,7 +142,7 @@ class Batch {
     void clear() {
         pieces_.clear();
         waves_.clear();
-        arena_bytes_ = scratch_bytes_ = host_bytes_ = 0;
+        arena_bytes_ = cleared_bytes_ = scratch_bytes_ = host_bytes_ = 0;
     }
     void add(const Piece& piece) { pieces_.push_back(piece); }
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
@@ -133,13 +152,19 @@ class Batch {
 
     // Bytes that a piece takes in the arena, at most.
     static std::uint64_t arena_bytes_of(const Piece& p) {
-        return sizeof(Stats) + p.tree_bytes + 16 + p.fine_bytes + p.residue_bytes + 2 * kResidueLine +
-               kPageBytes;
+        return sizeof(Stats) + p.sums_bytes + p.tree_bytes + 16 + p.fine_bytes + p.residue_bytes +
+               2 * kResidueLine + kPageBytes;
     }
 
     // Gives everything its place. gather_bytes: device memory for gathered elements; at least one slice is taken.
     void lay_out(const Tables& tables, std::uint64_t gather_bytes) {
-        std::size_t end = align(pieces_.size() * sizeof(Stats));
+        std::size_t end = pieces_.size() * sizeof(Stats);
+        for (Piece& p : pieces_) {
+            p.sums = end;
+            end += p.sums_bytes;
+        }
+        cleared_bytes_ = end;
+        end = align(end);
         for (Piece& p : pieces_) {
             p.tree = end;
             end += round_up(p.tree_bytes, 16);
@@ -188,7 +213,9 @@ class Batch {
 
         // Scratch: that of a wave is free for the next one on the device, where work is in order, but not on the host.
         std::vector<DeviceDigestItem> items;
+        std::vector<DeviceSumsItem> sums;
         digest_bytes_ = 0;
+        sums_bytes_ = 0;
         host_bytes_ = 0;
         for (const Wave& wave : waves_) {
             digest_items(wave, nowhere(), nowhere(), items);
@@ -196,6 +223,10 @@ class Batch {
             std::size_t on_host = 0;
             tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
             digest_bytes_ = std::max(digest_bytes_, align(on_device));
+            host_bytes_ += align(on_host);
+            sums_items(wave, nowhere(), nowhere(), sums);
+            tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
+            sums_bytes_ = std::max(sums_bytes_, align(on_device));
             host_bytes_ += align(on_host);
         }
         std::vector<DeviceTreeItem> trees;
@@ -205,7 +236,7 @@ class Batch {
         tables.tree->build_scratch(trees.data(), trees.size(), &on_device, &on_host);
         tree_bytes_ = align(on_device);
         host_bytes_ += align(on_host);
-        scratch_bytes_ = gather_bytes_ + digest_bytes_ + tree_bytes_;
+        scratch_bytes_ = gather_bytes_ + digest_bytes_ + sums_bytes_ + tree_bytes_;
     }
 
     // Puts all work into the stream. arena, scratch, host: areas of the sizes above.
@@ -219,11 +250,12 @@ class Batch {
             followed.push_back(theirs);
             TWR_CHECK(stream.follow(theirs));
         }
-        TWR_CHECK(
-            to_result(tables.runtime->fill(device, arena, 0, pieces_.size() * sizeof(Stats), stream.get())));
+        TWR_CHECK(to_result(tables.runtime->fill(device, arena, 0, cleared_bytes_, stream.get())));
         std::byte* const digest_scratch = scratch + gather_bytes_;
-        std::byte* const tree_scratch = digest_scratch + digest_bytes_;
+        std::byte* const sums_scratch = digest_scratch + digest_bytes_;
+        std::byte* const tree_scratch = sums_scratch + sums_bytes_;
         std::vector<DeviceDigestItem> items;
+        std::vector<DeviceSumsItem> sums;
         for (const Wave& wave : waves_) {
             for (const Part& part : wave) {
                 const Piece& p = pieces_[part.piece];
@@ -241,6 +273,12 @@ class Batch {
             std::size_t on_device = 0;
             std::size_t on_host = 0;
             tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
+            host += align(on_host);
+            sums_items(wave, arena, scratch, sums);
+            if (sums.empty()) continue;
+            TWR_CHECK(to_result(
+                tables.sums->add(device, sums.data(), sums.size(), sums_scratch, host, stream.get())));
+            tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
             host += align(on_host);
         }
         std::vector<DeviceTreeItem> trees;
@@ -263,6 +301,29 @@ class Batch {
     // An area as aligned as any, for items of which only the numbers are asked for.
     static std::byte* nowhere() { return reinterpret_cast<std::byte*>(kAlign); }
 
+    // Where a part's items lie when they are digested.
+    [[nodiscard]] const std::byte* data_of(const Part& part, const std::byte* gathered) const {
+        const Piece& p = pieces_[part.piece];
+        if (!fields_->dense(p.field)) return gathered + part.gathered;
+        return static_cast<const std::byte*>(fields_->arrays[p.field]->data) +
+               (p.first_item + part.first) * item_bytes(fields_->fields[p.field]->dtype);
+    }
+    void sums_items(const Wave& wave, std::byte* arena, const std::byte* gathered,
+                    std::vector<DeviceSumsItem>& into) const {
+        into.clear();
+        for (const Part& part : wave) {
+            const Piece& p = pieces_[part.piece];
+            if (fields_->sums[p.field] == nullptr) continue;
+            const DeviceSumsPlan& plan = *fields_->sums[p.field];
+            const FieldMetadata& field = *fields_->fields[p.field];
+            const std::uint64_t per_item = scalars_per_item(field.dtype);
+            const std::uint64_t first = (p.first_item + part.first) * per_item;
+            const std::uint64_t count = part.items * per_item;
+            auto* const halves = reinterpret_cast<std::uint64_t*>(arena + p.sums) +
+                                 (sums_slots(plan, first, count).first - p.slots.first) * kSumsWords;
+            into.push_back(sums_item(plan, field, first, count, data_of(part, gathered), halves));
+        }
+    }
     void digest_items(const Wave& wave, std::byte* arena, std::byte* gathered,
                       std::vector<DeviceDigestItem>& into) const {
         into.clear();
@@ -274,10 +335,7 @@ class Batch {
             const std::uint64_t chunk = part.first * item / field.settings.chunk_bytes;  // of the piece
             const std::size_t words = node_words(field.settings.kind);
             DeviceDigestItem to;
-            to.data = fields_->dense(p.field)
-                          ? static_cast<const std::byte*>(fields_->arrays[p.field]->data) +
-                                (p.first_item + part.first) * item
-                          : gathered + part.gathered;
+            to.data = data_of(part, gathered);
             to.scalars = part.items * scalars_per_item(field.dtype);
             to.scalar = scalar_type(field.dtype);
             to.settings = field.settings;
@@ -306,10 +364,12 @@ class Batch {
     std::vector<Piece> pieces_;
     std::vector<Wave> waves_;
     std::size_t arena_bytes_ = 0;
+    std::size_t cleared_bytes_ = 0;  // at its beginning
     std::size_t scratch_bytes_ = 0;
     std::size_t host_bytes_ = 0;
     std::size_t gather_bytes_ = 0;
     std::size_t digest_bytes_ = 0;
+    std::size_t sums_bytes_ = 0;
     std::size_t tree_bytes_ = 0;
 };
 
@@ -378,7 +438,7 @@ Cursor fill_batch(const Fields& fields, std::span<const std::size_t> mine, const
 class Collector {
    public:
     Collector(const Fields& fields, std::vector<BuiltField>& into, const TakeResidues& take)
-        : fields_(fields), into_(into), take_(take) {}
+        : fields_(fields), into_(into), take_(take), halves_(fields.fields.size()) {}
 
     Result<> collect(const Tables& tables, const Batch& batch, DeviceWorkspace& workspace,
                      const std::byte* arena, std::byte* staging, std::size_t staging_bytes) {
@@ -386,6 +446,7 @@ class Collector {
         for (std::size_t i = 0; i < batch.pieces().size(); ++i) {
             const Piece& p = batch.pieces()[i];
             areas_.push_back({i * sizeof(Stats), sizeof(Stats), Kind::stats, i});
+            areas_.push_back({p.sums, p.sums_bytes, Kind::sums, i});
             areas_.push_back({p.tree, p.tree_bytes, Kind::tree, i});
             areas_.push_back({p.fine, p.fine_bytes, Kind::fine, i});
             areas_.push_back({p.residues, p.residue_bytes, Kind::residues, i});
@@ -420,7 +481,7 @@ class Collector {
     }
 
    private:
-    enum class Kind { stats, tree, fine, residues };
+    enum class Kind { stats, sums, tree, fine, residues };
     struct Area {
         std::size_t at;
         std::size_t bytes;
@@ -440,12 +501,19 @@ class Collector {
         } else {
             to.residues.clear();
         }
+        if (fields_.sums[p.field] != nullptr)
+            halves_[p.field].assign(fields_.sums[p.field]->sums.count() * kSumsWords, 0);
     }
-    // The last part of a field that came in parts: its tree.
+    // The last part of a field: its sums, and its tree if it came in parts.
     void finish(const Piece& p) {
         const FieldMetadata& field = *fields_.fields[p.field];
-        if (p.whole || p.first_chunk + p.chunks != field.chunks()) return;
+        if (p.first_chunk + p.chunks != field.chunks()) return;
         BuiltField& to = into_[p.field];
+        if (const auto& plan = fields_.sums[p.field]; plan != nullptr) {
+            to.sums = {plan->sums.height(), plan->sums.finish(halves_[p.field])};
+            halves_[p.field] = {};
+        }
+        if (p.whole) return;
         const std::size_t words = node_words(field.settings.kind);
         to.tree = build_tree(field.settings.kind, field.chunking().blocks_per_chunk,
                              std::span<const std::uint64_t>(to.tree).subspan(field.tree().first(0) * words));
@@ -477,6 +545,16 @@ class Collector {
                 to.largest = std::max(to.largest, largest);
                 return success();
             }
+            case Kind::sums: {
+                // Whole words: areas and parts begin at one. Pieces may share the bucket between them.
+                std::uint64_t* at = &halves_[p.field][p.slots.first * kSumsWords + offset / 8];
+                for (std::size_t i = 0; i < bytes.size(); i += 8) {
+                    std::uint64_t word = 0;
+                    std::memcpy(&word, bytes.data() + i, sizeof word);
+                    *at++ += word;
+                }
+                return success();
+            }
             case Kind::tree: {
                 const std::size_t words = node_words(field.settings.kind);
                 const std::uint64_t first = p.whole ? 0 : (field.tree().first(0) + p.first_chunk) * words;
@@ -501,6 +579,7 @@ class Collector {
     const Fields& fields_;
     std::vector<BuiltField>& into_;
     const TakeResidues& take_;
+    std::vector<std::vector<std::uint64_t>> halves_;  // of the sums of each field
     std::vector<Area> areas_;
     std::size_t next_ = 0;
 };
@@ -588,9 +667,10 @@ Result<DeviceBuildStats> build_on_device(std::span<const FieldMetadata* const> f
                                          std::vector<BuiltField>& into, const DeviceBuildOptions& options,
                                          const TakeResidues& take) try {
     const auto start = std::chrono::steady_clock::now();
-    const Fields all{fields, arrays};
+    Fields all{fields, arrays};
     TWR_CHECK(check_fields(all));
     TWR_CHECK(tables());
+    all.plan_sums();
     into.resize(fields.size());
     std::map<int, std::vector<std::size_t>> of_device;
     for (std::size_t f = 0; f < fields.size(); ++f) {
@@ -600,6 +680,8 @@ Result<DeviceBuildStats> build_on_device(std::span<const FieldMetadata* const> f
         to.residues.clear();
         to.counts = {};
         to.largest = 0;
+        to.sums.reset();
+        if (all.sums[f] != nullptr && fields[f]->items() == 0) to.sums = {all.sums[f]->sums.height(), {}};
         if (fields[f]->items() != 0) of_device[arrays[f]->device].push_back(f);
     }
     struct Work {
@@ -647,15 +729,17 @@ int DeviceSketch::device() const { return memory_->workspace->device(); }
 
 std::uint64_t DeviceSketch::bytes() const {
     return field_.section_bytes(Section::tree) + field_.section_bytes(Section::fine) +
-           field_.section_bytes(Section::residues);
+           field_.section_bytes(Section::residues) +
+           (plan_ == nullptr ? 0 : plan_->sums.count() * kSumsWords * sizeof(std::uint64_t));
 }
 
 Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetadata* const> fields,
                                                       std::span<const DeviceArray* const> arrays,
                                                       const DeviceBuildOptions& options) try {
-    const Fields all_fields{fields, arrays};
+    Fields all_fields{fields, arrays};
     TWR_CHECK(check_fields(all_fields));
     TWR_TRY(const Tables all, tables());
+    all_fields.plan_sums();
     std::vector<DeviceSketch> sketches(fields.size());
     if (fields.empty()) return sketches;
     const int device = arrays[0]->device;
@@ -706,6 +790,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
         sketches[f].field_.counts = {};
         sketches[f].field_.largest_sampled = 0;
         sketches[f].memory_ = memory;
+        sketches[f].plan_ = all_fields.sums[f];
     }
     for (std::size_t i = 0; i < batch.pieces().size(); ++i) {
         const Piece& p = batch.pieces()[i];
@@ -713,6 +798,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
         sketch.tree_ = p.tree;
         sketch.fine_ = p.fine;
         sketch.residues_ = p.residues;
+        sketch.sums_ = p.sums;
         Stats stats;
         std::memcpy(&stats, host_stats + i * sizeof stats, sizeof stats);
         sketch.field_.counts = stats.counts;
@@ -745,6 +831,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::upload(std::span<const FieldMeta
         sketch.field_.counts = built[f]->counts;
         sketch.field_.largest_sampled = built[f]->largest;
         sketch.memory_ = memory;
+        sketch.made_sums_ = built[f]->sums;
         const Parts parts = parts_of(*built[f]);
         const std::array<std::size_t*, 3> places = {&sketch.tree_, &sketch.fine_, &sketch.residues_};
         for (std::size_t s = 0; s < parts.size(); ++s) {
@@ -801,7 +888,12 @@ Result<> DeviceSketch::download(BuiltField& into) const try {
     TWR_CHECK(copy(into.tree.data(), tree_, into.tree.size() * 8));
     TWR_CHECK(copy(into.fine.data(), fine_, into.fine.size() * 8));
     TWR_CHECK(copy(into.residues.data(), residues_, into.residues.size()));
-    return workspace->stream().wait();
+    into.sums = made_sums_;
+    std::vector<std::uint64_t> halves(plan_ == nullptr ? 0 : plan_->sums.count() * kSumsWords);
+    if (!halves.empty()) TWR_CHECK(copy(halves.data(), sums_, halves.size() * sizeof(std::uint64_t)));
+    TWR_CHECK(workspace->stream().wait());
+    if (plan_ != nullptr) into.sums = {plan_->sums.height(), plan_->sums.finish(halves)};
+    return success();
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

@@ -1,4 +1,4 @@
-// Digests, residues and trees of arrays that live on devices: made there, all fields of a device in one batch.
+// Digests, residues, trees and sums by place of arrays that live on devices: made there, all fields of a device in one batch.
 //
 // Results equal those of the host (build_in_memory) bit for bit. Our work follows each array's own stream on the device and
 // does not hold it up; the calling thread waits until the results are there.
@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "compare/build.hpp"
 #include "compare/device_array.hpp"
+#include "compare/device_sums.hpp"
 #include "compare/difference.hpp"
 
 namespace twinrun {
@@ -86,6 +88,9 @@ class DeviceSketch {
     std::size_t tree_ = 0;            // where in it
     std::size_t fine_ = 0;
     std::size_t residues_ = 0;
+    std::size_t sums_ = 0;
+    std::shared_ptr<const DeviceSumsPlan> plan_;  // of its sums; null: there are none on the device
+    std::optional<BuiltSums> made_sums_;          // of what was uploaded
 };
 
 }  // namespace twinrun

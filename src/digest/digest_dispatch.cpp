@@ -4,6 +4,7 @@
 #include "base/checked.hpp"
 #include "digest/digest.hpp"
 #include "digest/field61.hpp"
+#include "digest/values.hpp"
 #include "platform/float_environment.hpp"
 
 namespace twinrun {
@@ -87,8 +88,7 @@ void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n
 
 void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out,
                       std::byte* residues, ElementCounts* counts) {
-    const FloatEnvironment guard(settings_.rule.kind == CellKind::relative ? Rounding::to_nearest
-                                                                           : Rounding::downward);
+    const FloatEnvironment guard(environment_of(settings_.rule));
     const std::uint64_t end = first + count;
     const unsigned bits = settings_.rule.residue_bits;
     for (std::uint64_t at = first; at < end; at += shape_.chunk_scalars) {

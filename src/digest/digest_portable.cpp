@@ -5,28 +5,11 @@
 #include "digest/coefficients.hpp"
 #include "digest/digest.hpp"
 #include "digest/field61.hpp"
+#include "digest/values.hpp"
 
 namespace twinrun {
 
 namespace {
-
-Cell cell_for(float x, const CellRule& rule, int shift) {
-    return cell_of(static_cast<double>(x), rule, shift);
-}
-Cell cell_for(double x, const CellRule& rule, int shift) { return cell_of(x, rule, shift); }
-Cell cell_for(std::int64_t x, const CellRule& rule, int shift) {
-    const bool negative = x < 0;
-    const std::uint64_t magnitude =
-        negative ? ~static_cast<std::uint64_t>(x) + 1 : static_cast<std::uint64_t>(x);
-    return cell_of_integer(magnitude, negative, rule, shift);
-}
-Cell cell_for(std::uint64_t x, const CellRule& rule, int shift) {
-    return cell_of_integer(x, false, rule, shift);
-}
-
-std::uint64_t field_value(const Cell& cell) {
-    return cell.token ? reduce61(cell.bits) : signed61(static_cast<std::int64_t>(cell.bits));
-}
 
 void put_residue(std::byte* residues, std::size_t i, unsigned bits, std::uint64_t value) {
     const std::size_t per_line = 512 / bits;

@@ -24,7 +24,26 @@ void put_shape(Encoder& out, const std::vector<std::uint64_t>& shape) {
         out.put(n);
 }
 
-void put_field(Encoder& out, const FieldMetadata& field) {
+// Sections of version 1.
+constexpr std::size_t kFirstSections = 4;
+
+void put_place(Encoder& out, const SectionPlace& place) {
+    out.put(place.offset);
+    out.put(place.length);
+    out.put(place.sums_offset);
+    out.put(place.sums_checksum);
+}
+
+SectionPlace get_place(Decoder& in) {
+    SectionPlace place;
+    place.offset = in.get<std::uint64_t>();
+    place.length = in.get<std::uint64_t>();
+    place.sums_offset = in.get<std::uint64_t>();
+    place.sums_checksum = in.get<std::uint64_t>();
+    return place;
+}
+
+void put_field(Encoder& out, const FieldMetadata& field, std::uint32_t version) {
     const CellRule& rule = field.settings.rule;
     out.put_text(field.name);
     out.put_text(field.format);
@@ -56,12 +75,18 @@ void put_field(Encoder& out, const FieldMetadata& field) {
         out.put(e.stride);
         out.put(e.count);
     }
-    for (const SectionPlace& place : field.sections) {
-        out.put(place.offset);
-        out.put(place.length);
-        out.put(place.sums_offset);
-        out.put(place.sums_checksum);
-    }
+    for (std::size_t s = 0; s < kFirstSections; ++s)
+        put_place(out, field.sections[s]);
+    if (version < 2) return;
+    out.put_text(field.key);
+    out.put(static_cast<std::uint8_t>(field.sums.kind));
+    out.put(field.sums.height);
+    out.put(std::uint8_t{0});
+    out.put(std::uint8_t{0});
+    out.put(field.sums.buckets);
+    out.put(field.sums.smallest_id);
+    out.put(field.sums.largest_id);
+    put_place(out, field.place(Section::sums));
 }
 
 bool get_shape(Decoder& in, std::size_t dimensions, std::vector<std::uint64_t>& shape) {
@@ -103,8 +128,9 @@ bool placed_inside(const FieldMetadata& field) {
 }
 
 // head_bytes: header and directory, which no section may overlap.
-Result<> check_places(const FieldMetadata& field, std::uint64_t head_bytes, std::uint64_t file_bytes) {
-    for (std::size_t s = 0; s < kSections; ++s) {
+Result<> check_places(const FieldMetadata& field, std::size_t sections, std::uint64_t head_bytes,
+                      std::uint64_t file_bytes) {
+    for (std::size_t s = 0; s < sections; ++s) {
         const SectionPlace& place = field.sections[s];
         const std::uint64_t wanted = field.section_bytes(static_cast<Section>(s));
         if (place.length != wanted && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
@@ -121,8 +147,45 @@ Result<> check_places(const FieldMetadata& field, std::uint64_t head_bytes, std:
     return success();
 }
 
-Result<FieldMetadata> get_field(Decoder& in, std::size_t data_files, std::uint64_t head_bytes,
-                                std::uint64_t file_bytes) {
+// What version 2 says of sums.
+Result<> get_sums(Decoder& in, FieldMetadata& field) {
+    const auto impossible = [&] { return damaged("field '" + field.name + "' has impossible sums"); };
+    field.key = in.get_text(kLongestText);
+    const auto kind = in.get<std::uint8_t>();
+    SumsFacts& sums = field.sums;
+    sums.height = in.get<std::uint8_t>();
+    static_cast<void>(in.get<std::uint8_t>());
+    static_cast<void>(in.get<std::uint8_t>());
+    sums.buckets = in.get<std::uint64_t>();
+    sums.smallest_id = in.get<std::uint64_t>();
+    sums.largest_id = in.get<std::uint64_t>();
+    field.sections[static_cast<std::size_t>(Section::sums)] = get_place(in);
+    if (in.failed()) return damaged("its directory ends too early");
+    if (kind > 2 || sums.height > 63) return impossible();
+    sums.kind = static_cast<SumsKind>(kind);
+    if (sums.kind == SumsKind::none) return sums == SumsFacts{} ? success() : Result<>(impossible());
+    const std::uint64_t chunk_bytes = field.settings.chunk_bytes;
+    if (field.settings.kind != DigestKind::linear || sums.height > 8 ||
+        (chunk_bytes << sums.height) > kLargestChunk || sums.buckets > field.scalars()) {
+        return impossible();
+    }
+    if (sums.kind == SumsKind::place) {
+        if (field.global_shape.empty() || sums.smallest_id != 0 || sums.largest_id != 0) return impossible();
+        return success();
+    }
+    if (field.key.empty() || field.shape.empty() || sums.smallest_id > sums.largest_id) return impossible();
+    // No row lies across buckets, nor beyond all indices.
+    const std::uint64_t stride =
+        id_stride(std::max<std::uint64_t>(field.scalars() / std::max<std::uint64_t>(field.shape[0], 1), 1));
+    if (stride * item_bytes(scalar_type(field.dtype)) > chunk_bytes << sums.height ||
+        sums.largest_id >= kIndexLimit / stride) {
+        return impossible();
+    }
+    return success();
+}
+
+Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t data_files,
+                                std::uint64_t head_bytes, std::uint64_t file_bytes) {
     FieldMetadata field;
     CellRule& rule = field.settings.rule;
     field.name = in.get_text(kLongestText);
@@ -192,15 +255,17 @@ Result<FieldMetadata> get_field(Decoder& in, std::size_t data_files, std::uint64
     }
     if (extents != 0 && covered != *items)
         return damaged("the extents of field '" + field.name + "' do not cover it");
-    for (SectionPlace& place : field.sections) {
-        place.offset = in.get<std::uint64_t>();
-        place.length = in.get<std::uint64_t>();
-        place.sums_offset = in.get<std::uint64_t>();
-        place.sums_checksum = in.get<std::uint64_t>();
+    for (std::size_t s = 0; s < kFirstSections; ++s)
+        field.sections[s] = get_place(in);
+    if (version >= 2) {
+        TWR_CHECK(get_sums(in, field));
+    } else {
+        field.sections[static_cast<std::size_t>(Section::sums)].sums_checksum =
+            xxh3(std::span<const std::byte>());  // of no pages
     }
     if (in.failed()) return damaged("its directory ends too early");
     TWR_CHECK(check_rule(field));
-    TWR_CHECK(check_places(field, head_bytes, file_bytes));
+    TWR_CHECK(check_places(field, version >= 2 ? kSections : kFirstSections, head_bytes, file_bytes));
     return field;
 }
 
@@ -226,6 +291,7 @@ std::uint64_t FieldMetadata::section_bytes(Section section) const {
                    chunk_residue_bytes(scalar_type(dtype), rest, bits);
         }
         case Section::data_sums: return divide_up(data_bytes(), kDataSumBytes) * 8;
+        case Section::sums: return sums.buckets * kPartialSumBytes;
     }
     return 0;
 }
@@ -243,12 +309,12 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
         body.put_i64(file.stamp.mtime_ns);
     }
     for (const FieldMetadata& field : directory.fields)
-        put_field(body, field);
+        put_field(body, field, directory.version);
 
     Encoder header;
     for (const unsigned char c : kMagic)
         header.put(static_cast<std::uint8_t>(c));
-    header.put(kMetadataVersion);
+    header.put(directory.version);
     header.put(std::uint32_t{0});
     header.put(file_bytes);
     header.put(static_cast<std::uint64_t>(body.size()));
@@ -272,6 +338,7 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
     static_cast<void>(in.get<std::uint32_t>());
     const auto size = in.get<std::uint64_t>();
     HeaderFacts facts;
+    facts.version = version;
     facts.directory_bytes = in.get<std::uint64_t>();
     facts.directory_checksum = in.get<std::uint64_t>();
     static_cast<void>(in.get<std::uint64_t>());
@@ -294,9 +361,11 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
     return facts;
 }
 
-Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
+Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64_t file_bytes,
+                                   std::uint32_t version) {
     Decoder in(bytes);
     Directory directory;
+    directory.version = version;
     const auto fields = in.get<std::uint32_t>();
     const auto data_files = in.get<std::uint32_t>();
     directory.step = in.get_i64();
@@ -315,7 +384,8 @@ Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64
     }
     std::set<std::string> names;
     for (std::uint32_t i = 0; i < fields; ++i) {
-        TWR_TRY(FieldMetadata field, get_field(in, data_files, kHeaderBytes + bytes.size(), file_bytes));
+        TWR_TRY(FieldMetadata field,
+                get_field(in, version, data_files, kHeaderBytes + bytes.size(), file_bytes));
         if (!names.insert(field.name).second) return damaged("two fields are called '" + field.name + "'");
         directory.fields.push_back(std::move(field));
     }

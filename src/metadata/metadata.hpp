@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "digest/digest.hpp"
+#include "digest/sums.hpp"
 #include "element/dtype.hpp"
 #include "platform/file_io.hpp"
 #include "tree/layout.hpp"
@@ -20,7 +21,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kMetadataVersion = 1;
+inline constexpr std::uint32_t kMetadataVersion = 2;  // the newest; 1 where no field has sums
 inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;        // what one checksum covers
 inline constexpr std::size_t kDataSumBytes = 1 << 20;  // element bytes that one data checksum covers
@@ -48,8 +49,9 @@ enum class Section : std::uint8_t {
     fine = 1,       // fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0
     residues = 2,   // chunk after chunk
     data_sums = 3,  // XXH3-64 of every 1 MiB of element bytes in order
+    sums = 4,       // what the field adds to the digests of the whole array: bucket, coarse, fine, a u64 each
 };
-inline constexpr std::size_t kSections = 4;
+inline constexpr std::size_t kSections = 5;
 
 struct SectionPlace {
     std::uint64_t offset = 0;
@@ -61,6 +63,18 @@ struct SectionPlace {
 // Order of a multi-dimensional field's elements in the stream that is digested.
 enum class ArrayOrder : std::uint8_t { row_major = 0, column_major = 1 };
 
+// What sums say of: nothing, the global array by place, or particles by ID.
+enum class SumsKind : std::uint8_t { none = 0, place = 1, ids = 2 };
+
+struct SumsFacts {
+    SumsKind kind = SumsKind::none;
+    std::uint8_t height = 0;  // a bucket is 2^height chunks
+    std::uint64_t buckets = 0;
+    std::uint64_t smallest_id = 0;  // of this rank's rows
+    std::uint64_t largest_id = 0;
+    bool operator==(const SumsFacts&) const = default;
+};
+
 struct FieldMetadata {
     std::string name;
     DType dtype = DType::f32;
@@ -70,6 +84,9 @@ struct FieldMetadata {
     // Place in the global array of all ranks; both empty: none given.
     std::vector<std::uint64_t> global_shape;
     std::vector<std::uint64_t> global_offset;
+    // Name of the field with the IDs of this one's rows (of itself: its own name); empty: none.
+    std::string key;
+    SumsFacts sums;
     DigestSettings settings;
     ElementCounts counts;
     double largest_sampled = 0;   // largest finite |x| among sampled elements: for warnings, not for proofs
@@ -84,6 +101,10 @@ struct FieldMetadata {
         return chunk_shape(scalar_type(dtype), settings.chunk_bytes, settings.rule.residue_bits);
     }
     [[nodiscard]] std::uint64_t chunks() const;
+    // A part of something larger, by place or by ID: it may have sums.
+    [[nodiscard]] bool partial() const {
+        return !key.empty() || (!global_shape.empty() && global_shape != shape);
+    }
     [[nodiscard]] TreeLayout tree() const { return {chunks()}; }
     [[nodiscard]] std::uint64_t section_bytes(Section section) const;  // what the settings imply
     [[nodiscard]] const SectionPlace& place(Section section) const {
@@ -92,6 +113,7 @@ struct FieldMetadata {
 };
 
 struct Directory {
+    std::uint32_t version = 1;  // 2 if some field has sums or a key
     std::int64_t step = 0;
     std::uint32_t rank = 0;
     std::vector<DataFile> data_files;
@@ -102,11 +124,13 @@ struct Directory {
 // of the whole file. Errors name no path: the caller adds it.
 std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes);
 struct HeaderFacts {
+    std::uint32_t version = 0;
     std::uint64_t directory_bytes = 0;
     std::uint64_t directory_checksum = 0;
 };
 Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes);
-Result<Directory> decode_directory(std::span<const std::byte> directory, std::uint64_t file_bytes);
+Result<Directory> decode_directory(std::span<const std::byte> directory, std::uint64_t file_bytes,
+                                   std::uint32_t version);
 
 // A metadata file open for reading. Thread-safe.
 class MetadataFile {
@@ -130,6 +154,10 @@ class MetadataFile {
                          std::span<const std::byte> bytes);
     // Bytes [offset, offset + to.size()) of a section, checked.
     Result<> read(std::size_t field, Section section, std::uint64_t offset, std::span<std::byte> to);
+    // A field's sums by ascending bucket, checked.
+    Result<std::vector<PartialSum>> sums(std::size_t field);
+    // Residues of scalars [first, first + to.size()), one a byte.
+    Result<> residues(std::size_t field, std::uint64_t first, std::span<std::uint8_t> to);
     // Bytes read from the file so far, for the report.
     [[nodiscard]] std::uint64_t bytes_read() const;
     void count_read(std::uint64_t bytes);
@@ -171,14 +199,20 @@ class MetadataWriter {
     // Thread-safe for disjoint parts.
     Result<> write(std::size_t field, Section section, std::uint64_t offset,
                    std::span<const std::byte> bytes);
+    // A field's sums, at the end of the file: how many there are is known last. Not for a field whose SumsFacts have buckets already
+    // (those are laid out). Once a field.
+    Result<> write_sums(std::size_t field, const SumsFacts& facts, std::span<const PartialSum> sums);
     // Everything was written: checksums, directory, sync, rename, sync of the folder. Reads the directory back first.
     Result<> commit();
     // The same without the sync of the folder, for callers that rename the folder itself next.
     Result<> finish();
+    // The same without any sync: a file that need not survive a crash.
+    Result<> finish_temporary();
 
    private:
     MetadataWriter() = default;
     Result<> put(std::uint64_t offset, std::span<const std::byte> bytes);
+    Result<> write_out();
     Result<> commit_file();
     FileSystem* system_ = nullptr;
     std::string path_;

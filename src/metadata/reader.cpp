@@ -7,6 +7,8 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "base/codec.hpp"
+#include "digest/field61.hpp"
 #include "metadata/metadata.hpp"
 
 namespace twinrun {
@@ -43,7 +45,7 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
         return Error{ErrorCode::damaged,
                      path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
     }
-    auto directory = decode_directory(body, file->size());
+    auto directory = decode_directory(body, file->size(), facts->version);
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
     metadata->sums_->of_field.resize(metadata->directory_.fields.size());
@@ -151,6 +153,50 @@ Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t of
     return success();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path() + ": not enough memory to read it"};
+}
+
+Result<std::vector<PartialSum>> MetadataFile::sums(std::size_t field) try {
+    const FieldMetadata& f = directory_.fields[field];
+    std::vector<std::byte> bytes(f.place(Section::sums).length);
+    TWR_CHECK(read(field, Section::sums, 0, bytes));
+    Decoder in(bytes);
+    std::vector<PartialSum> sums(bytes.size() / kPartialSumBytes);
+    const std::uint64_t most = kIndexLimit / f.chunking().chunk_scalars >> f.sums.height;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+        sums[i].bucket = in.get<std::uint64_t>();
+        sums[i].coarse = in.get<std::uint64_t>();
+        sums[i].fine = in.get<std::uint64_t>();
+        if (sums[i].bucket >= most || (i != 0 && sums[i].bucket <= sums[i - 1].bucket) ||
+            sums[i].coarse >= kPrime || sums[i].fine >= kPrime) {
+            return Error{ErrorCode::damaged, path() + ": damaged metadata: impossible sums of field '" +
+                                                 f.name + "': index the data again"};
+        }
+    }
+    return sums;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path() + ": not enough memory to read its sums"};
+}
+
+Result<> MetadataFile::residues(std::size_t field, std::uint64_t first, std::span<std::uint8_t> to) try {
+    if (to.empty()) return success();
+    const FieldMetadata& f = directory_.fields[field];
+    const unsigned bits = f.settings.rule.residue_bits;
+    const ChunkShape shape = f.chunking();
+    const auto end = checked_add(first, to.size());
+    if (bits == 0 || !end || *end > f.scalars()) {
+        return Error{ErrorCode::internal, path() + ": residues that are not there"};
+    }
+    // Whole blocks, of which the field's last may be short.
+    const std::size_t block_bytes = residue_bytes(shape.block_scalars, bits);
+    const std::uint64_t begin = first / shape.block_scalars * block_bytes;
+    const std::uint64_t stop =
+        std::min(divide_up(*end, shape.block_scalars) * block_bytes, f.section_bytes(Section::residues));
+    std::vector<std::byte> lines(stop - begin);
+    TWR_CHECK(read(field, Section::residues, begin, lines));
+    unpack_residues(lines, first, to.size(), bits, shape, to.data());
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path() + ": not enough memory to read its residues"};
 }
 
 std::uint64_t MetadataFile::bytes_read() const { return sums_->bytes_read.load(); }

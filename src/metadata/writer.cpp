@@ -5,6 +5,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "base/codec.hpp"
 #include "metadata/metadata.hpp"
 
 namespace twinrun {
@@ -21,6 +22,11 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     writer->system_ = &system;
     writer->path_ = path;
     writer->temporary_ = path + ".tmp";
+    directory.version =
+        std::any_of(directory.fields.begin(), directory.fields.end(),
+                    [](const FieldMetadata& f) { return f.partial() || f.sums != SumsFacts{}; })
+            ? 2
+            : 1;
     // The directory's length does not depend on its numbers: lay out behind a first draft of it.
     std::uint64_t end = round_up(encode_directory(directory, 0).size(), kPageBytes);
     writer->sums_.resize(directory.fields.size());
@@ -78,7 +84,44 @@ Result<> MetadataWriter::put(std::uint64_t offset, std::span<const std::byte> by
     return success();
 }
 
+Result<> MetadataWriter::write_sums(std::size_t field, const SumsFacts& facts,
+                                    std::span<const PartialSum> sums) try {
+    FieldMetadata& to = directory_.fields[field];
+    if (directory_.version < 2 || to.sums.buckets != 0 || facts.buckets != sums.size()) {
+        return Error{ErrorCode::internal, path_ + ": sums that have no place in it"};
+    }
+    to.sums = facts;
+    SectionPlace& place = to.sections[static_cast<std::size_t>(Section::sums)];
+    place.length = to.section_bytes(Section::sums);
+    place.offset = file_bytes_;
+    place.sums_offset = round_up(place.offset + place.length, 8);
+    const std::uint64_t pages = divide_up(place.length, kPageBytes);
+    file_bytes_ = round_up(place.sums_offset + pages * 8, kPageBytes);
+    if (!image_.empty()) image_.resize(file_bytes_);
+    sums_[field][static_cast<std::size_t>(Section::sums)].resize(pages);
+    Encoder bytes;
+    for (const PartialSum& sum : sums) {
+        bytes.put(sum.bucket);
+        bytes.put(sum.coarse);
+        bytes.put(sum.fine);
+    }
+    return write(field, Section::sums, 0, bytes.bytes());
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path_ + ": not enough memory for its sums"};
+}
+
 Result<> MetadataWriter::finish() {
+    TWR_CHECK(write_out());
+    TWR_CHECK(output_->sync());
+    return commit_file();
+}
+
+Result<> MetadataWriter::finish_temporary() {
+    TWR_CHECK(write_out());
+    return commit_file();
+}
+
+Result<> MetadataWriter::write_out() {
     for (std::size_t f = 0; f < directory_.fields.size(); ++f) {
         for (std::size_t s = 0; s < kSections; ++s) {
             auto& sums = sums_[f][s];
@@ -98,15 +141,14 @@ Result<> MetadataWriter::finish() {
     // What is about to be written must be readable: a defect here would cost the user the history.
     TWR_TRY(const HeaderFacts facts, decode_header(head, file_bytes_));
     const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts.directory_bytes);
-    auto decoded = decode_directory(body, file_bytes_);
+    auto decoded = decode_directory(body, file_bytes_, facts.version);
     if (!decoded) {
         return Error{ErrorCode::internal,
                      path_ + ": its directory does not decode: " + decoded.error().message};
     }
     if (!image_.empty()) {
         std::memcpy(image_.data(), head.data(), head.size());
-        TWR_CHECK(output_->write_at(0, image_));
-        return commit_file();
+        return output_->write_at(0, image_);
     }
     // The file ends on a page: its last byte is written even where nothing reaches it.
     std::uint64_t reached = head.size();
@@ -120,12 +162,10 @@ Result<> MetadataWriter::finish() {
     if (const std::byte zero{}; reached < file_bytes_) {
         TWR_CHECK(output_->write_at(file_bytes_ - 1, std::span(&zero, 1)));
     }
-    TWR_CHECK(output_->write_at(0, head));
-    return commit_file();
+    return output_->write_at(0, head);
 }
 
 Result<> MetadataWriter::commit_file() {
-    TWR_CHECK(output_->sync());
     TWR_CHECK(output_->close());
     TWR_CHECK(system_->rename(temporary_, path_));
     finished_ = true;

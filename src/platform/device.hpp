@@ -16,7 +16,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kDeviceAbi = 3;  // raised with every change of a table
+inline constexpr std::uint32_t kDeviceAbi = 4;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
 // What a function of the library says.

@@ -123,6 +123,12 @@ FieldMetadata some_field(DType dtype, std::vector<std::uint64_t> shape, Random& 
     plan.name = "x";
     plan.dtype = dtype;
     plan.shape = std::move(shape);
+    // Now and then a part of a global array, which has sums.
+    const bool part = random() % 2 == 0;
+    for (std::size_t d = 0; part && d < plan.shape.size(); ++d) {
+        plan.global_offset.push_back(random() % 3 * (random() % 600));
+        plan.global_shape.push_back(plan.global_offset[d] + plan.shape[d] + random() % 3);
+    }
     const unsigned how = static_cast<unsigned>(random() % 4);
     if (how != 0) plan.tolerance.atol = std::ldexp(1.0, -static_cast<int>(random() % 20)) * 1.3;
     if (how == 2) plan.tolerance.rtol = 1e-3;
@@ -224,6 +230,10 @@ void expect_same(const BuiltField& x, const BuiltField& y, const std::string& wh
     ASSERT_EQ(x.counts.nans, y.counts.nans) << what;
     ASSERT_EQ(x.counts.tokens, y.counts.tokens) << what;
     ASSERT_EQ(x.largest, y.largest) << what;
+    ASSERT_EQ(x.sums.has_value(), y.sums.has_value()) << what;
+    if (!x.sums) return;
+    ASSERT_EQ(x.sums->height, y.sums->height) << what;
+    ASSERT_EQ(x.sums->sums, y.sums->sums) << what;
 }
 
 struct Set {

@@ -93,8 +93,13 @@ class DeviceFaults : public ::testing::Test {
         return FileSource::create(DType::f32, ByteOrder::little, x.size(), {{path, 0, 4, x.size()}}, cache)
             .value();
     }
-    static FieldMetadata plan(std::uint64_t items, DigestKind kind = DigestKind::linear) {
+    // part: of a larger array, so that it has sums.
+    static FieldMetadata plan(std::uint64_t items, DigestKind kind = DigestKind::linear, bool part = false) {
         FieldPlan plan;
+        if (part) {
+            plan.global_shape = {items + 77};
+            plan.global_offset = {7};
+        }
         plan.name = "x";
         plan.dtype = DType::f32;
         plan.shape = {items};
@@ -201,7 +206,8 @@ TEST_F(DeviceFaults, Builds) {
     const std::array<DeviceArray, 3> arrays = {array(there_a, devices.front(), a_.size()),
                                                array(there_b, devices.back(), b_.size(), true),
                                                array(there_b, devices.back(), 5000)};
-    const std::array<FieldMetadata, 3> fields = {plan(a_.size()), plan(b_.size() / 2),
+    const std::array<FieldMetadata, 3> fields = {plan(a_.size(), DigestKind::linear, true),
+                                                 plan(b_.size() / 2, DigestKind::linear, true),
                                                  plan(5000, DigestKind::published)};
     const std::array<MemorySource, 3> host = {memory(a_),
                                               MemorySource(DType::f32, b_.size() / 2, b_.data(), 8, false),
@@ -225,6 +231,10 @@ TEST_F(DeviceFaults, Builds) {
                 EXPECT_EQ(built[f].residues, expected[f].residues);
                 EXPECT_EQ(built[f].counts.tokens, expected[f].counts.tokens);
                 EXPECT_EQ(built[f].largest, expected[f].largest);
+                EXPECT_EQ(built[f].sums.has_value(), f < 2);
+                if (built[f].sums) {
+                    EXPECT_EQ(built[f].sums->sums, expected[f].sums->sums);
+                }
             }
             return success();
         });
@@ -236,7 +246,7 @@ TEST_F(DeviceFaults, Sketches) {
     const int device = probe_devices().usable().front();
     const OnDevice there_a(device, std::span<const float>(a_));
     const OnDevice there_b(device, std::span<const float>(b_));
-    const FieldMetadata field = plan(a_.size() / 2);
+    const FieldMetadata field = plan(a_.size() / 2, DigestKind::linear, true);
     const DeviceArray strided_a = array(there_a, device, a_.size(), true);
     const DeviceArray strided_b = array(there_b, device, b_.size(), true);
     MemorySource host_a(DType::f32, a_.size() / 2, a_.data(), 8, false);
@@ -261,6 +271,7 @@ TEST_F(DeviceFaults, Sketches) {
         EXPECT_EQ(back.tree, built_a.tree);
         EXPECT_EQ(back.fine, built_a.fine);
         EXPECT_EQ(back.residues, built_a.residues);
+        EXPECT_TRUE(back.sums && back.sums->sums == built_a.sums->sums);
         return success();
     });
 }

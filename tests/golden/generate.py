@@ -17,15 +17,30 @@ import xxhash
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "spec" / "reader"))
 
-from twinrun_spec.digest import BY_NAME, Rule, digest_array, rule_for, scalars, tree_nodes  # noqa: E402
+from twinrun_spec.digest import (  # noqa: E402
+    BY_NAME,
+    INDEX_LIMIT,
+    LARGEST_CHUNK,
+    Buckets,
+    P,
+    Rule,
+    digest_array,
+    id_indices,
+    place_indices,
+    rule_for,
+    scalars,
+    sum_up,
+    tree_nodes,
+)
 from twinrun_spec.metadata import (  # noqa: E402
     DATA_SUM_BYTES,
     HEADER_BYTES,
     MAGIC,
     PAGE_BYTES,
     RULES,
-    SECTIONS,
-    VERSION,
+    SECTIONS_OF,
+    SUM_BYTES,
+    SUMS_BY,
     DataFile,
     Extent,
     Field,
@@ -53,14 +68,14 @@ class Draft:
     data_files: list[DataFile] = field(default_factory=list)
     fields: list[Field] = field(default_factory=list)
     contents: list[list[bytes]] = field(default_factory=list)  # by field and section
-    version: int = VERSION
+    version: int = 1
     directory_tail: bytes = b""
     damage_fields: Callable = lambda fields: None  # after places and checksums are known
     damage_header: Callable = lambda values: None
     damage_sections: Callable = lambda raw, fields: None
 
 
-def encode_field(f: Field) -> bytes:
+def encode_field(f: Field, version: int) -> bytes:
     r = f.rule
     out = text(f.name) + text(f.format)
     out += struct.pack("<8B", f.dtype.number, f.byte_order == "big", f.order == "column-major", f.published,
@@ -72,30 +87,48 @@ def encode_field(f: Field) -> bytes:
     out += struct.pack("<QQdI", f.nans, f.tokens, f.largest_sampled, len(f.extents))
     for e in f.extents:
         out += struct.pack("<IQQQ", e.file, e.offset, e.stride, e.count)
-    for p in f.places:
-        out += struct.pack("<QQQQ", p.offset, p.length, p.sums_offset, p.sums_checksum)
+    places = [struct.pack("<QQQQ", p.offset, p.length, p.sums_offset, p.sums_checksum) for p in f.places]
+    out += b"".join(places[:4])
+    if version >= 2:
+        by = SUMS_BY.index(f.sums_by) if isinstance(f.sums_by, str) else f.sums_by
+        out += text(f.key) + struct.pack("<BBH", by, f.height, 0)
+        out += struct.pack("<QQQ", f.bucket_count, f.smallest_id, f.largest_id) + places[4]
     return out
 
 
 def encode_directory(d: Draft) -> bytes:
     out = struct.pack("<IIqII", len(d.fields), len(d.data_files), d.step, d.rank, 0)
     out += b"".join(text(f.path) + struct.pack("<Qq", f.size, f.mtime_ns) for f in d.data_files)
-    return out + b"".join(encode_field(f) for f in d.fields) + d.directory_tail
+    return out + b"".join(encode_field(f, d.version) for f in d.fields) + d.directory_tail
 
 
 def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes:
-    """alignment: of sections; 8 is the least that is allowed. shared: sections shorter than a page share pages, as in files
-    that twinrun writes; earlier ones began a page with each section and field (4096)."""
+    """alignment: of sections; 8 is the least that is allowed. shared: sections shorter than a page share pages, and sums come
+    last, as in files that twinrun writes; earlier ones began a page with each section and field (4096)."""
 
     def up(n: int, to: int = alignment) -> int:
         return -(-n // to) * to
 
     d = copy.deepcopy(d)
     for f in d.fields:
-        f.places = [Place(0, 0, 0, 0) for _ in SECTIONS]
+        f.places = [Place(0, 0, 0, 0) for _ in SECTIONS_OF[d.version]]
     end = up(HEADER_BYTES + len(encode_directory(d)))
     parts = {}
-    for f, contents in zip(d.fields, d.contents, strict=True):
+
+    def put_sums(place: Place, content: bytes) -> None:
+        nonlocal end
+        pages = [content[i : i + PAGE_BYTES] for i in range(0, len(content), PAGE_BYTES)]
+        sums = b"".join(struct.pack("<Q", checksum(page)) for page in pages)
+        place.sums_offset, place.sums_checksum = end, checksum(sums)
+        parts[end] = parts.get(end, b"") + sums
+        end += len(sums)
+
+    last = []
+    for f, all_contents in zip(d.fields, d.contents, strict=True):
+        contents = all_contents
+        if shared and d.version >= 2 and f.sums_by != "nothing":
+            last.append((f.places[4], contents[4]))
+            contents = [*contents[:4], b""]
         for place, content in zip(f.places, contents, strict=True):
             own = alignment if not shared or len(content) >= PAGE_BYTES else 8
             end = up(end, own)
@@ -103,12 +136,14 @@ def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes
             parts[end] = parts.get(end, b"") + content
             end = up(end + len(content), own)
         for place, content in zip(f.places, contents, strict=True):
-            pages = [content[i : i + PAGE_BYTES] for i in range(0, len(content), PAGE_BYTES)]
-            sums = b"".join(struct.pack("<Q", checksum(page)) for page in pages)
-            place.sums_offset, place.sums_checksum = end, checksum(sums)
-            parts[end] = parts.get(end, b"") + sums
-            end += len(sums)
+            put_sums(place, content)
         end = end if shared else up(end)
+    for place, content in last:
+        end = up(end)
+        place.offset, place.length = end, len(content)
+        parts[end] = parts.get(end, b"") + content
+        end += len(content)  # a multiple of 8
+        put_sums(place, content)
     raw = bytearray(up(end))
     for offset, content in parts.items():
         raw[offset : offset + len(content)] = content
@@ -125,7 +160,9 @@ def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes
 
 def add(d: Draft, name: str, dtype: str, shape: tuple, raw: bytes, extents: list[Extent], atol: float, rtol: float = 0.0,
         bits: int = 4, chunk: int = 4096, published: bool = False, byte_order: str = "little",
-        order: str = "row-major", place: tuple | None = None, form: str = "") -> None:  # fmt: skip
+        order: str = "row-major", place: tuple | None = None, form: str = "", key: str = "",
+        ids: list[int] | None = None, height: int | None = None) -> None:  # fmt: skip
+    """ids: of the rows, for a field with a key. height: of the sums, else the one that twinrun takes."""
     kind = BY_NAME[dtype]
     numbers = scalars(raw, kind, byte_order)
     made = digest_array(numbers, kind, atol, rtol, bits, chunk, published)
@@ -140,6 +177,47 @@ def add(d: Draft, name: str, dtype: str, shape: tuple, raw: bytes, extents: list
     global_shape, global_offset = place or (None, None)
     d.fields.append(Field(name, form, kind, byte_order, order, published, rule, atol, rtol, chunk, shape, global_shape,
                           global_offset, made.nans, made.tokens, float(largest), extents))  # fmt: skip
+    if d.version >= 2:
+        d.fields[-1].key = key
+        d.contents[-1].append(sums_section(d.fields[-1], numbers, ids, height))
+
+
+def sums_section(f: Field, numbers: list, ids: list[int] | None, height: int | None) -> bytes:
+    """The section sums of a field; says in the field what it holds."""
+    row = 1
+    if f.key:
+        row = len(numbers) // len(ids) if ids else 0
+        indices = id_indices(ids, row) if ids else None
+    elif f.global_shape is not None and f.global_shape != f.shape:
+        indices = place_indices(f.shape, f.global_shape, f.global_offset, f.dtype.pair)
+    else:
+        indices = None
+    if indices is None or f.published:
+        return b""
+    if height is None:
+        height = planned_height(f, indices, row)
+        if height is None:
+            return b""
+    f.sums_by, f.height = "ids" if f.key else "place", height
+    if f.key:
+        f.smallest_id, f.largest_id = min(ids), max(ids)
+    sums = sum_up(indices, numbers, f.rule, f.buckets)
+    f.bucket_count = len(sums)
+    return b"".join(struct.pack("<QQQ", bucket, *sums[bucket]) for bucket in sorted(sums))
+
+
+def planned_height(f: Field, indices: list[int], row: int) -> int | None:
+    """The one that twinrun takes (spec/digest.md, section 11)."""
+    data = max(len(indices) * f.dtype.scalar_bytes, 4096)
+    height = 0
+    while f.chunk_bytes << height <= LARGEST_CHUNK:
+        buckets = Buckets(f.dtype.block_scalars, f.blocks_per_chunk, height)
+        share = 8 if f.chunk_bytes << height == LARGEST_CHUNK else 64
+        count = len({i // buckets.scalars for i in indices})
+        if buckets.scalars >= row and count * SUM_BYTES * share <= data:
+            return height
+        height += 1
+    return None
 
 
 def good() -> tuple[dict[str, Draft], bytes]:
@@ -183,6 +261,66 @@ def good() -> tuple[dict[str, Draft], bytes]:
     return {"mixed": mixed, "small": small, "empty": Draft(), "packed": packed}, data
 
 
+def good_sums() -> tuple[dict[str, Draft], bytes]:
+    """Of version 2: parts by place and by ID."""
+    random_numbers = random.Random(2)
+
+    def noise(count: int) -> list[float]:
+        values = [random_numbers.gauss(0, 1) for _ in range(count)]
+        for special in (float("nan"), float("inf"), float("-inf"), -0.0, 1e30):
+            values[random_numbers.randrange(count)] = special
+        return values
+
+    ids = random_numbers.sample(range(100, 900), 200)
+    far = [7 + 5000 * i for i in range(40)]
+    parts = {
+        "density": struct.pack("<1200f", *noise(1200)),
+        "momentum": struct.pack(">1040f", *noise(1040)),
+        "energy": struct.pack("<900d", *noise(900)),
+        "cells": struct.pack("<64H", *(random_numbers.getrandbits(16) for _ in range(64))),
+        "id": struct.pack("<200q", *ids),
+        "velocity": struct.pack("<600f", *noise(600)),
+        "far_id": struct.pack(">40I", *far),
+        "charge": struct.pack("<40d", *noise(40)),
+        "ion": struct.pack("<4i", 3, -1, 2, 0),
+        "mass": struct.pack("<4d", *noise(4)),
+        "key": struct.pack("<4H", 3, 5, 1000, 0),
+        "x": struct.pack("<4d", 1.5, -2.25, 1e9, 0.0),
+    }
+    at, data = {}, b""
+    for name, raw in parts.items():
+        at[name] = len(data)
+        data += raw + bytes(-len(raw) % 16)
+    files = [DataFile("values.bin", len(data), MTIME)]
+
+    def put(d: Draft, name: str, dtype: str, shape: tuple, *args, **more) -> None:
+        raw = parts[name]
+        size = BY_NAME[dtype].item_bytes
+        extents = [Extent(0, at[name], size, len(raw) // size)]
+        add(d, name, dtype, shape, raw, extents, *args, **more)
+
+    placed = Draft(40, 1, files, version=2)
+    put(placed, "density", "f32", (3, 400), 1e-3, place=((9, 1000), (4, 300)))
+    put(placed, "momentum", "c64", (2, 26, 10), 1e-6, 1e-6, 2, 8192, byte_order="big", order="column-major",
+        place=((4, 26, 20), (1, 0, 10)))  # fmt: skip
+    put(placed, "energy", "f64", (900,), 0.0, 1e-5, 4, 4096, place=((10**9,), (123456789,)), height=4)
+    put(placed, "cells", "u16", (8, 8), 0.0, place=((8, 8), (0, 0)))  # all of it: no sums
+    add(placed, "nothing", "u16", (4, 0), b"", [], 2.0, place=((8, 6), (4, 3)))
+
+    particles = Draft(41, 2, files, version=2)
+    put(particles, "velocity", "f32", (200, 3), 1e-3, key="id", ids=ids)
+    put(particles, "id", "i64", (200,), 0.0, key="id", ids=ids)
+    put(particles, "far_id", "u32", (40,), 0.0, byte_order="big", key="far_id", ids=far)
+    put(particles, "charge", "f64", (40,), 1e-3, key="far_id", ids=far, place=((90,), (10,)))
+    put(particles, "ion", "i32", (4,), 0.0, key="ion", ids=[3, -1, 2, 0])  # a negative one: no sums
+    put(particles, "mass", "f64", (4,), 0.5, 0.0, 0, key="ion", ids=[3, -1, 2, 0])
+
+    small = Draft(42, 0, files, version=2)
+    put(small, "x", "f64", (4,), 0.25, key="key", ids=[3, 5, 1000, 0], height=0)
+    put(small, "key", "u16", (4,), 0.0, key="key", ids=[3, 5, 1000, 0], height=1)
+    return {"placed": placed, "particles": particles, "small": small}, data
+
+
 def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     """Name: bytes, what the specification's reader says, what twinrun says."""
     whole = encode(base, 8)
@@ -215,8 +353,8 @@ def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     out["directory_bit"] = (flipped(whole, 90), "directory's checksum", "directory's checksum")
     out["truncated"] = (whole[:-1], "it should have", "truncated or extended")
     out["extended"] = (whole + b"\0", "it should have", "truncated or extended")
-    made("newer_version", "version 2", "metadata of version 2", version=2)
-    made("version_zero", "version 0", "damaged metadata", version=0)
+    made("newer_version", "version 3", "metadata of version 3", damage_header=lambda v: v.update(version=3))
+    made("version_zero", "version 0", "damaged metadata", damage_header=lambda v: v.update(version=0))
     made("directory_outside", "directory lies outside", "directory lies outside",
          damage_header=lambda v: v.update(length=len(whole)))  # fmt: skip
     made(
@@ -292,6 +430,89 @@ def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     return out
 
 
+def bad_sums(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
+    """The same for what version 2 adds. base: its first field has sums of two buckets by the IDs of the second."""
+    out: dict[str, tuple[bytes, str, str | None]] = {}
+    whole = encode(base, 8)
+    first = base.fields[0]
+    assert first.bucket_count == 2 and first.height == 0
+
+    def made(name: str, spec: str, twinrun: str | None, damage: Callable) -> None:
+        d = copy.deepcopy(base)
+        d.damage_fields = damage
+        out[name] = (encode(d, 8), spec, twinrun)
+
+    def with_field(name: str, spec: str, twinrun: str | None, **changes) -> None:
+        def damage(fields: list[Field]) -> None:
+            for key, value in changes.items():
+                setattr(fields[0], key, value)
+
+        made(name, spec, twinrun, damage)
+
+    def with_place(name: str, spec: str, twinrun: str | None, **changes) -> None:
+        def damage(fields: list[Field]) -> None:
+            for key, value in changes.items():
+                setattr(fields[0].places[4], key, value)
+
+        made(name, spec, twinrun, damage)
+
+    impossible = "impossible sums"
+    with_field("sums_kind", "kind of sums 3 does not exist", impossible, sums_by=3)
+    with_field("sums_height", impossible, impossible, height=9)
+    with_field("sums_height_overflow", impossible, impossible, height=255)
+    with_field("sums_many", impossible, impossible, bucket_count=5)
+    with_field("sums_overflow", impossible, impossible, bucket_count=(2**64 + 48) // 24)
+    with_field("sums_published", impossible, impossible, published=True)
+    with_field("sums_without_place", impossible, impossible, sums_by="place", smallest_id=0, largest_id=0)
+    with_field("sums_without_key", impossible, impossible, key="")
+    with_field("sums_of_no_kind", impossible, impossible, sums_by="nothing")
+    with_field("sums_ids_turned", impossible, impossible, smallest_id=1000, largest_id=0)
+    with_field("sums_ids_large", impossible, impossible, largest_id=INDEX_LIMIT)
+    # A row of 1024 scalars does not fit into a bucket of 512.
+    with_field("sums_rows_across", impossible, impossible, shape=(1, 1024), extents=[])
+    with_field("sums_ids_wrong", "smallest or the largest ID is wrong", None, largest_id=999)
+    with_field("sums_key_missing", "could not be read", None, key="yek")
+    with_place("sums_size", "another size", "another size", length=24)
+    with_place("sums_outside", "outside its part", "outside its part", offset=2**63)
+    with_place("sums_over_directory", "outside its part", "outside its part", offset=HEADER_BYTES)
+    with_place("sums_unaligned", "outside its part", "outside its part", sums_offset=len(whole) - 12)
+
+    def flip(at_sums: bool) -> bytes:
+        def damage(raw: bytearray, fields: list[Field]) -> None:
+            p = fields[0].places[4]
+            raw[p.sums_offset if at_sums else p.offset + 16] ^= 1
+
+        d = copy.deepcopy(base)
+        d.damage_sections = damage
+        return encode(d, 8)
+
+    out["sums_page_bit"] = (flip(False), "checksum of page 0", "wrong checksum of page 0")
+    out["sums_sums_bit"] = (flip(True), "checksum of its checksums", "checksum of checksums")
+
+    (a, coarse_a, fine_a), (b, coarse_b, fine_b) = struct.iter_unpack("<QQQ", base.contents[0][4])
+
+    def with_sums(name: str, spec: str, twinrun: str | None, *sums: tuple[int, int, int]) -> None:
+        d = copy.deepcopy(base)
+        d.contents[0][4] = b"".join(struct.pack("<QQQ", *s) for s in sums)
+        d.fields[0].bucket_count = len(sums)
+        out[name] = (encode(d, 8), spec, twinrun)
+
+    beyond = INDEX_LIMIT // first.buckets.scalars
+    refused = "impossible sums of field 'x'"
+    with_sums("sums_turned", "do not ascend", refused, (b, coarse_b, fine_b), (a, coarse_a, fine_a))
+    with_sums("sums_twice", "do not ascend", refused, (a, coarse_a, fine_a), (a, coarse_b, fine_b))
+    with_sums("sums_beyond", "beyond every index", refused, (a, coarse_a, fine_a), (beyond, coarse_b, fine_b))
+    with_sums("sums_not_reduced", "not reduced", refused, (a, coarse_a + P, fine_a), (b, coarse_b, fine_b))
+    with_sums("sums_fine_not_reduced", "not reduced", refused, (a, coarse_a, fine_a), (b, coarse_b, P))
+    last = beyond - 1
+    with_sums("sums_elsewhere", "other buckets", None, (a, coarse_a, fine_a), (last, coarse_b, fine_b))
+    with_sums("sums_too_few", "other buckets", None, (a, coarse_a, fine_a))
+    wrong = f"sums of bucket {b} are wrong"
+    with_sums("sums_wrong_coarse", wrong, None, (a, coarse_a, fine_a), (b, (coarse_b + 1) % P, fine_b))
+    with_sums("sums_wrong_fine", wrong, None, (a, coarse_a, fine_a), (b, coarse_b, (fine_b + 1) % P))
+    return out
+
+
 def _replaced(value, **changes):
     return type(value)(**{**vars(value), **changes})
 
@@ -305,8 +526,15 @@ def all_files() -> dict[str, bytes]:
         files[f"v1/{name}_shared.twm"] = encode(drafts[name], shared=True)
     base = copy.deepcopy(drafts["packed"])
     base.data_files[0].path = "../v1/values.bin"
+    drafts, data = good_sums()
+    files["v2/values.bin"] = data
+    for name, draft in drafts.items():
+        files[f"v2/{name}.twm"] = encode(draft, 8)
+        files[f"v2/{name}_shared.twm"] = encode(draft, shared=True)
+    base_of_sums = copy.deepcopy(drafts["small"])
+    base_of_sums.data_files[0].path = "../v2/values.bin"
     manifest = {}
-    for name, (raw, spec, twinrun) in bad(base).items():
+    for name, (raw, spec, twinrun) in (bad(base) | bad_sums(base_of_sums)).items():
         files[f"bad/{name}.twm"] = raw
         manifest[f"{name}.twm"] = {"spec": spec, "twinrun": twinrun}
     files["bad/manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
@@ -316,10 +544,11 @@ def all_files() -> dict[str, bytes]:
 def main() -> int:
     files = all_files()
     if "--check" in sys.argv[1:]:
-        wrong = [name for name, raw in files.items() if (HERE / name).read_bytes() != raw]
+        wrong = [n for n, raw in files.items() if not (HERE / n).exists() or (HERE / n).read_bytes() != raw]
         print("\n".join(f"{name}: differs" for name in wrong) or "all as written")
         return 1 if wrong else 0
     for name, raw in files.items():
+        (HERE / name).parent.mkdir(exist_ok=True)
         (HERE / name).write_bytes(raw)
     return 0
 

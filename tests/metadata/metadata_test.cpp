@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,6 +21,7 @@
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 #include "base/codec.hpp"
+#include "digest/field61.hpp"
 #include "support/faulty_file_system.hpp"
 #include "tree/build.hpp"
 
@@ -113,9 +117,49 @@ Bytes random_items(const FieldMetadata& field, std::uint64_t seed) {
 struct Written {
     Directory directory;
     std::vector<std::array<Bytes, kSections>> sections;
+    struct Sums {
+        SumsFacts facts;
+        std::vector<PartialSum> sums;
+    };
+    std::map<std::size_t, Sums> sums;  // by field: what write_sums() is told
+
+    // The directory that a reader finds.
+    [[nodiscard]] Directory read_back() const {
+        Directory d = directory;
+        for (const FieldMetadata& field : d.fields) {
+            if (field.partial()) d.version = 2;
+        }
+        for (const auto& [f, s] : sums)
+            d.fields[f].sums = s.facts;
+        return d;
+    }
 };
 
-// Two fields with data, a 0-d one, and an empty one.
+Bytes bytes_of(std::span<const PartialSum> sums) {
+    Encoder out;
+    for (const PartialSum& sum : sums) {
+        out.put(sum.bucket);
+        out.put(sum.coarse);
+        out.put(sum.fine);
+    }
+    return out.bytes();
+}
+
+void give_sums(Written& content, std::size_t field, SumsFacts facts, std::vector<PartialSum> sums) {
+    facts.buckets = sums.size();
+    content.sections[field][4] = bytes_of(sums);
+    content.sums[field] = {facts, std::move(sums)};
+}
+
+std::vector<PartialSum> random_sums(std::size_t count, std::uint64_t most, std::mt19937_64& random) {
+    std::vector<PartialSum> sums(count);
+    const std::uint64_t step = most / (count + 1);
+    for (std::size_t i = 0; i < count; ++i)
+        sums[i] = {i * step + random() % step, random() % kPrime, random() % kPrime};
+    return sums;
+}
+
+// Fields with data, a 0-d one, and an empty one; parts of something larger, with sums and without.
 Written small_content() {
     Written content;
     Directory& d = content.directory;
@@ -133,19 +177,34 @@ Written small_content() {
     d.fields.back().format = "zarr";
     d.fields.back().order = ArrayOrder::column_major;
     d.fields.back().byte_order = ByteOrder::big;
+    d.fields.push_back(make_field("part", DType::f32, {40, 25}, {1e-3, 0}, 2));
+    d.fields.back().global_shape = {80, 50};
+    d.fields.back().global_offset = {3, 7};
+    d.fields.push_back(make_field("rows", DType::f64, {900, 3}, {1e-6, 0}, 4));
+    d.fields.back().key = "ids";
+    d.fields.push_back(make_field("hollow", DType::u16, {0, 4}, {1, 0}, 4));
+    d.fields.back().global_shape = {8, 8};
+    d.fields.back().global_offset = {8, 4};
     for (FieldMetadata& field : d.fields) {
         content.sections.push_back(sections_of(field, random_items(field, content.sections.size() + 1)));
         field.largest_sampled = 2.5;
     }
+    std::mt19937_64 random(3);
+    give_sums(content, 5, {SumsKind::place, 2, 0, 0, 0}, random_sums(3, 1ULL << 50, random));
+    give_sums(content, 6, {SumsKind::ids, 0, 0, 5, 1ULL << 40},
+              random_sums(500, 1ULL << 50, random));  // three pages
+    give_sums(content, 7, {SumsKind::place, 0, 0, 0, 0}, {});
     return content;
 }
 
 Result<> write_sections(MetadataWriter& writer, const Written& content) {
     for (std::size_t f = content.sections.size(); f-- > 0;) {  // any order
-        for (std::size_t s = 0; s < kSections; ++s) {
+        for (std::size_t s = 0; s < 4; ++s) {
             TWR_CHECK(writer.write(f, static_cast<Section>(s), 0, content.sections[f][s]));
         }
     }
+    for (const auto& [f, s] : content.sums)
+        TWR_CHECK(writer.write_sums(f, s.facts, s.sums));
     return success();
 }
 
@@ -166,11 +225,14 @@ Result<> read_everything(const std::string& path) {
             TWR_TRY(const auto sums, file->page_sums(f, section));
             static_cast<void>(sums);
         }
+        TWR_TRY(const auto sums, file->sums(f));
+        static_cast<void>(sums);
     }
     return success();
 }
 
 void expect_same(const Directory& a, const Directory& b) {
+    EXPECT_EQ(a.version, b.version);
     EXPECT_EQ(a.step, b.step);
     EXPECT_EQ(a.rank, b.rank);
     ASSERT_EQ(a.data_files.size(), b.data_files.size());
@@ -198,6 +260,8 @@ void expect_same(const Directory& a, const Directory& b) {
         EXPECT_EQ(x.largest_sampled, y.largest_sampled);
         EXPECT_EQ(x.extents, y.extents);
         EXPECT_EQ(x.format, y.format);
+        EXPECT_EQ(x.key, y.key);
+        EXPECT_EQ(x.sums, y.sums);
     }
 }
 
@@ -216,6 +280,27 @@ void place_sections(Directory& directory, std::mt19937_64& random) {
     }
 }
 
+// Sums that a field may have.
+SumsFacts random_facts(const FieldMetadata& field, std::mt19937_64& random) {
+    SumsFacts facts;
+    const bool placed = !field.global_shape.empty();
+    const bool keyed = !field.key.empty() && !field.shape.empty();
+    if (field.settings.kind != DigestKind::linear || (!placed && !keyed) || random() % 4 == 0) return facts;
+    facts.kind = keyed && (!placed || random() % 2 == 0) ? SumsKind::ids : SumsKind::place;
+    while (random() % 3 != 0 &&
+           (std::uint64_t{field.settings.chunk_bytes} << (facts.height + 1)) <= kLargestChunk)
+        ++facts.height;
+    facts.buckets = random() % (field.scalars() + 1);
+    if (facts.kind == SumsKind::ids) {
+        const std::uint64_t stride = std::bit_ceil(
+            std::max<std::uint64_t>(field.scalars() / std::max<std::uint64_t>(field.shape[0], 1), 1));
+        if (stride > field.chunking().chunk_scalars << facts.height) return {};
+        facts.largest_id = random() % (kIndexLimit / stride);
+        facts.smallest_id = random() % (facts.largest_id + 1);
+    }
+    return facts;
+}
+
 Directory random_directory(std::mt19937_64& random) {
     const auto text = [&] {
         std::string t(random() % 20, ' ');
@@ -224,6 +309,7 @@ Directory random_directory(std::mt19937_64& random) {
         return t;
     };
     Directory d;
+    d.version = 1 + random() % 2;
     d.step = static_cast<std::int64_t>(random());
     d.rank = static_cast<std::uint32_t>(random());
     for (std::uint64_t i = random() % 4; i-- > 0;) {
@@ -256,6 +342,10 @@ Directory random_directory(std::mt19937_64& random) {
                 field.global_shape.push_back(field.global_offset.back() + n + random() % 3);
             }
         }
+        if (d.version == 2) {
+            field.key = text();
+            field.sums = random_facts(field, random);
+        }
         std::uint64_t left = d.data_files.empty() ? 0 : field.items();
         while (left != 0 || (!d.data_files.empty() && random() % 3 == 0)) {
             const std::uint64_t count = random() % 3 == 0 ? left : left / 2;
@@ -273,7 +363,21 @@ Result<Directory> decode(std::span<const std::byte> head, std::uint64_t file_byt
     TWR_TRY(const auto facts, decode_header(head, file_bytes));
     const auto body = head.subspan(kHeaderBytes, facts.directory_bytes);
     if (xxh3(body) != facts.directory_checksum) return Error{ErrorCode::damaged, "checksum"};
-    return decode_directory(body, file_bytes);
+    return decode_directory(body, file_bytes, facts.version);
+}
+
+// The reserved bytes are read and forgotten: four of the directory and, in version 2, two of each field, before three numbers and
+// a place.
+void forget_reserved(const Directory& directory, Bytes& body) {
+    std::fill_n(body.begin() + 20, 4, std::byte{0});
+    if (directory.version < 2) return;
+    Directory part = directory;
+    for (std::size_t fields = 1; fields <= directory.fields.size(); ++fields) {
+        part.fields.assign(directory.fields.begin(),
+                           directory.fields.begin() + static_cast<std::ptrdiff_t>(fields));
+        const std::size_t end = encode_directory(part, 0).size() - kHeaderBytes;
+        std::fill_n(body.begin() + static_cast<std::ptrdiff_t>(end - 7 * 8 - 2), 2, std::byte{0});
+    }
 }
 
 TEST(Directory, RoundTripOfRandomOnes) {
@@ -294,14 +398,15 @@ TEST(Directory, RoundTripOfRandomOnes) {
 TEST(Directory, CutAnywhereIsDamaged) {
     std::mt19937_64 random(2);
     for (int round = 0; round < 20; ++round) {
-        const Bytes bytes = encode_directory(random_directory(random), kNoLimit);
+        const Directory made = random_directory(random);
+        const Bytes bytes = encode_directory(made, kNoLimit);
         for (std::size_t size = 0; size < bytes.size(); ++size) {
             const Bytes cut(bytes.begin(),
                             bytes.begin() + static_cast<std::ptrdiff_t>(size));  // exactly: for sanitizers
             ASSERT_FALSE(decode_header(cut, size).ok()) << size;
             if (size < kHeaderBytes) continue;
             const Bytes body(cut.begin() + kHeaderBytes, cut.end());
-            const auto decoded = decode_directory(body, kNoLimit);
+            const auto decoded = decode_directory(body, kNoLimit, made.version);
             ASSERT_FALSE(decoded.ok()) << size;
             ASSERT_EQ(decoded.error().code, ErrorCode::damaged);
         }
@@ -312,19 +417,129 @@ TEST(Directory, CutAnywhereIsDamaged) {
 // accepts, it encodes again.
 TEST(Directory, ChangedBytesAreRefusedOrRoundTrip) {
     std::mt19937_64 random(3);
+    std::size_t accepted = 0;
     for (int round = 0; round < 3000; ++round) {
-        Bytes bytes = encode_directory(random_directory(random), kNoLimit);
+        const Directory made = random_directory(random);
+        const Bytes bytes = encode_directory(made, kNoLimit);
         Bytes body(bytes.begin() + kHeaderBytes, bytes.end());
         for (int changes = 0; changes < 3 && !body.empty(); ++changes) {
             body[random() % body.size()] =
                 random() % 2 == 0 ? std::byte{0xFF} : static_cast<std::byte>(random());
         }
-        std::fill_n(body.begin() + 20, 4, std::byte{0});  // reserved: not kept
-        const auto decoded = decode_directory(body, kNoLimit);
+        // Of the other version they are anything.
+        const std::uint32_t version = random() % 8 == 0 ? 3 - made.version : made.version;
+        const auto decoded = decode_directory(body, kNoLimit, version);
         if (!decoded.ok()) continue;
+        accepted += version == 2 && !decoded->fields.empty();
+        forget_reserved(*decoded.operator->(), body);
         const Bytes again = encode_directory(*decoded.operator->(), kNoLimit);
         ASSERT_TRUE(std::equal(body.begin(), body.end(), again.begin() + kHeaderBytes, again.end()));
     }
+    EXPECT_GT(accepted, 100U);
+}
+
+// ---- sums in a directory ----
+
+// A part by place and by ID, with whatever `change` does to it.
+bool decodes(const std::function<void(FieldMetadata&)>& change, std::uint32_t version = 2) {
+    std::mt19937_64 random(8);
+    Directory d;
+    d.version = version;
+    d.fields.push_back(make_field("x", DType::c64, {50, 4}, {1e-3, 0}, 4, DigestKind::linear, 16384));
+    FieldMetadata& field = d.fields[0];
+    field.global_shape = {90, 4};
+    field.global_offset = {40, 0};
+    field.key = "id";
+    change(field);
+    place_sections(d, random);
+    return decode(encode_directory(d, kNoLimit), kNoLimit).ok();
+}
+
+TEST(Directory, HoldsSumsThatCanBe) {
+    const auto facts = [](SumsFacts sums) { return decodes([&](FieldMetadata& f) { f.sums = sums; }); };
+    EXPECT_TRUE(facts({}));
+    EXPECT_TRUE(facts({SumsKind::place, 0, 1, 0, 0}));
+    EXPECT_TRUE(facts({SumsKind::place, 6, 400, 0, 0}));  // as many as scalars
+    EXPECT_TRUE(facts({SumsKind::ids, 6, 400, 0, 0}));
+    EXPECT_TRUE(facts({SumsKind::ids, 0, 0, 7, kIndexLimit / 8 - 1}));  // rows of eight scalars
+    EXPECT_FALSE(facts({SumsKind::place, 7, 1, 0, 0})) << "a bucket of two megabytes";
+    EXPECT_FALSE(facts({SumsKind::place, 9, 1, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::place, 64, 1, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::place, 255, 1, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::place, 0, 401, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::ids, 0, 401, 0, 0}));
+    // 24 of these are 16 bytes, modulo 2^64.
+    EXPECT_FALSE(facts({SumsKind::place, 0, 0xAAAAAAAAAAAAAAABULL, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::place, 0, std::numeric_limits<std::uint64_t>::max(), 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::place, 0, 1, 0, 1}));
+    EXPECT_FALSE(facts({SumsKind::ids, 0, 1, 8, 7}));
+    EXPECT_FALSE(facts({SumsKind::ids, 0, 1, 0, kIndexLimit / 8}));
+    EXPECT_FALSE(facts({SumsKind::ids, 0, 1, 0, std::numeric_limits<std::uint64_t>::max()}));
+    EXPECT_FALSE(facts({SumsKind::none, 1, 0, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::none, 0, 1, 0, 0}));
+    EXPECT_FALSE(facts({SumsKind::none, 0, 0, 1, 1}));
+    EXPECT_FALSE(facts({static_cast<SumsKind>(3), 0, 0, 0, 0}));
+}
+
+TEST(Directory, SumsNeedWhatTheyGoBy) {
+    const SumsFacts place{SumsKind::place, 0, 1, 0, 0};
+    const SumsFacts ids{SumsKind::ids, 0, 1, 3, 4};
+    EXPECT_FALSE(decodes([&](FieldMetadata& f) {
+        f.sums = place;
+        f.global_shape.clear();
+        f.global_offset.clear();
+    }));
+    EXPECT_FALSE(decodes([&](FieldMetadata& f) {
+        f.sums = ids;
+        f.key.clear();
+    }));
+    EXPECT_FALSE(decodes([&](FieldMetadata& f) {
+        f.sums = ids;
+        f.shape.clear();
+        f.global_shape.clear();
+        f.global_offset.clear();
+    })) << "one item has no rows";
+    for (const SumsFacts& sums : {place, ids}) {
+        EXPECT_FALSE(decodes([&](FieldMetadata& f) {
+            f.sums = sums;
+            f.settings.kind = DigestKind::published;
+            f.settings.rule = {};
+        }));
+    }
+    EXPECT_TRUE(decodes([](FieldMetadata& f) {
+        f.settings.kind = DigestKind::published;
+        f.settings.rule = {};
+    })) << "a key without sums";
+}
+
+// A bucket could else prove a row that lies in another, too.
+TEST(Directory, RowsByIdLieInOneBucket) {
+    const auto wide = [](std::uint64_t width, std::uint8_t height) {
+        return decodes([&](FieldMetadata& f) {  // chunks of 4096 scalars
+            f.shape = {50, width};
+            f.global_shape.clear();
+            f.global_offset.clear();
+            f.sums = {SumsKind::ids, height, 1, 3, 4};
+        });
+    };
+    EXPECT_TRUE(wide(2048, 0));  // of two scalars each
+    EXPECT_FALSE(wide(2049, 0));
+    EXPECT_TRUE(wide(2049, 1));
+    EXPECT_FALSE(wide(5000, 1));
+    EXPECT_TRUE(wide(131072, 6));
+    EXPECT_FALSE(wide(131073, 6));
+    EXPECT_FALSE(wide(1ULL << 48, 6));
+    EXPECT_FALSE(decodes([](FieldMetadata& f) {
+        f.shape = {0, 1ULL << 60};
+        f.global_shape.clear();
+        f.global_offset.clear();
+        f.sums = {SumsKind::ids, 0, 1, 3, 4};
+    }));
+}
+
+TEST(Directory, AKeyOfAnyLengthIsKeptOrRefused) {
+    EXPECT_TRUE(decodes([](FieldMetadata& f) { f.key = std::string(1 << 16, 'k'); }));
+    EXPECT_FALSE(decodes([](FieldMetadata& f) { f.key = std::string((1 << 16) + 1, 'k'); }));
 }
 
 // Puts another number into the header, with a checksum that is right.
@@ -373,7 +588,8 @@ TEST(Directory, HostileCountsAllocateNothing) {
     out.put(std::numeric_limits<std::uint32_t>::max());
     for (int i = 0; i < 40; ++i)
         out.put(std::uint64_t{0});
-    EXPECT_FALSE(decode_directory(out.bytes(), kNoLimit).ok());
+    for (const std::uint32_t version : {1U, 2U})
+        EXPECT_FALSE(decode_directory(out.bytes(), kNoLimit, version).ok());
 }
 
 // The directory's arithmetic beyond 2^32 elements, where no test can have the data.
@@ -460,7 +676,7 @@ TEST(MetadataFile, RoundTrip) {
     auto opened = MetadataFile::open(path);
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     MetadataFile& file = **opened;
-    expect_same(content.directory, file.directory());
+    expect_same(content.read_back(), file.directory());
     EXPECT_EQ(file.find("time"), 2U);
     EXPECT_EQ(file.find("no such field"), std::nullopt);
     EXPECT_EQ(file.data_path(0), folder / "data.bin");
@@ -485,6 +701,10 @@ TEST(MetadataFile, RoundTrip) {
             Bytes beyond(expected.size() + 1);
             EXPECT_FALSE(file.read(f, section, 0, beyond).ok());
         }
+        const auto sums = file.sums(f);
+        ASSERT_TRUE(sums.ok()) << sums.error().message;
+        EXPECT_EQ(*sums.operator->(),
+                  content.sums.contains(f) ? content.sums.at(f).sums : std::vector<PartialSum>());
         // Nodes by their positions.
         const TreeLayout layout = file.directory().fields[f].tree();
         if (layout.nodes() == 0) continue;
@@ -518,15 +738,32 @@ TEST(MetadataFile, OfNoFieldsAndOfEmptyFieldsIsReadable) {
     EXPECT_TRUE(read_everything(folder / "some.twm").ok());
 }
 
-TEST(MetadataFile, TruncatedAtEveryLengthIsRefused) {
-    const Folder folder;
+// One field; in version 2 with sums.
+Written one_field(std::uint64_t items, std::uint32_t version) {
     Written content;
-    content.directory.fields.push_back(make_field("time", DType::f64, {3}, {1e-9, 0}, 4));
-    content.sections.push_back(
-        sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
+    content.directory.fields.push_back(make_field("x", DType::f32, {items}, {1e-3, 0}, 4));
+    FieldMetadata& field = content.directory.fields[0];
+    if (version == 2) field.key = "id";
+    content.sections.push_back(sections_of(field, random_items(field, 1)));
+    std::mt19937_64 random(5);
+    if (version == 2) {
+        give_sums(content, 0, {SumsKind::ids, 1, 0, 3, 999},
+                  random_sums(std::min<std::size_t>(items, 180), 1ULL << 40, random));
+    }
+    return content;
+}
+
+class MetadataFileOf : public ::testing::TestWithParam<std::uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Version, MetadataFileOf, ::testing::Values(1U, 2U),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(MetadataFileOf, TruncatedAtEveryLengthIsRefused) {
+    const Folder folder;
+    const Written content = one_field(3, GetParam());
     const std::string path = folder / "x.twm";
     ASSERT_TRUE(write_file(posix_file_system(), path, content).ok());
     ASSERT_TRUE(read_everything(path).ok());
+    EXPECT_EQ(MetadataFile::open(path).value()->directory().version, GetParam());
     const auto size = fs::file_size(path);
     for (std::uintmax_t length = size; length-- > 0;) {
         fs::resize_file(path, length);
@@ -538,12 +775,9 @@ TEST(MetadataFile, TruncatedAtEveryLengthIsRefused) {
 }
 
 // Every byte of the file is either covered by a checksum that is checked before use, or is padding (spec/metadata.md).
-TEST(MetadataFile, EveryFlippedBitIsSeenOrIsInPadding) {
+TEST_P(MetadataFileOf, EveryFlippedBitIsSeenOrIsInPadding) {
     const Folder folder;
-    Written content;
-    content.directory.fields.push_back(make_field("x", DType::f32, {1100}, {1e-3, 0}, 4));
-    content.sections.push_back(
-        sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
+    const Written content = one_field(1100, GetParam());
     const std::string path = folder / "x.twm";
     ASSERT_TRUE(write_file(posix_file_system(), path, content).ok());
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;
@@ -583,7 +817,7 @@ TEST(MetadataFile, EveryFlippedBitIsSeenOrIsInPadding) {
         file.seekp(static_cast<std::streamoff>(at));
         file.write(&original, 1).flush();
     }
-    EXPECT_GT(covered, 900U);
+    EXPECT_GT(covered, GetParam() == 1 ? 900U : 900U + 180 * kPartialSumBytes);
 }
 
 TEST(MetadataFile, SaysWhetherItsDataChanged) {
@@ -738,6 +972,164 @@ TEST_P(MetadataWriterSizes, SurvivesAPowerCutAtAnyOperation) {
             }
         }
     }
+}
+
+TEST_P(MetadataWriterSizes, SumsComeBehindEverythingElse) {
+    const Folder folder;
+    const Written content = GetParam()();
+    ASSERT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
+    const auto file = MetadataFile::open(folder / "x.twm").value();
+    std::uint64_t end = 0;
+    for (const FieldMetadata& field : file->directory().fields) {
+        for (std::size_t s = 0; s < 4; ++s)
+            end = std::max(
+                {end, field.sections[s].offset + field.sections[s].length,
+                 field.sections[s].sums_offset + divide_up(field.sections[s].length, kPageBytes) * 8});
+    }
+    for (const auto& [f, sums] : content.sums) {
+        const SectionPlace& place = file->directory().fields[f].place(Section::sums);
+        EXPECT_EQ(place.offset, round_up(end, kPageBytes));
+        EXPECT_EQ(place.length, sums.sums.size() * kPartialSumBytes);
+        EXPECT_EQ(place.sums_offset, place.offset + place.length);
+        end = place.sums_offset + divide_up(place.length, kPageBytes) * 8;
+    }
+    EXPECT_EQ(fs::file_size(folder / "x.twm"), round_up(end, kPageBytes));
+}
+
+// As for a copy of metadata: how many buckets there are is known from the start.
+TEST_P(MetadataWriterSizes, SumsMayBeLaidOutBeforehand) {
+    const Folder folder;
+    const Written content = GetParam()();
+    {
+        const auto writer =
+            MetadataWriter::create(posix_file_system(), folder / "x.twm", content.read_back()).value();
+        for (std::size_t f = 0; f < content.sections.size(); ++f) {
+            for (std::size_t s = 0; s < kSections; ++s)
+                ASSERT_TRUE(writer->write(f, static_cast<Section>(s), 0, content.sections[f][s]).ok());
+        }
+        EXPECT_FALSE(writer->write_sums(6, content.sums.at(6).facts, content.sums.at(6).sums).ok());
+        ASSERT_TRUE(writer->commit().ok());
+    }
+    ASSERT_TRUE(read_everything(folder / "x.twm").ok());
+    const auto file = MetadataFile::open(folder / "x.twm").value();
+    expect_same(content.read_back(), file->directory());
+    for (const auto& [f, sums] : content.sums)
+        EXPECT_EQ(file->sums(f).value(), sums.sums);
+}
+
+TEST(MetadataWriter, RefusesSumsThatHaveNoPlace) {
+    const Folder folder;
+    Written content = one_field(100, 2);
+    const auto [facts, sums] = content.sums.at(0);
+    {
+        const auto writer =
+            MetadataWriter::create(posix_file_system(), folder / "x.twm", content.directory).value();
+        EXPECT_FALSE(writer->write_sums(0, facts, std::span(sums).first(7)).ok());
+        EXPECT_TRUE(writer->write_sums(0, facts, sums).ok());
+        EXPECT_FALSE(writer->write_sums(0, facts, sums).ok()) << "twice";
+    }
+    content.directory.fields[0].key.clear();  // a whole array: a file of version 1
+    const auto writer =
+        MetadataWriter::create(posix_file_system(), folder / "x.twm", content.directory).value();
+    EXPECT_FALSE(writer->write_sums(0, facts, sums).ok());
+}
+
+TEST(MetadataWriter, TakesTheLowestVersionThatHoldsItsFields) {
+    const Folder folder;
+    const auto version = [&](const std::function<void(FieldMetadata&)>& change) {
+        Written content = one_field(100, 1);
+        change(content.directory.fields[0]);
+        EXPECT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
+        return MetadataFile::open(folder / "x.twm").value()->directory().version;
+    };
+    EXPECT_EQ(version([](FieldMetadata&) {}), 1U);
+    const auto place = [](FieldMetadata& f, std::uint64_t all) {
+        f.global_shape = {all};
+        f.global_offset = {0};
+    };
+    EXPECT_EQ(version([&](FieldMetadata& f) { place(f, 100); }), 1U) << "all of an array";
+    EXPECT_EQ(version([&](FieldMetadata& f) { place(f, 101); }), 2U);
+    EXPECT_EQ(version([](FieldMetadata& f) { f.key = "id"; }), 2U);
+}
+
+// Right checksums, wrong numbers: what would go wrong when they are added up is refused.
+TEST(MetadataFile, ImpossibleSumsAreDamaged) {
+    const Folder folder;
+    const std::uint64_t most = kIndexLimit / 1024 / 2;  // 1024 scalars a chunk, two chunks a bucket
+    const auto reads = [&](std::vector<PartialSum> sums) {
+        Written content = one_field(100, 2);
+        give_sums(content, 0, {SumsKind::ids, 1, 0, 3, 999}, std::move(sums));
+        EXPECT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
+        const auto file = MetadataFile::open(folder / "x.twm").value();
+        const auto read = file->sums(0);
+        if (read.ok()) return true;
+        EXPECT_EQ(read.error().code, ErrorCode::damaged);
+        EXPECT_NE(read.error().message.find(folder / "x.twm"), std::string::npos);
+        EXPECT_NE(read.error().message.find("impossible sums of field 'x'"), std::string::npos);
+        return false;
+    };
+    EXPECT_TRUE(reads({}));
+    EXPECT_TRUE(reads({{0, 0, 0}, {1, kPrime - 1, kPrime - 1}, {most - 1, 1, 2}}));
+    EXPECT_FALSE(reads({{0, 0, 0}, {most, 1, 2}}));
+    EXPECT_FALSE(reads({{std::numeric_limits<std::uint64_t>::max(), 1, 2}}));
+    EXPECT_FALSE(reads({{3, 0, 0}, {3, 1, 2}}));
+    EXPECT_FALSE(reads({{4, 0, 0}, {3, 1, 2}}));
+    EXPECT_FALSE(reads({{4, kPrime, 0}}));
+    EXPECT_FALSE(reads({{4, 0, kPrime}}));
+    EXPECT_FALSE(reads({{4, 0, 1}, {5, std::numeric_limits<std::uint64_t>::max(), 0}}));
+}
+
+// One by one, by the definition of spec/digest.md, section 7.
+std::uint8_t residue_at(const Bytes& section, std::size_t scalar, unsigned bits, std::size_t block) {
+    const std::size_t per_line = 512 / bits;
+    const std::size_t lines = divide_up(block, per_line);
+    const std::size_t j = scalar % block % per_line;
+    const std::size_t line = scalar / block * lines + scalar % block / per_line;
+    std::uint64_t word = 0;
+    for (std::size_t k = 8; k-- > 0;)
+        word = word << 8 | static_cast<std::uint64_t>(section[line * 64 + j % 8 * 8 + k]);
+    return static_cast<std::uint8_t>(word >> (bits * (j / 8)) & ((1U << bits) - 1));
+}
+
+TEST(MetadataFile, ResiduesOneByOne) {
+    std::mt19937_64 random(6);
+    for (const DType dtype : {DType::u8, DType::f16, DType::f32, DType::c64, DType::f64}) {
+        const std::size_t block = 4096 / item_bytes(scalar_type(dtype));
+        const std::size_t pair = scalars_per_item(dtype);
+        for (const unsigned bits : {2U, 4U}) {
+            for (const std::size_t scalars :
+                 {pair, block - pair, block, 2 * block + 2 * pair, 5 * block + 130}) {
+                const Folder folder;
+                Written content;
+                content.directory.fields.push_back(
+                    make_field("x", dtype, {scalars / pair}, {0.5, 0}, bits, DigestKind::linear, 8192));
+                FieldMetadata& field = content.directory.fields[0];
+                content.sections.push_back(sections_of(field, random_items(field, scalars)));
+                ASSERT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
+                const auto file = MetadataFile::open(folder / "x.twm").value();
+                for (int round = 0; round < 12; ++round) {
+                    const std::uint64_t first = round == 0 ? 0 : random() % scalars;
+                    const std::uint64_t count =
+                        round < 2 ? scalars - first : random() % (scalars - first + 1);
+                    std::vector<std::uint8_t> found(count, 0xFF);
+                    ASSERT_TRUE(file->residues(0, first, found).ok());
+                    for (std::uint64_t i = 0; i < count; ++i)
+                        ASSERT_EQ(found[i], residue_at(content.sections[0][2], first + i, bits, block)) << i;
+                }
+                std::vector<std::uint8_t> two(2);
+                EXPECT_FALSE(file->residues(0, scalars - 1, two).ok());
+                EXPECT_FALSE(file->residues(0, std::numeric_limits<std::uint64_t>::max(), two).ok());
+            }
+        }
+    }
+    const Folder folder;
+    Written content;
+    content.directory.fields.push_back(make_field("x", DType::f32, {10}, {0.5, 0}, 0));
+    content.sections.push_back(
+        sections_of(content.directory.fields[0], random_items(content.directory.fields[0], 1)));
+    ASSERT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
+    std::vector<std::uint8_t> one(1);
+    EXPECT_FALSE(MetadataFile::open(folder / "x.twm").value()->residues(0, 0, one).ok()) << "it has none";
 }
 
 TEST(MetadataWriter, RefusesPartsThatDoNotFit) {

@@ -1,7 +1,8 @@
 """A rank of the jobs that test_parallel.py starts: runs verbs one after another, and writes down what this rank did.
 
 usage: ranks.py COMMANDS FOLDER [FAULT]. COMMANDS: JSON, a list of lists of words. FOLDER: gets <number>.<rank>.json, each
-{"status", "out", "err"}. FAULT: absent (a worker has no mpi4py); in the middle of the work: kill or defect (of a worker),
+{"status", "out", "err", "parts"}; parts: of fields that were divided, how many this rank compared. TWINRUN_TEST_PIECE: bytes from
+which on fields are divided. FAULT: absent (a worker has no mpi4py); in the middle of the work: kill or defect (of a worker),
 interrupt (of the leader).
 """
 
@@ -15,7 +16,7 @@ import sys
 
 from commands import command
 
-from twinrun import comparison, parallel
+from twinrun import comparison, parallel, units
 
 
 def rank() -> int:
@@ -45,7 +46,23 @@ def break_down(fault: str) -> None:
     comparison._Work.run = failing
 
 
+def counted() -> list[object]:
+    """Gets every part of a divided field that this rank compares."""
+    parts: list[object] = []
+    run = comparison._Work.run
+
+    def counting(self: object, unit: object) -> object:
+        outcome = run(self, unit)
+        parts.extend(outcome.parts)
+        return outcome
+
+    comparison._Work.run = counting
+    return parts
+
+
 def main() -> None:
+    units.LEAST_PIECE = int(os.environ.get("TWINRUN_TEST_PIECE", units.LEAST_PIECE))
+    parts = counted()
     commands, folder = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
     if len(sys.argv) > 3:
         break_down(sys.argv[3])
@@ -53,8 +70,9 @@ def main() -> None:
 
         alone(commands[0])
     for number, words in enumerate(commands):
+        parts.clear()
         outcome = command(*words)
-        report = {"status": outcome.status, "out": outcome.out, "err": outcome.err}
+        report = {"status": outcome.status, "out": outcome.out, "err": outcome.err, "parts": len(parts)}
         (folder / f"{number}.{rank()}.json").write_text(json.dumps(report))
 
 

@@ -145,18 +145,24 @@ def run_of_ranks(
     ranks: Sequence[Mapping[int, Mapping[str, object]]],
     local: Path | None = None,
     places: Sequence[Mapping[str, tuple]] | None = None,
+    ids: Mapping[str, str] | None = None,
     **settings: object,
 ) -> Path:
     """Captures ranks[rank][step] = fields into one history; ranks may lack steps, as after a crash.
 
     local: then it is left as the ranks' parts on a node-local tier, on their way to `path`. places[rank]: of its parts in global
-    arrays.
+    arrays. ids: of fields, the field with their IDs.
     """
+    if len(ranks) == 1 and local is None:
+        with twinrun.Run(path, **settings) as run:
+            for step, fields in ranks[0].items():
+                run.capture(step, fields, ids=ids, global_place=None if places is None else places[0])
+        return path
     for rank, steps in enumerate(ranks):
         alone = path.parent / f".{path.name}-{rank}"
         with twinrun.Run(alone, **settings) as run:
             for step, fields in steps.items():
-                run.capture(step, fields, global_place=None if places is None else places[rank])
+                run.capture(step, fields, ids=ids, global_place=None if places is None else places[rank])
         first, *lines = opened(alone / "manifest.jsonl")
         first["ranks"] = len(ranks)
         root = path

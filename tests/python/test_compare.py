@@ -167,6 +167,32 @@ def test_wider_tolerance_than_captured_uses_the_metadata(tmp_path) -> None:
         assert f.method == ("staged" if atol >= 5e-6 else "direct")
 
 
+def test_one_sided_metadata_of_a_small_field_is_left_alone(tmp_path) -> None:
+    a = np.arange(1000.0)
+    b = a.copy()
+    b[77] += 1e-3
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    twinrun.index(tmp_path / "a.npy", atol=1e-6)
+    f = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").fields[0]
+    assert f.method == "direct" and "small" in f.reason and f.atol == 1e-6
+    assert f.different == 1 and f.first_index == (77,)
+
+
+def test_the_published_method_makes_its_digests_where_others_are_at_hand(tmp_path) -> None:
+    a = np.random.default_rng(2).normal(size=20_000)
+    b = a.copy()
+    b[7777] += 1
+    for name, x in (("a", a), ("b", b)):
+        np.save(tmp_path / f"{name}.npy", x)
+    twinrun.index(tmp_path / "a.npy", atol=1e-6)
+    for index_b in (False, True):
+        if index_b:
+            twinrun.index(tmp_path / "b.npy", atol=1e-6, digest="published")
+        f = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-6, method="published").fields[0]
+        assert f.method == "published" and f.different == 1 and f.first_index == (7777,)
+
+
 def test_one_sided_metadata_builds_the_other_and_says_so(tmp_path) -> None:
     rng = np.random.default_rng(9)
     a = rng.normal(size=400_000)
@@ -205,3 +231,15 @@ def test_column_major_and_strided_and_big_endian() -> None:
     other["v"][77] = 1
     assert twinrun.compare(records["v"], other["v"]).fields[0].first_index == (77,)
     assert twinrun.compare(records["x"], other["x"]).same
+
+
+def test_names_and_units_that_only_look_the_same() -> None:
+    one, other = np.ones(3), np.zeros(3)
+    with pytest.raises(twinrun.TwinrunError, match="two arrays have the same name"):
+        twinrun.compare(
+            {1: one, "1": one}, {1: other, "1": one}
+        )  # the last one of a name would hide the first
+    seconds, days = np.arange(3).astype("M8[s]"), np.arange(3).astype("M8[D]")
+    assert twinrun.compare(seconds, seconds.astype(">M8[s]")).same
+    with pytest.raises(twinrun.TwinrunError, match=r"M8\[s\] in array, M8\[D\] in array"):
+        twinrun.compare(seconds, days)  # the same integers

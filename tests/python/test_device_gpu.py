@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from commands import check_error, command, load_json
-from support import check_report
+from support import check_report, run_of_ranks
 
 import twinrun
 from twinrun import _core
@@ -183,6 +184,100 @@ def test_gpu_compare(name: str, method: str) -> None:
                     assert result.device.startswith("cuda")
                 if device == "cpu":
                     assert result.device == "cpu"
+
+
+@pytest.mark.parametrize("code", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_gpu_ulps_and_periods(code: str, order: str, tmp_path: Path) -> None:
+    """Compared where the arrays are, with the numbers of the same comparison on the CPU: also of files and of mixed sides."""
+    put = library("cupy")
+    rng = np.random.default_rng(7)
+    a = np.array(rng.uniform(0, 10, (70_001, 3)).astype(code), order=order)
+    b = np.array(np.nextafter(a, np.inf, dtype=code), order=order)
+    b[rng.random(a.shape) < 0.01] += 10
+    b[rng.random(a.shape) < 0.001] -= 1
+    b[5, 1] = np.nan
+    np.save(tmp_path / "a.npy", a)
+    rules = [
+        {"ulp": 1},
+        {"ulp": 0, "atol": 0.5},
+        {"period": "*=10x10x0", "atol": 0.05},
+        {"period": "*=10x20x10", "ulp": 2, "atol": 1e-3},
+    ]
+    for rule in rules:
+        on_host = twinrun.compare(a, b, device="cpu", **rule)
+        host = on_host.fields[0]
+        assert on_host.device == "cpu" and 0 < host.different < a.size
+        for x, y, device in ((put(a), put(b), "auto"), (a, put(b), "cuda"), (tmp_path / "a.npy", b, "cuda")):
+            there = twinrun.compare(x, y, device=device, **rule)
+            assert there.device.startswith("cuda:")
+            f = there.fields[0]
+            for name in (
+                "different",
+                "first_index",
+                "max_abs_diff",
+                "max_rel_diff",
+                "histogram",
+                "histogram_different",
+                "period",
+            ):
+                assert getattr(f, name) == getattr(host, name), name
+    wrapped = a.copy(order="K")
+    wrapped[::3] += 10
+    same = twinrun.compare(put(a), put(wrapped), period="*=10", atol=0.05)
+    assert same.same and same.device.startswith("cuda:")
+
+
+def parts(
+    whole: np.ndarray, cuts: list[list[int]], put: Callable[[np.ndarray], object]
+) -> tuple[list[dict], list[dict]]:
+    """Captures of every box between the cuts of each axis, a rank each, and the boxes' places. Views of one array on the GPU."""
+    there = put(whole)
+    ranks, places = [], []
+    for box in itertools.product(*(itertools.pairwise(at) for at in cuts)):
+        ranks.append({1: {"u": there[tuple(slice(*at) for at in box)]}})
+        places.append({"u": (whole.shape, tuple(begin for begin, _ in box))})
+    return ranks, places
+
+
+def sums_of(path: Path) -> list[tuple[object, bytes]]:
+    """Of every rank's only field: what its sums say of, and the sums."""
+    files = [_core.Metadata(str(p)) for p in sorted(path.glob("step-*/rank-*.twm"))]
+    return [(m.fields[0]["sums"], m.section(0, "sums")) for m in files]
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep_data": False}, {"device_memory": "64 MiB", "background": True},
+                                      {"device_memory": "64 MiB", "background": True, "keep_data": False}])  # fmt: skip
+@pytest.mark.parametrize("name", ["cupy", "torch"])
+def test_gpu_parts_of_global_arrays(name: str, settings: dict, tmp_path: Path) -> None:
+    """Cut in different ways, runs compare by metadata alone, as those of arrays on the host do."""
+    put = library(name)
+    atol = 1e-3
+    rng = np.random.default_rng(11)
+    a = rng.standard_normal((48, 40, 96))
+    b = a + rng.uniform(-0.5 * atol, 0.5 * atol, a.shape)
+    # The chunks of the first two ranks are those of the whole; the third begins within one.
+    cut_a, cut_b = [[0, 16, 29, 48], [0, 40], [0, 96]], [[0, 48], [0, 13, 40], [0, 33, 96]]
+    for run, x, cuts in (("a", a, cut_a), ("b", b, cut_b)):
+        for where, putting in (("gpu", put), ("host", np.asarray)):
+            ranks, places = parts(x, cuts, putting)
+            chosen = settings if where == "gpu" else {"keep_data": settings.get("keep_data", True)}
+            run_of_ranks(tmp_path / f"{where}-{run}", ranks, places=places, atol=atol, **chosen)
+        found = sums_of(tmp_path / f"gpu-{run}")
+        assert found == sums_of(tmp_path / f"host-{run}")
+        assert all(facts is not None and facts["kind"] == "place" for facts, _ in found)
+    for x, y in (("gpu-a", "gpu-b"), ("gpu-a", "host-b")):
+        result = twinrun.compare(tmp_path / x, tmp_path / y)
+        [f] = result.fields
+        assert result.same and f.method == "staged" and f.elements_read == 0
+        assert sum(f.proven_by_cells) + f.proven_by_tree == a.size == f.elements
+    if not settings.get("keep_data", True):
+        return
+    b[17, 20, 50] += 1
+    ranks, places = parts(b, cut_b, put)
+    run_of_ranks(tmp_path / "c", ranks, places=places, atol=atol, **settings)
+    [f] = twinrun.compare(tmp_path / "gpu-a", tmp_path / "c").fields
+    assert f.different == 1 and f.first_index == (17, 20, 50) and f.elements_read < a.size // 4
 
 
 def test_gpu_large_arrays(tmp_path: Path) -> None:

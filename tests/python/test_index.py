@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,21 @@ def test_raw_files_by_options(tmp_path: Path) -> None:
     done = command("compare", f"{a}.twm", f"{b}.twm")
     assert done.status == 1 and "[7, 9]" in done.last
     cannot_compare(a, b, tmp_path, "element type is not known")
+
+
+def test_a_description_that_changes_after_the_file_was_indexed(tmp_path: Path) -> None:
+    """The bytes are the same, and metadata of the old place would prove nothing about the new one."""
+    for name, at in (("a", 0), ("b", 1500)):
+        data = np.zeros(2000, "f4")
+        data[1500] = at
+        data.tofile(tmp_path / f"{name}.bin")
+        description = {"dtype": "f32", "shape": [1000], "partial": True, "name": "x"}
+        (tmp_path / f"{name}.bin.json").write_text(json.dumps(description))
+        twinrun.index(tmp_path / f"{name}.bin")
+        (tmp_path / f"{name}.bin.json").write_text(json.dumps({**description, "offset": 4000}))
+    cannot_compare(tmp_path / "a.bin", tmp_path / "b.bin", tmp_path, "index it again")
+    twinrun.index(tmp_path, refresh=True)
+    assert not twinrun.compare(tmp_path / "a.bin", tmp_path / "b.bin").same
 
 
 def test_a_file_that_changes_while_it_is_indexed(tmp_path: Path) -> None:

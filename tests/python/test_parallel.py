@@ -6,6 +6,7 @@ With the mpiexec that TWINRUN_TEST_MPIEXEC names (words, as a shell takes them),
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from commands import command, load_json
@@ -23,7 +25,7 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun import parallel, subject, units
+from twinrun import fieldwise, parallel, subject, units
 from twinrun.errors import MissingPackage, TwinrunError
 
 HERE = Path(__file__).parent
@@ -180,6 +182,85 @@ def cases(at: Path) -> dict[str, list[str]]:
     return {name: ["compare", *map(str, words), "--device", "cpu"] for name, words in runs.items()}
 
 
+def large(path: Path, change: float = 0.0) -> Path:
+    """Few fields, larger than a share of all."""
+    random = np.random.default_rng(3)
+    values = {
+        "x": random.standard_normal((3000, 200)),
+        "z": random.standard_normal(200_000) + 1j * random.standard_normal(200_000),
+        "half": random.standard_normal((900, 40, 40)).astype(np.float16),
+        "n": random.integers(0, 1 << 40, (300, 1000)),
+        "small": np.arange(10.0),
+    }
+    values["x"][[3, 1500, 2999], [7, 0, 199]] += np.array([1.0, 3.0, 2.0]) * change
+    values["z"][199_000:] += change * 1j
+    values["z"][[40, 150_000]] = np.nan, np.inf
+    values["half"][800] *= 1 + change
+    np.savez(path, **values)
+    return path
+
+
+def large_histories(path: Path, seed: int, **settings: object) -> Path:
+    """A step of one rank: some of it equal, some off by little, some by much."""
+    same, own = np.random.default_rng(1), np.random.default_rng(seed)
+    x, y = same.standard_normal((2, 200_000)), same.standard_normal(500_000).astype(np.float32)
+    x[0, 50_000:] += 1e-7 * own.standard_normal(150_000)
+    y[499_000:] += np.float32(0.1) * own.standard_normal(1000).astype(np.float32)
+    with twinrun.Run(path, atol=1e-6, **settings) as run:
+        run.capture(1, {"x": x, "y": y, "n": np.arange(300_000).reshape(3, 100_000)})
+    return path
+
+
+def large_cut(path: Path, ends: list[int], change: float = 0.0) -> Path:
+    """A history of ranks that hold rows of global arrays up to these ends."""
+    u = np.random.default_rng(6).standard_normal((20_000, 30))
+    u[[100, 19_999], [3, 29]] += change, 2 * change
+    begins = [0, *ends[:-1]]
+    return run_of_ranks(
+        path,
+        [{1: {"u": u[i:j].copy(), "w": u[i:j, :3].copy()}} for i, j in zip(begins, ends, strict=True)],
+        places=[{"u": ((20_000, 30), (i, 0)), "w": ((20_000, 3), (i, 0))} for i in begins],
+        atol=0.0,
+    )
+
+
+def cases_of_large_fields(at: Path) -> dict[str, list[str]]:
+    """Words of `compare` by what they try, and how many parts there are at least."""
+    one, other = large(at / "a.npz"), large(at / "b.npz", 1e-3)
+    files = at / "uneven"
+    files.mkdir()
+    for step in range(30):
+        np.save(files / f"x.{step:03}.0.npy", np.full(600_000 if step == 11 else 10, 1.0 * step))
+    uneven = shutil.copytree(files, at / "uneven2")
+    np.save(uneven / "x.011.0.npy", np.r_[np.full(599_999, 11.0), 12.0])
+    histories = [large_histories(at / f"h{seed}", seed) for seed in (1, 2)]
+    bare = [large_histories(at / f"m{seed}", seed, keep_data=False) for seed in (1, 2)]
+    rows, recut = large_cut(at / "u1", [5100, 20_000]), large_cut(at / "u2", [2000, 13_000, 20_000], 1.0)
+    chunked = [at / "a.h5", at / "b.h5"]
+    for path, of in zip(chunked, (one, other), strict=True):
+        with h5py.File(path, "w") as file, np.load(of) as values:
+            file.create_dataset("x", data=values["x"], chunks=(500, 100), compression="gzip")
+    compressed = at / "c.npz"
+    np.savez_compressed(compressed, **np.load(one))
+    runs = {
+        "same": [one, one],
+        "different": [one, other],
+        "tolerance": [one, other, "--atol", "1e-3", "--rtol", "1e-5"],
+        "ulps": [one, other, "--ulp", "1000"],
+        "period": [one, other, "--period", "x=2"],
+        "one is large": [files, uneven],
+        "histories": histories,
+        "histories, direct": [*histories, "--method", "direct", "--atol", "4e-7"],
+        "metadata alone": bare,
+        "another cutting": [rows, recut],
+        "as one": [rows, recut, "--field", "u", "--atol", "1.5"],
+        "chunked": chunked,
+        "streamed": [one, compressed],
+        "metadata of one": [histories[0], histories[1], "--method", "staged", "--no-metadata"],
+    }
+    return {name: ["compare", *map(str, words), "--device", "cpu"] for name, words in runs.items()}
+
+
 def timeless(document: object) -> object:
     """Without what may differ from one comparison of the same runs to the next: times, and how files were read (rings of
     io_uring are had while there are some)."""
@@ -235,7 +316,7 @@ def test_says_what_a_serial_comparison_says(runs: tuple, tmp_path: Path, ranks: 
     ]
     (tmp_path / "commands.json").write_text(json.dumps(commands))
     job = start(ranks, HERE / "ranks.py", tmp_path / "commands.json", tmp_path)
-    assert job.status == 0, job
+    assert job.status == 0, job.out
     for at, (name, (status, said, document)) in enumerate(serial.items()):
         each = [json.loads((tmp_path / f"{at}.{rank}.json").read_text()) for rank in range(ranks)]
         assert [e["status"] for e in each] == [status] * ranks, (name, each)
@@ -243,6 +324,72 @@ def test_says_what_a_serial_comparison_says(runs: tuple, tmp_path: Path, ranks: 
         assert timeless(found) == timeless(document), name
         assert each[0]["err"] == said, name
         assert all(e["out"] == e["err"] == "" for e in each[1:]), (name, each)  # only the first one speaks
+
+
+def without_pages(document: dict) -> dict:
+    """Without the bytes that stages of metadata read: two ranges that meet read the same pages there. Sums of squares are rounded."""
+    for stage in [document["stages"], *(f["stages"] for f in document["fields"])]:
+        for name in ("tree", "sketch"):
+            stage[name]["bytes_read"] = None
+    for f in document["fields"]:
+        f |= {
+            key: float(f"{f[key]:.12g}") for key in f if key.startswith("rms") and isinstance(f[key], float)
+        }
+    return document | {"bytes_read": None}
+
+
+@pytest.fixture(scope="module")
+def large_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]], dict]:
+    """Cases of large fields, and what a serial comparison says of each."""
+    at = tmp_path_factory.mktemp("large")
+    made = cases_of_large_fields(at)
+    serial = {}
+    for name, words in made.items():
+        report, listed = at / "serial.json", at / "serial.csv"
+        listed.unlink(missing_ok=True)
+        outcome = command(*words, "-q", "--json", report, "--list-differences", listed, "--mpi", "off")
+        document = without_pages(load_json(report.read_text()))
+        serial[name] = (outcome.status, outcome.err, document, listed.read_text() if listed.exists() else "")
+    return made, serial
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_large_fields_are_divided_and_say_the_same(large_runs: tuple, tmp_path: Path, ranks: int) -> None:
+    made, serial = large_runs
+    assert {name: status for name, (status, *_) in serial.items()} == {
+        **dict.fromkeys(serial, 1), **dict.fromkeys(("same", "streamed"), 0), "metadata alone": 2,
+    }  # fmt: skip
+    commands = [
+        [
+            *words,
+            "--json",
+            str(tmp_path / f"{at}.report.json"),
+            "--list-differences",
+            str(tmp_path / f"{at}.csv"),
+        ]
+        for at, words in enumerate(made.values())
+    ]
+    (tmp_path / "commands.json").write_text(json.dumps(commands))
+    piece = 1 << 20
+    job = start(
+        ranks,
+        HERE / "ranks.py",
+        tmp_path / "commands.json",
+        tmp_path,
+        environment={"TWINRUN_TEST_PIECE": str(piece)},
+    )
+    assert job.status == 0, job.out
+    for at, (name, (status, said, document, listed)) in enumerate(serial.items()):
+        each = [json.loads((tmp_path / f"{at}.{rank}.json").read_text()) for rank in range(ranks)]
+        assert [e["status"] for e in each] == [status] * ranks, (name, each)
+        found = without_pages(load_json((tmp_path / f"{at}.report.json").read_text()))
+        assert timeless(found) == timeless(document), name
+        file = tmp_path / f"{at}.csv"
+        assert (file.read_text() if file.exists() else "") == listed, name
+        assert each[0]["err"] == said, name
+        parts = [e["parts"] for e in each]
+        divided = ranks > 1 and name not in ("streamed", "metadata of one")
+        assert (sum(parts) > 1) == divided, (name, parts)
 
 
 @pytest.mark.parametrize("name", ["same", "different", "unreadable"])
@@ -333,6 +480,40 @@ def test_batches_hold_every_task_once_the_largest_first(sizes: list[int], ranks:
         left -= held
 
 
+@given(
+    fields=st.lists(st.tuples(st.integers(0, 1 << 34), st.booleans()), max_size=20), shares=st.integers(1, 40)
+)
+def test_fields_larger_than_a_share_are_divided(fields: list[tuple[int, bool]], shares: int) -> None:
+    sizes, may = [size for size, _ in fields], [m for _, m in fields]
+    made = units.pieces(sizes, may, shares)
+    limit = max(units.LEAST_PIECE, -(-sum(sizes) // shares))
+    assert list(dict.fromkeys(piece.at for piece in made)) == list(range(len(sizes)))
+    for at, (size, divisible) in enumerate(fields):
+        own = [piece for piece in made if piece.at == at]
+        assert [piece.part for piece in own] == [(k, len(own)) for k in range(len(own))]
+        assert (len(own) > 1) == (divisible and size > limit)
+        assert len(own) == 1 or sum(piece.bytes for piece in own) > size - len(own)
+        if divisible:
+            assert all(piece.bytes <= limit for piece in own)
+            ranges = [piece.ranges(size // 8, 8, 2) for piece in own]
+            if len(own) > 1:
+                flat = [r for found in ranges for r in found]
+                ends = list(itertools.accumulate(n for _, n in flat))
+                assert [first for first, _ in flat] == [0, *ends[:-1]] and ends[-1] == size // 8 * 2
+                assert all(n > 0 and first % (units.LEAST_PIECE // 4) == 0 for first, n in flat)
+            else:
+                assert ranges == [None]
+
+
+@given(sizes=st.lists(st.integers(0, 1 << 36), max_size=50), wanted=st.integers(1, 400))
+def test_units_larger_than_a_share_of_all_are_shared(sizes: list[int], wanted: int) -> None:
+    found = units.shares_by_size(sizes, wanted)
+    for size, shares in zip(sizes, found, strict=True):
+        assert 1 <= shares <= wanted
+        assert shares == 1 or size // shares >= 2 * units.LEAST_PIECE
+        assert shares == 1 or size * wanted >= shares * (sum(sizes) - wanted)
+
+
 @given(sizes=st.lists(st.integers(0, 1000), max_size=40), shares=st.integers(1, 9))
 def test_shares_of_a_place_are_even(sizes: list[int], shares: int) -> None:
     mine = units.owners(sizes, shares)
@@ -366,6 +547,53 @@ def test_shares_of_a_place_are_put_together_in_order() -> None:
         1:
     ]  # the file was written again in between: who compares what is not sure any more
     assert any("changed while it was compared" in str(p) for p in units.in_shares(shares).problems)
+
+
+def test_parts_of_a_divided_field_are_put_together() -> None:
+    a, b = np.zeros(30_000), np.zeros(30_000)
+    b[[100, 29_000]] = 1.0, 3.0
+    x, y = (
+        subject.FieldRef(
+            "x", "f64", "little", v.shape, False, "arrays", memory=twinrun.arrays.taken("x", v, None)
+        )
+        for v in (a, b)
+    )
+    ranges = [(0, 10_240), (10_240, 10_240), (20_480, 9520)]
+    asked = fieldwise.Settings(atol=0.5)
+    parts = [fieldwise.compare_part(x, y, (3, 1), asked, [r]) for r in ranges]
+    whole = fieldwise.compare_field(x, y, (3, 1), asked)
+    pairs = [("w", 8, False), ("x", 240_000, True)]
+
+    def shares() -> list[units.Outcome]:
+        found = [units.Outcome(parts=[(1, part)], pairs=pairs) for part in (parts[2], parts[0], parts[1])]
+        found[1].results, found[1].results_at = ["w"], [0]
+        return found
+
+    first, second = units.in_shares(shares()).results
+    assert first == "w" and (second.different, second.first_index, second.max_abs_index) == (
+        2,
+        (100,),
+        (29_000,),
+    )
+    for f in (second, whole):
+        f.seconds, f.device_reason, f.io, f.stages = 0.0, "", "", {}
+    assert second == whole
+    with pytest.raises(RuntimeError, match="a part of a field was lost"):
+        units.in_shares(shares()[:2])
+    with pytest.raises(RuntimeError, match="a part of a field was lost"):
+        units.in_shares([*shares(), shares()[0]])
+    # One that failed is a problem, once, whatever the others found; so is a share that did not get so far.
+    failed = shares()
+    for outcome in failed[1:]:
+        outcome.parts, outcome.problems, outcome.problems_at = [], [TwinrunError(str(id(outcome)))], [1]
+    told = units.in_shares(failed)
+    assert told.results == ["w"] and len(told.problems) == 1
+    away = [*shares()[:2], units.Outcome(problems=[TwinrunError("gone")], problems_at=[-1])]
+    assert units.in_shares(away).results == ["w"]
+    changed = shares()
+    changed[2].pairs = [("w", 8, False), ("x", 240_000, False)]
+    told = units.in_shares(changed)
+    assert told.results == ["w"] and "changed while it was compared" in str(told.problems[0])
 
 
 def test_records_of_many_ranks_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

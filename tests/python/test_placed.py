@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun.arrays import taken
 from twinrun.errors import Incomparable
-from twinrun.placed import global_field
+from twinrun.placed import Parts as GlobalParts
 from twinrun.subject import FieldRef, Place, Subject
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset, shape
@@ -85,7 +85,7 @@ def test_equals_the_comparison_of_the_wholes(case: tuple) -> None:
 @settings(max_examples=100, deadline=None)
 def test_any_stretch_can_be_read(case: tuple, data: st.DataObject) -> None:
     a, _, cut, _ = case
-    ref = global_field("u", [(rank, part(a, box)) for rank, box in enumerate(cut)], "A")
+    ref = GlobalParts("u", [(rank, part(a, box)) for rank, box in enumerate(cut)], "A").field()
     assert ref.reader is not None and ref.user_shape == a.shape
     first = data.draw(st.integers(0, a.size))
     count = data.draw(st.integers(0, a.size - first))

@@ -43,7 +43,9 @@ def torch_or_skip(folder: Path) -> tuple[str, dict[str, str]]:
     if not python:
         pytest.skip(why)
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    environment["OMP_WAIT_POLICY"] = "passive"  # threads that spin would wait for each other where cores are busy
+    environment["OMP_WAIT_POLICY"] = (
+        "passive"  # threads that spin would wait for each other where cores are busy
+    )
     if python != sys.executable:  # it has packages of its own: only twinrun is lent to it
         lent = folder / "lent"
         lent.mkdir()

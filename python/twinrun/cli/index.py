@@ -25,6 +25,11 @@ from .common import SIZE, console, format_options, progress_bar, read_options
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
+@click.option(
+    "--key",
+    metavar="FIELD",
+    help="Field with the IDs of particles, for comparisons with --key ('auto': what the files say).",
+)
 @click.option("--refresh", is_flag=True, help="Also where current metadata is there already.")
 @format_options
 @read_options
@@ -36,6 +41,7 @@ def index(
     chunk: int,
     digest: str,
     fields: tuple[str, ...],
+    key: str | None,
     refresh: bool,
     options: dict,
     reading: dict,
@@ -50,6 +56,7 @@ def index(
             chunk_bytes=chunk,
             digest=digest,
             fields=fields or None,
+            key=key,
             refresh=refresh,
             **reading,
             progress=progress,

@@ -31,7 +31,11 @@ def _settings(ref: FieldRef) -> str:
             if t
         )
     kind = "" if facts["digest"] == "linear" else ", published digests"
-    return f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}"
+    by_id = facts["sums"] is not None and facts["sums"]["kind"] == "ids"
+    sums = "" if facts["sums"] is None else f", sums by {facts['key'] if by_id else 'place'}"
+    return (
+        f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}{sums}"
+    )
 
 
 def _version(number: int) -> str:
@@ -126,13 +130,17 @@ def show(
         for ref in fields.values():
             order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
             column_major = " column-major" if ref.fortran_order else ""
+            shape = "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d"
+            if ref.user_place is not None and ref.user_place[0] != ref.user_shape:
+                whole, at = ("x".join(map(str, numbers)) for numbers in ref.user_place)
+                shape += f" of {whole}, at {at.replace('x', ',')}"
             table.add_row(
                 Text(one_line(ref.name)),
                 ref.dtype + order,
-                "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d",
+                shape,
                 byte_size(ref.items * ref.itemsize),
                 "" if ref.facts is None else str(ref.facts["nans"]),
-                _settings(ref),
+                Text(one_line(_settings(ref))),
             )
         where = [] if place[0] is None else [f"step {place[0]}"]
         out.print(

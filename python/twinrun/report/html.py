@@ -563,7 +563,7 @@ def _particles(c: Comparison) -> str:
                (("lost", "lost_ids"), ("born", "born_ids"), ("doubled", "doubled_ids")) if p.get(key)]  # fmt: skip
         rows.append(
             (f.field, "" if f.step is None else f.step, *(f"{p[k]:,}" for k in ("matched", "lost", "born")),
-             f"{p['doubled_a']:,} and {p['doubled_b']:,}", f"{p['moved']:,}", "; ".join(ids))
+             f"{p['doubled_a']:,} and {p['doubled_b']:,}", "not looked at" if p["moved"] is None else f"{p['moved']:,}", "; ".join(ids))
         )  # fmt: skip
     if not rows:
         return ""

@@ -6,6 +6,7 @@ import math
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 P = 2**61 - 1
 BLOCK_BYTES = 4096
@@ -467,3 +468,125 @@ def check_chunk(
         corrections.append(correction)
         at += -(-n // per_line) * LINE_BYTES
     return (fine_a - fine_b - horner(corrections)) % P == 0
+
+
+# ---- 11. sums ----
+
+INDEX_LIMIT = 2**62
+
+
+@cache
+def power_of_rho(blocks: int) -> int:
+    return pow(RHO, blocks, P)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How scalars of one type are summed up: height is that of the buckets above the chunks."""
+
+    block_scalars: int
+    blocks_per_chunk: int
+    height: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.blocks_per_chunk << self.height
+
+    @property
+    def scalars(self) -> int:
+        return self.blocks * self.block_scalars
+
+    def weight(self, index: int) -> tuple[int, int]:
+        """The bucket of a scalar, and the factor of its value there."""
+        bucket, within = divmod(index, self.scalars)
+        behind = self.blocks - 1 - within // self.block_scalars
+        return bucket, COEFFICIENTS[within % self.block_scalars] * power_of_rho(behind) % P
+
+
+def place_indices(
+    shape: tuple[int, ...], global_shape: tuple[int, ...], offset: tuple[int, ...], pair: int = 1
+) -> list[int] | None:
+    """Indices of a part's scalars in the whole array, in order. None: it is too large."""
+    if math.prod(global_shape) * pair > INDEX_LIMIT:
+        return None
+    items = [0]
+    for n, g, o in zip(shape, global_shape, offset, strict=True):
+        items = [at * g + o + i for at in items for i in range(n)]
+    return [at * pair + k for at in items for k in range(pair)]
+
+
+def id_stride(row_scalars: int) -> int:
+    stride = 1
+    while stride < row_scalars:
+        stride *= 2
+    return stride
+
+
+def id_indices(ids: list[int], row_scalars: int) -> list[int] | None:
+    """The same for rows with IDs. None: an ID is negative or too large."""
+    stride = id_stride(row_scalars)
+    if any(not 0 <= i < INDEX_LIMIT // stride for i in ids):
+        return None
+    return [i * stride + k for i in ids for k in range(row_scalars)]
+
+
+Sums = dict[int, tuple[int, int]]  # by bucket: coarse, fine
+
+
+def sum_up(indices: list[int], numbers: list[Number], rule: Rule, buckets: Buckets) -> Sums:
+    sums: Sums = {}
+    for index, x in zip(indices, numbers, strict=True):
+        bucket, weight = buckets.weight(index)
+        coarse, fine = sums.get(bucket, (0, 0))
+        of_fine = weight * cell(x, rule).value
+        of_coarse = weight * cell(x, rule, rule.coarse_shift).value if rule.coarse_shift else of_fine
+        sums[bucket] = (coarse + of_coarse) % P, (fine + of_fine) % P
+    return sums
+
+
+def add_sums(parts: list[tuple[Sums, int]], height: int, blocks_per_chunk: int) -> Sums:
+    """parts: sums and their height, at most `height`."""
+    added: Sums = {}
+    for sums, own in parts:
+        joined = 1 << (height - own)
+        for bucket, of_part in sums.items():
+            behind = joined - 1 - bucket % joined
+            factor = pow(RHO, (blocks_per_chunk << own) * behind, P)
+            known = added.get(bucket // joined, (0, 0))
+            coarse, fine = ((k + s * factor) % P for k, s in zip(known, of_part, strict=True))
+            added[bucket // joined] = coarse, fine
+    return added
+
+
+def sums_of_whole(made: Digests, scalar_count: int, buckets: Buckets) -> Sums:
+    """Of an array that one rank holds, from the digests of its chunks."""
+    sums: Sums = {}
+    chunk = buckets.block_scalars * buckets.blocks_per_chunk
+    for number, digests in enumerate(zip(made.leaves, made.fine, strict=True)):
+        here = min(chunk, scalar_count - number * chunk)
+        missing = buckets.blocks_per_chunk - -(-here // buckets.block_scalars)
+        coarse, fine = (d * pow(RHO, missing, P) % P for d in digests)
+        sums[number] = coarse, fine
+    return sums
+
+
+def check_bucket(
+    a: int,
+    b: int,
+    residues_a: dict[int, int],
+    residues_b: dict[int, int],
+    bits: int,
+    widest: int,
+    buckets: Buckets,
+) -> bool:
+    """True only if no element of a bucket differs by more than the tolerance. a, b: fine sums. residues: by index."""
+    if residues_a.keys() != residues_b.keys():
+        return False
+    explained = 0
+    for index, residue in residues_a.items():
+        c = (residue - residues_b[index]) % (1 << bits)
+        c = c - (1 << bits) if c >= 1 << (bits - 1) else c
+        if abs(c) > widest:
+            return False
+        explained += buckets.weight(index)[1] * c
+    return (a - b - explained) % P == 0

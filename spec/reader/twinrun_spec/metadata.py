@@ -6,38 +6,49 @@ import math
 import os
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import xxhash
 
 from twinrun_spec.digest import (
     DTYPES,
+    INDEX_LIMIT,
     LARGEST_CHUNK,
     SMALLEST_CHUNK,
+    Buckets,
     DType,
     P,
     Rule,
+    Sums,
     digest_array,
+    id_indices,
+    id_stride,
     node_count,
+    place_indices,
     rule_for,
     scalars,
+    sum_up,
     tree_nodes,
 )
 
 MAGIC = b"\x89TWM\r\n\x1a\n"
-VERSION = 1
+VERSIONS = (1, 2)
 HEADER_BYTES = 64
 PAGE_BYTES = 4096
 DATA_SUM_BYTES = 1 << 20
 LARGEST_DIRECTORY = 1 << 28
 LONGEST_TEXT = 1 << 16
 MOST_DIMENSIONS = 32
-SECTIONS = ("tree", "fine", "residues", "data_sums")
+SECTIONS = ("tree", "fine", "residues", "data_sums", "sums")  # the last one: of version 2
+SECTIONS_OF = {1: SECTIONS[:4], 2: SECTIONS}
+SUM_BYTES = 24
+SUMS_BY = ("nothing", "place", "ids")
 RULES = ("tokens", "absolute", "relative")
 
 
 class FormatError(Exception):
-    """The bytes are no metadata file of this version."""
+    """The bytes are no metadata file of these versions."""
 
 
 @dataclass
@@ -87,6 +98,17 @@ class Field:
     largest_sampled: float
     extents: list[Extent]
     places: list[Place] = field(default_factory=list)
+    # Of version 2.
+    key: str = ""
+    sums_by: str = "nothing"
+    height: int = 0
+    bucket_count: int = 0
+    smallest_id: int = 0
+    largest_id: int = 0
+
+    @property
+    def buckets(self) -> Buckets:
+        return Buckets(self.dtype.block_scalars, self.blocks_per_chunk, self.height)
 
     @property
     def items(self) -> int:
@@ -112,12 +134,15 @@ class Field:
                 -(-n * bits // 512) * 64 * times
                 for n, times in ((self.dtype.block_scalars, whole), (rest, 1))
             )
+        if section == "sums":
+            return self.bucket_count * SUM_BYTES
         return -(-self.items * self.dtype.item_bytes // DATA_SUM_BYTES) * 8
 
 
 @dataclass
 class Metadata:
     raw: bytes
+    version: int
     step: int
     rank: int
     data_files: list[DataFile]
@@ -127,6 +152,13 @@ class Metadata:
     def section(self, f: Field, name: str) -> bytes:
         place = f.places[SECTIONS.index(name)]
         return self.raw[place.offset : place.offset + place.length]
+
+    def sums(self, f: Field) -> list[tuple[int, int, int]]:
+        """Bucket, coarse and fine sum, as they stand there."""
+        if self.version == 1:
+            return []
+        words = _words(self.section(f, "sums"))
+        return list(zip(words[::3], words[1::3], words[2::3], strict=True))
 
 
 class Cursor:
@@ -158,8 +190,8 @@ def parse(raw: bytes) -> Metadata:
     version, _, file_bytes, length, checksum, _, _, own = struct.unpack("<IIQQQQQQ", raw[8:HEADER_BYTES])
     if own != xxhash.xxh3_64_intdigest(raw[: HEADER_BYTES - 8]):
         raise FormatError("the header's checksum is wrong")
-    if version != VERSION:
-        raise FormatError(f"version {version}, this reader knows {VERSION}")
+    if version not in VERSIONS:
+        raise FormatError(f"version {version}, this reader knows {', '.join(map(str, VERSIONS))}")
     if file_bytes != len(raw):
         raise FormatError(f"it should have {file_bytes} bytes and has {len(raw)}")
     if length > LARGEST_DIRECTORY or HEADER_BYTES + length > len(raw):
@@ -171,7 +203,7 @@ def parse(raw: bytes) -> Metadata:
     fields, files = cursor.number("I"), cursor.number("I")
     step, rank, _ = cursor.number("q"), cursor.number("I"), cursor.number("I")
     data_files = [DataFile(cursor.text(), cursor.number("Q"), cursor.number("q")) for _ in range(files)]
-    metadata = Metadata(raw, step, rank, data_files, [], HEADER_BYTES + length)
+    metadata = Metadata(raw, version, step, rank, data_files, [], HEADER_BYTES + length)
     for _ in range(fields):
         metadata.fields.append(_parse_field(cursor, metadata))
     if cursor.at != len(body):
@@ -235,10 +267,21 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
         extents.append(e)
     if extents and sum(e.count for e in extents) != math.prod(shape):
         raise wrong("its extents do not cover it")
-    places = [Place(*(cursor.number("Q") for _ in range(4))) for _ in SECTIONS]
+
+    def place() -> Place:
+        return Place(*(cursor.number("Q") for _ in range(4)))
+
+    places = [place() for _ in SECTIONS_OF[1]]
 
     f = Field(name, form, dtype, byte_order, order, published, rule, atol, rtol, chunk_bytes, shape, global_shape,
               global_offset, nans, tokens, largest, extents, places)  # fmt: skip
+    if metadata.version >= 2:
+        f.key, f.sums_by = cursor.text(), choice(SUMS_BY, "kind of sums")
+        f.height, _ = cursor.number("B"), cursor.number("H")
+        f.bucket_count, f.smallest_id, f.largest_id = (cursor.number("Q") for _ in range(3))
+        places.append(place())
+        if not _possible_sums(f):
+            raise wrong("impossible sums")
     try:
         expected = rule_for(atol, rtol, residue_bits)
     except ValueError as error:
@@ -247,7 +290,7 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
         raise wrong("a published digest with cells or a relative tolerance")
     if not published and (rule != expected or math.copysign(1, origin) < 0):
         raise wrong("cells that do not follow from the tolerance")
-    for section, place in zip(SECTIONS, places, strict=True):
+    for section, place in zip(SECTIONS_OF[metadata.version], places, strict=True):
         if place.length != f.section_bytes(section) and not (section == "data_sums" and place.length == 0):
             raise wrong(f"section {section} has another size than its settings imply")
         for start, length in ((place.offset, place.length), (place.sums_offset, place.sums_length)):
@@ -256,12 +299,25 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
     return f
 
 
+def _possible_sums(f: Field) -> bool:
+    if f.sums_by == "nothing":
+        return (f.height, f.bucket_count, f.smallest_id, f.largest_id) == (0, 0, 0, 0)
+    if f.published or f.chunk_bytes << f.height > LARGEST_CHUNK or f.bucket_count > f.items * f.dtype.pair:
+        return False
+    if f.sums_by == "place":
+        return f.global_shape is not None and f.smallest_id == f.largest_id == 0
+    if f.key == "" or f.shape == () or f.smallest_id > f.largest_id:
+        return False
+    stride = id_stride(f.items * f.dtype.pair // max(f.shape[0], 1))
+    return stride <= f.buckets.scalars and f.largest_id < INDEX_LIMIT // stride
+
+
 def check_sections(metadata: Metadata) -> list[str]:
     """Everything that can be checked without data."""
     problems = []
     used = [(0, metadata.head_bytes, "the directory")]
     for f in metadata.fields:
-        for section, place in zip(SECTIONS, f.places, strict=True):
+        for section, place in zip(SECTIONS_OF[metadata.version], f.places, strict=True):
             where = f"field '{f.name}', section {section}"
             used.append((place.offset, place.offset + place.length, where))
             used.append((place.sums_offset, place.sums_offset + place.sums_length, where + ", checksums"))
@@ -299,6 +355,14 @@ def _check_content(metadata: Metadata, f: Field) -> list[str]:
     fine = list(_words(metadata.section(f, "fine")))
     if not f.published and any(d >= P for d in nodes + fine):
         problems.append(f"field '{f.name}': a digest is not reduced")
+    sums = metadata.sums(f)
+    numbers = [bucket for bucket, _, _ in sums]
+    if any(a >= b for a, b in pairwise(numbers)):
+        problems.append(f"field '{f.name}': the buckets of its sums do not ascend")
+    if any(bucket * f.buckets.scalars >= INDEX_LIMIT for bucket in numbers):
+        problems.append(f"field '{f.name}': a bucket of its sums lies beyond every index")
+    if any(coarse >= P or fine >= P for _, coarse, fine in sums):
+        problems.append(f"field '{f.name}': a sum is not reduced")
     return problems
 
 
@@ -323,17 +387,21 @@ def verify(path: str | os.PathLike[str], elements: dict[str, bytes] | None = Non
             problems.append(
                 f"{known.path}: {known.size} bytes when it was indexed, {len(contents[number])} now"
             )
+    found: dict[str, bytes | None] = {}
     for f in metadata.fields:
         if f.extents or f.items == 0:
-            raw = _gather(f, contents)
+            found[f.name] = _gather(f, contents)
         else:
-            raw = (elements or {}).get(f.name)
+            found[f.name] = (elements or {}).get(f.name)
+    for f in metadata.fields:
+        raw = found[f.name]
         if raw is None:
             problems.append(f"field '{f.name}': not verified, its elements could not be read")
         elif len(raw) != f.items * f.dtype.item_bytes:
             problems.append(f"field '{f.name}': the elements given have another size")
         else:
             problems += [f"field '{f.name}': {p}" for p in _compare(metadata, f, raw)]
+            problems += [f"field '{f.name}': {p}" for p in _compare_sums(metadata, f, raw, found)]
     return problems
 
 
@@ -379,6 +447,40 @@ def _compare(metadata: Metadata, f: Field, raw: bytes) -> list[str]:
     return problems
 
 
+def _compare_sums(metadata: Metadata, f: Field, raw: bytes, found: dict[str, bytes | None]) -> list[str]:
+    """The sums, again from the elements and, by ID, from those of the key."""
+    if f.sums_by == "nothing":
+        return []
+    numbers = scalars(raw, f.dtype, f.byte_order)
+    problems = []
+    if f.sums_by == "place":
+        assert f.global_shape is not None and f.global_offset is not None
+        indices = place_indices(f.shape, f.global_shape, f.global_offset, f.dtype.pair)
+    else:
+        key = next((k for k in metadata.fields if k.name == f.key), None)
+        of_key = found.get(f.key)
+        if key is None or of_key is None:
+            return [f"sums not verified, the IDs '{f.key}' could not be read"]
+        if key.dtype.form not in ("signed", "unsigned") or key.shape != f.shape[:1]:
+            return [f"'{f.key}' are no IDs of its rows"]
+        ids = [int(i) for i in scalars(of_key, key.dtype, key.byte_order)]
+        if (f.smallest_id, f.largest_id) != (min(ids, default=0), max(ids, default=0)):
+            problems.append("the smallest or the largest ID is wrong")
+        indices = id_indices(ids, len(numbers) // len(ids) if ids else 0)
+    if indices is None:
+        return [*problems, "sums of indices that are too large"]
+    right = sum_up(indices, numbers, f.rule, f.buckets)
+    known: Sums = {bucket: (coarse, fine) for bucket, coarse, fine in metadata.sums(f)}
+    if right.keys() != known.keys():
+        problems.append("the sums are of other buckets than its elements")
+    problems += [
+        f"the sums of bucket {b} are wrong"
+        for b in sorted(right.keys() & known.keys())
+        if right[b] != known[b]
+    ]
+    return problems
+
+
 def _nodes(metadata: Metadata, f: Field) -> list:
     words = list(_words(metadata.section(f, "tree")))
     return list(zip(words[::2], words[1::2], strict=True)) if f.published else words
@@ -389,7 +491,9 @@ def _words(raw: bytes) -> tuple[int, ...]:
 
 
 def describe(metadata: Metadata) -> str:
-    lines = [f"step {metadata.step}, rank {metadata.rank}, {len(metadata.raw)} bytes"]
+    lines = [
+        f"version {metadata.version}, step {metadata.step}, rank {metadata.rank}, {len(metadata.raw)} bytes"
+    ]
     lines += [f"data file {d.path}: {d.size} bytes" for d in metadata.data_files]
     for f in metadata.fields:
         kind = "published" if f.published else f.rule.kind
@@ -399,4 +503,10 @@ def describe(metadata: Metadata) -> str:
             f"{f.rule.residue_bits} residue bits, {f.chunks} chunks of {f.chunk_bytes} bytes, {f.nans} NaNs, "
             f"{f.tokens} tokens"
         )
+        if f.key:
+            lines.append(f"  key '{f.key}'")
+        if f.sums_by != "nothing":
+            lines.append(
+                f"  sums by {f.sums_by}: {f.bucket_count} buckets of {f.chunk_bytes << f.height} bytes"
+            )
     return "\n".join(lines)

@@ -1,0 +1,664 @@
+// Sums of digests on a device: table of sums_device.hpp.
+//
+// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or fewer lanes where rows are
+// short, so that each lane has some 16 scalars of a row. Lane i takes every scalar i, i + lanes, ... of a row's stretch within
+// one block, whose coefficients and weight are the same for all of the group.
+//
+// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26 bits and the signed rest.
+// Their sums stay in 64 bits and are reduced mod p where a block ends, not a scalar. The coarse sum follows from the fine one
+// and that of the cells' low bits, as in digest_kernel.cuh: q = 2^k q0 + low.
+//
+// Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves of 32 bits: 2^32 additions
+// do not overflow, and the order does not matter.
+#include <algorithm>
+#include <cstring>
+
+#include "digest/digest_kernel.cuh"
+#include "digest/sums_device.hpp"
+
+namespace twinrun {
+
+namespace gpu {
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr unsigned kSumsThreads = 256;
+constexpr unsigned kSumsWarps = kSumsThreads / 32;
+// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes, H200: 2310 GB/s with 2 and batches
+// of 8, 2243 with 3 and batches of 4, 1220 with 4.
+constexpr unsigned kBlocksEach = 2;
+constexpr unsigned kMostBlocks = kLargestChunk / kBlockBytes;  // of a bucket
+// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not full; 255 fit 64 bits.
+constexpr unsigned kMostAdded = 112;
+constexpr std::uint64_t kRowOfALane = 16;    // scalars of a row that a lane should have
+constexpr std::uint64_t kMostOfALane = 256;  // of a task
+constexpr std::uint64_t kLeastOfALane = 32;
+constexpr std::uint64_t kManyTasks = 1 << 15;  // of warps: enough to keep all of them busy
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// One item, as kernels take it.
+struct Part {
+    const std::byte* data;
+    std::uint64_t first;
+    std::uint64_t end;
+    std::uint64_t row_scalars;
+    std::uint64_t base;
+    const std::uint64_t* buckets;
+    std::uint64_t bucket_count;
+    const std::uint64_t* bits;
+    const std::uint32_t* before;
+    std::uint64_t first_bucket;
+    std::uint64_t first_slot;
+    std::uint64_t* halves;
+    std::uint64_t first_warp;    // tasks of warps before its own
+    std::uint64_t task_scalars;  // of one group
+    std::uint64_t skew;          // the first task begins so many scalars before `first`
+    double inverse;              // as Field::inverse
+    CellRule rule;
+    DType scalar;
+    std::uint8_t bucket_shift;  // log2 of its scalars
+    std::uint8_t group_shift;   // log2 of its lanes
+    std::uint32_t axis_count;
+    DeviceSumsItem::Axis axes[kMostSumsAxes];
+};
+
+struct SumsLaunch {
+    const Part* parts;
+    std::uint32_t count;
+    std::uint64_t warps;  // tasks of warps
+};
+
+__device__ inline std::uint64_t shuffle_among(std::uint64_t value, int lanes, unsigned mask) {
+#if defined(__CUDA_ARCH__)
+    return __shfl_xor_sync(mask, static_cast<unsigned long long>(value), lanes, 32);
+#elif defined(__HIP_DEVICE_COMPILE__)
+    return __shfl_xor(static_cast<unsigned long long>(value), lanes, 32);
+#else
+    return value;
+#endif
+}
+
+// To a number in global memory, without waiting for what it was. (Of an address that may lie anywhere the compiler makes an
+// addition that waits: half the speed.)
+__device__ inline void add_to(std::uint64_t* to, std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)
+                 : "memory");
+#else
+    atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+#endif
+}
+
+// x 2^k mod p for x below 2^61, k below 61.
+__device__ inline std::uint64_t shifted61(std::uint64_t x, unsigned k) {
+    return k == 0 ? x : reduce61(((x << k) & kPrime) | (x >> (61 - k)));
+}
+
+// ---- a lane's products since it last folded them ----
+
+template <CellKind Kind>
+struct Products {
+    std::uint64_t sum = 0;
+    std::uint64_t low[2] = {};
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
+        std::uint64_t value = v;
+        if (Kind == CellKind::relative) {
+            constexpr std::uint64_t kBias = Cells<CellKind::relative>::kBias;
+            value = v >= kBias ? v - kBias : v + (kPrime - kBias);
+            const std::uint32_t bits = static_cast<std::uint32_t>(v) & mask;
+            low[0] += std::uint64_t{r.x} * bits;
+            low[1] += std::uint64_t{r.y} * bits;
+        }
+        sum = add61(sum, multiply61(r.x | static_cast<std::uint64_t>(r.y) << 30, value));
+    }
+    __device__ std::uint64_t fine() const { return sum; }
+    __device__ std::uint64_t of_low_bits() const {
+        return add61(reduce61(low[0]), shifted61(reduce61(low[1]), 30));
+    }
+};
+
+template <>
+struct Products<CellKind::absolute> {
+    static constexpr unsigned kLow = 26;
+    std::uint64_t by_low[2] = {};
+    std::int64_t by_high[2] = {};
+    std::uint64_t low[2] = {};
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
+        constexpr auto kNothing = static_cast<std::uint32_t>(Cells<CellKind::absolute>::kNeutral >> kLow);
+        const std::uint32_t first = static_cast<std::uint32_t>(v) & ((1U << kLow) - 1);
+        const auto rest = static_cast<std::int32_t>(static_cast<std::uint32_t>(v >> kLow) - kNothing);
+        const std::uint32_t bits = static_cast<std::uint32_t>(v) & mask;
+        by_low[0] += std::uint64_t{r.x} * first;
+        by_low[1] += std::uint64_t{r.y} * first;
+        by_high[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * rest;
+        by_high[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * rest;
+        low[0] += std::uint64_t{r.x} * bits;
+        low[1] += std::uint64_t{r.y} * bits;
+    }
+    __device__ std::uint64_t fine() const {
+        const std::uint64_t a = add61(reduce61(by_low[0]), shifted61(reduce61(by_low[1]), 30));
+        const std::uint64_t b =
+            add61(shifted61(signed61(by_high[0]), kLow), shifted61(signed61(by_high[1]), kLow + 30));
+        return add61(a, b);
+    }
+    __device__ std::uint64_t of_low_bits() const {
+        return add61(reduce61(low[0]), shifted61(reduce61(low[1]), 30));
+    }
+};
+
+// What a value out of the products' range adds. Its low part is what makes the coarse sum right. nan: a coefficient.
+struct Far {
+    std::uint64_t fine = 0;
+    std::uint64_t low = 0;
+    std::uint64_t nan = 0;
+};
+// (not inlined: the loop's registers are not for it)
+__device__ __noinline__ Far far_value(std::uint64_t raw, DType scalar, uint2 halves, const CellRule* rule) {
+    const std::uint64_t r = halves.x | static_cast<std::uint64_t>(halves.y) << 30;
+    const double x = value_of(raw, scalar);
+    Far far;
+    if (x != x && scalar != DType::i64 && scalar != DType::u64) {
+        far.nan = r;
+        return far;
+    }
+    const std::uint64_t fine = field_value(cell_of_raw(raw, scalar, *rule, 0));
+    far.fine = multiply61(r, fine);
+    const unsigned shift = rule->coarse_shift;
+    if (shift == 0) return far;
+    const std::uint64_t coarse = field_value(cell_of_raw(raw, scalar, *rule, static_cast<int>(shift)));
+    far.low = multiply61(r, subtract61(fine, shifted61(coarse, shift)));
+    return far;
+}
+
+// ---- the kernel ----
+
+// Wide: groups are warps.
+template <class Source, CellKind Kind, bool Wide>
+class Adder {
+   public:
+    static constexpr bool kExact = Kind == CellKind::tokens;
+    static constexpr int kBatch = Kind == CellKind::absolute && Source::kFixed ? 8 : 4;
+
+    __device__ Adder(const Part& part, const uint2* coefficients, const std::uint64_t* rho,
+                     unsigned item_shift)
+        : part_(part),
+          coefficients_(coefficients),
+          rho_(rho),
+          item_shift_(Source::kFixed ? Source::kItemShift : item_shift),
+          block_shift_(12 - item_shift_),
+          lanes_(Wide ? 32U : 1U << part.group_shift),
+          lane_(threadIdx.x & (lanes_ - 1)),
+          mask_(Wide ? kAll : ((1ULL << lanes_) - 1) << (threadIdx.x % 32 & ~(lanes_ - 1))),
+          inverse_(Kind == CellKind::relative ? part.rule.key_origin : part.inverse),
+          exponent_(part.rule.fine_exponent),
+          low_mask_((1U << part.rule.coarse_shift) - 1) {}
+
+    // Scalars [at, end) of the part.
+    __device__ void run(std::uint64_t at, std::uint64_t end) {
+        const std::uint64_t width = part_.row_scalars;
+        std::uint64_t row = at / width;
+        std::uint64_t within = at - row * width;
+        const std::byte* data = part_.data + ((at - part_.first) << item_shift_);
+        std::uint64_t left = end - at;
+        std::uint64_t rows_left = 0;  // of the fastest axis, this one too
+        std::uint64_t start = start_of(row, rows_left);
+        const unsigned blocks = part_.bucket_shift - block_shift_;
+        block_ = (start + within) >> block_shift_;
+        for (;;) {
+            const std::uint64_t index = start + within;
+            const std::uint64_t block = index >> block_shift_;
+            if (left == 0 || block != block_ || added_ > kMostAdded) {
+                fold();
+                if (left == 0 || block >> blocks != block_ >> blocks) flush();
+                if (left == 0) break;
+                block_ = block;
+            }
+            const unsigned position = static_cast<unsigned>(index) & ((1U << block_shift_) - 1);
+            std::uint64_t n = (1U << block_shift_) - position;
+            n = n < width - within ? n : width - within;
+            n = n < left ? n : left;
+            take(data, position, static_cast<unsigned>(n));
+            left -= n;
+            data += n << item_shift_;
+            within += n;
+            if (within == width && left != 0) {
+                within = 0;
+                ++row;
+                if (--rows_left != 0) {
+                    start += part_.axes[0].stride;
+                } else {
+                    start = start_of(row, rows_left);
+                }
+            }
+        }
+    }
+
+   private:
+    __device__ std::uint64_t start_of(std::uint64_t row, std::uint64_t& rows_left) const {
+        std::uint64_t at = part_.base;
+        rows_left = 1;
+        for (std::uint32_t k = 0; k < part_.axis_count; ++k) {
+            const DeviceSumsItem::Axis axis = part_.axes[k];
+            std::uint64_t above = 0;
+            if (((row | axis.extent) >> 32) == 0) {
+                above = static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(axis.extent);
+            } else {
+                above = row / axis.extent;
+            }
+            const std::uint64_t number = row - above * axis.extent;
+            if (k == 0) rows_left = axis.extent - number;
+            at += number * axis.stride;
+            row = above;
+        }
+        return at;
+    }
+
+    // n scalars of one block.
+    __device__ void take(const std::byte* data, unsigned position, unsigned n) {
+        unsigned i = lane_;
+        for (; i + (kBatch - 1) * lanes_ < n; i += kBatch * lanes_)
+            take_batch<true>(data, position, i, n);
+        if (i < n) take_batch<false>(data, position, i, n);
+    }
+
+    template <bool Full>
+    __device__ void take_batch(const std::byte* data, unsigned position, unsigned i, unsigned n) {
+        std::uint64_t v[kBatch];
+        std::uint32_t outside = 0;
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+            v[k] = Full || at < n ? raw_at(data, at) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            v[k] = Cells<Kind>::biased(value_of(v[k], scalar()), inverse_, exponent_);
+            outside |= Cells<Kind>::outside(v[k]);
+        }
+        if (outside != 0) {
+            std::uint32_t far = 0;
+#pragma unroll
+            for (int k = 0; k < kBatch; ++k) {
+                if (Cells<Kind>::outside(v[k]) == 0) continue;
+                v[k] = Cells<Kind>::kNeutral;
+                if (Full || i + static_cast<unsigned>(k) * lanes_ < n) far |= 1U << k;
+            }
+            take_far(data, position, i, far);
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+            // Where nothing is the coefficient is 0.
+            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
+            products_.add(r, v[k], low_mask_);
+        }
+        added_ += kBatch;
+    }
+    // Those of a batch that are out of the products' range.
+    __device__ void take_far(const std::byte* data, unsigned position, unsigned i, std::uint32_t which) {
+        Far all;
+#pragma unroll 1
+        for (; which != 0; which &= which - 1) {
+            const unsigned at = i + (static_cast<unsigned>(__ffs(static_cast<int>(which))) - 1) * lanes_;
+            const Far far = far_value(raw_at(data, at), scalar(), coefficients_[position + at], &part_.rule);
+            all.fine = add61(all.fine, far.fine);
+            all.low = add61(all.low, far.low);
+            all.nan = add61(all.nan, far.nan);
+        }
+        if (all.nan != 0) {
+            const std::uint64_t token = multiply61(all.nan, reduce61(kNanToken));
+            all.fine = add61(all.fine, token);
+            all.low = add61(all.low, subtract61(token, shifted61(token, part_.rule.coarse_shift)));
+        }
+        weigh(all.fine, all.low);
+    }
+    __device__ std::uint64_t raw_at(const std::byte* data, unsigned at) const {
+        if constexpr (Source::kFixed && Source::kItemShift == 2) {
+            return __ldg(reinterpret_cast<const unsigned*>(data) + at);
+        } else if constexpr (Source::kFixed) {
+            return __ldg(reinterpret_cast<const unsigned long long*>(data) + at);
+        } else {
+            return raw_scalar(data + (std::size_t{at} << item_shift_), item_shift_);
+        }
+    }
+    __device__ DType scalar() const {
+        if constexpr (Source::kFixed) {
+            return Source::kScalar;
+        } else {
+            return part_.scalar;
+        }
+    }
+    // What was added goes to the bucket's sums. weigh(): with the weight of the block.
+    __device__ void fold() {
+        weigh(products_.fine(), kExact ? 0 : products_.of_low_bits());
+        products_ = {};
+        added_ = 0;
+    }
+    __device__ void weigh(std::uint64_t fine, std::uint64_t low) {
+        const unsigned last = (1U << (part_.bucket_shift - block_shift_)) - 1;
+        if (last != 0) {
+            const std::uint64_t weight = rho_[last - (static_cast<unsigned>(block_) & last)];
+            fine = multiply61(fine, weight);
+            if (!kExact) low = multiply61(low, weight);
+        }
+        fine_ = add61(fine_, fine);
+        if (!kExact) low_ = add61(low_, low);
+    }
+
+    // The bucket of block_ ends for this group.
+    __device__ void flush() {
+        for (int lanes = static_cast<int>(lanes_) / 2; lanes != 0; lanes /= 2) {
+            fine_ = add61(fine_, shuffle_among(fine_, lanes, mask_));
+            if (!kExact) low_ = add61(low_, shuffle_among(low_, lanes, mask_));
+        }
+        if (lane_ == 0) {
+            const unsigned shift = part_.rule.coarse_shift;
+            std::uint64_t coarse = fine_;
+            if (!kExact && shift != 0) coarse = shifted61(subtract61(fine_, low_), 61 - shift);
+            std::uint64_t* to = part_.halves + slot() * kSumsWords;
+            add_to(to, coarse & 0xFFFFFFFF);
+            add_to(to + 1, coarse >> 32);
+            add_to(to + 2, fine_ & 0xFFFFFFFF);
+            add_to(to + 3, fine_ >> 32);
+        }
+        fine_ = low_ = 0;
+    }
+    __device__ std::uint64_t slot() {
+        const std::uint64_t bucket = block_ >> (part_.bucket_shift - block_shift_);
+        if (part_.bits != nullptr) {
+            const std::uint64_t at = bucket - part_.first_bucket;
+            const unsigned long long lower = part_.bits[at / 64] & ((1ULL << at % 64) - 1);
+            return part_.before[at / 64] + static_cast<unsigned>(__popcll(lower)) - part_.first_slot;
+        }
+        if (part_.buckets == nullptr) return bucket - part_.first_bucket;
+        // Most often the next one.
+        if (++slot_ < part_.bucket_count && part_.buckets[slot_] == bucket) return slot_;
+        std::uint64_t low = 0;
+        std::uint64_t high = part_.bucket_count;
+        while (high - low > 1) {
+            const std::uint64_t middle = (low + high) / 2;
+            (part_.buckets[middle] <= bucket ? low : high) = middle;
+        }
+        return slot_ = low;
+    }
+
+    const Part& part_;
+    const uint2* coefficients_;
+    const std::uint64_t* rho_;
+    const unsigned item_shift_;
+    const unsigned block_shift_;
+    const unsigned lanes_;
+    const unsigned lane_;
+    const unsigned mask_;
+    const double inverse_;  // relative: the key's origin
+    const int exponent_;
+    const std::uint32_t low_mask_;
+    Products<Kind> products_;
+    unsigned added_ = 0;
+    std::uint64_t block_ = 0;
+    std::uint64_t fine_ = 0;  // of the bucket
+    std::uint64_t low_ = 0;
+    std::uint64_t slot_ = ~0ULL - 1;
+};
+
+template <class Source, CellKind Kind, bool Wide>
+__global__ void __launch_bounds__(kSumsThreads, kBlocksEach)
+    add_parts(SumsLaunch launch, unsigned item_shift) {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    __shared__ std::uint64_t rho[kMostBlocks];
+    auto* coefficients = reinterpret_cast<uint2*>(shared_memory);
+    const unsigned block_scalars =
+        static_cast<unsigned>(kBlockBytes) >> (Source::kFixed ? Source::kItemShift : item_shift);
+    for (unsigned i = threadIdx.x; i < block_scalars; i += kSumsThreads) {
+        const std::uint64_t r = coefficient(i);
+        coefficients[i] = {static_cast<unsigned>(r & 0x3FFFFFFF), static_cast<unsigned>(r >> 30)};
+    }
+    for (unsigned i = threadIdx.x; i < kMostBlocks; i += kSumsThreads)
+        rho[i] = power61(kRho, i);
+    __syncthreads();
+    const std::uint64_t all = std::uint64_t{gridDim.x} * kSumsWarps;
+    for (std::uint64_t warp = std::uint64_t{blockIdx.x} * kSumsWarps + threadIdx.x / 32; warp < launch.warps;
+         warp += all) {
+        std::uint32_t low = 0;
+        std::uint32_t high = launch.count;
+        while (high - low > 1) {
+            const std::uint32_t middle = (low + high) / 2;
+            (launch.parts[middle].first_warp <= warp ? low : high) = middle;
+        }
+        const Part& part = launch.parts[low];
+        const unsigned group_shift = Wide ? 5 : part.group_shift;
+        const std::uint64_t task =
+            ((warp - part.first_warp) << (5 - group_shift)) + (threadIdx.x % 32 >> group_shift);
+        // Counted from skew scalars before the first.
+        const std::uint64_t begin = task * part.task_scalars;
+        const std::uint64_t end = begin + part.task_scalars;
+        const std::uint64_t from = begin < part.skew ? part.first : part.first + (begin - part.skew);
+        const std::uint64_t to =
+            part.first + (end - part.skew) < part.end ? part.first + (end - part.skew) : part.end;
+        if (from >= to) continue;
+        Adder<Source, Kind, Wide> adder(part, coefficients, rho, item_shift);
+        adder.run(from, to);
+    }
+}
+
+// ---- launches ----
+
+using SumsKernel = void (*)(SumsLaunch, unsigned);
+
+unsigned sums_item_shift(DType scalar) {
+    switch (item_bytes(scalar)) {
+        case 1: return 0;
+        case 2: return 1;
+        case 4: return 2;
+        default: return 3;
+    }
+}
+unsigned log2_of(std::uint64_t power) { return static_cast<unsigned>(__builtin_ctzll(power)); }
+
+// Lanes of a group.
+unsigned group_shift_of(const DeviceSumsItem& item) {
+    unsigned shift = 0;
+    while (shift < 5 && (kRowOfALane << shift) < item.row_scalars)
+        ++shift;
+    return shift;
+}
+
+// Which instance of the kernel an item takes: those of one key share a launch.
+struct SumsKey {
+    std::uint8_t source;  // f32, f64, any
+    std::uint8_t item_shift;
+    CellKind kind;
+    bool wide;
+    bool operator==(const SumsKey&) const = default;
+};
+SumsKey sums_key_of(const DeviceSumsItem& item) {
+    const std::uint8_t source = item.scalar == DType::f32 ? 0 : item.scalar == DType::f64 ? 1 : 2;
+    return {source, static_cast<std::uint8_t>(sums_item_shift(item.scalar)), item.rule.kind,
+            group_shift_of(item) == 5};
+}
+template <class Source, bool Wide>
+SumsKernel sums_kernel_of(CellKind kind) {
+    switch (kind) {
+        case CellKind::tokens: return add_parts<Source, CellKind::tokens, Wide>;
+        case CellKind::absolute: return add_parts<Source, CellKind::absolute, Wide>;
+        case CellKind::relative: return add_parts<Source, CellKind::relative, Wide>;
+    }
+    return nullptr;
+}
+template <bool Wide>
+SumsKernel sums_kernel_of(const SumsKey& key) {
+    if (key.source == 0) return sums_kernel_of<F32, Wide>(key.kind);
+    if (key.source == 1) return sums_kernel_of<F64, Wide>(key.kind);
+    return sums_kernel_of<Any, Wide>(key.kind);
+}
+
+double sums_inverse_of(const CellRule& rule) {
+    // Where the scale is no float64, every value is a far one.
+    const int exponent = -rule.fine_exponent;
+    if (exponent > 1023 || exponent < -1074) return __builtin_nan("");
+    return __builtin_ldexp(1.0, exponent);
+}
+
+std::size_t before_bytes(std::uint64_t words) { return (words + 1) / 2 * 8; }
+
+struct SumsPlaces {
+    std::size_t buckets = 0;
+    std::size_t end = 0;
+};
+SumsPlaces sums_places_of(const DeviceSumsItem* items, std::size_t n) {
+    SumsPlaces at;
+    at.buckets = aligned(n * sizeof(Part));
+    at.end = at.buckets;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (items[i].buckets != nullptr) at.end += items[i].bucket_count * sizeof(std::uint64_t);
+        at.end += items[i].words * sizeof(std::uint64_t) + before_bytes(items[i].words);
+    }
+    at.end = aligned(at.end);
+    return at;
+}
+
+void sums_scratch(const DeviceSumsItem* items, std::size_t n, std::size_t* device_bytes,
+                  std::size_t* host_bytes) {
+    *device_bytes = *host_bytes = sums_places_of(items, n).end;
+}
+
+// The scalars' index in the whole array.
+std::uint64_t index_of(const DeviceSumsItem& item, std::uint64_t scalar) {
+    std::uint64_t row = scalar / item.row_scalars;
+    std::uint64_t at = item.base + scalar % item.row_scalars;
+    for (std::uint32_t k = 0; k < item.axis_count; ++k) {
+        at += row % item.axes[k].extent * item.axes[k].stride;
+        row /= item.axes[k].extent;
+    }
+    return at;
+}
+
+// Tasks of about as many scalars each, cut where rows or blocks begin.
+void cut(const DeviceSumsItem& item, Part& part) {
+    const unsigned shift = group_shift_of(item);
+    std::uint64_t each = kMostOfALane;
+    while (each > kLeastOfALane && item.count / (each * 32) < kManyTasks)
+        each /= 2;
+    part.group_shift = static_cast<std::uint8_t>(shift);
+    part.task_scalars = each << shift;
+    if (item.row_scalars <= part.task_scalars) {
+        part.task_scalars = part.task_scalars / item.row_scalars * item.row_scalars;
+        part.skew = item.first % item.row_scalars;
+    } else {
+        const std::uint64_t block = kBlockBytes >> sums_item_shift(item.scalar);
+        part.skew = index_of(item, item.first) % std::min(block, part.task_scalars);
+    }
+}
+
+DeviceStatus add_sums_of(int device, const DeviceSumsItem* items, std::size_t n, void* scratch_memory,
+                         void* host_scratch, StreamHandle stream_handle) {
+    if (n == 0) return {};
+    TWR_GPU_CURRENT(device);
+    const cudaStream_t stream = gpu_stream(stream_handle);
+    const SumsPlaces at = sums_places_of(items, n);
+    auto* on_host = static_cast<std::byte*>(host_scratch);
+    auto* on_device = static_cast<std::byte*>(scratch_memory);
+    auto* parts = reinterpret_cast<Part*>(on_host);
+    struct Group {
+        SumsKey key;
+        std::uint32_t first;
+        std::uint32_t count;
+        std::uint64_t warps;
+    };
+    constexpr std::size_t kMostGroups = 64;  // more than there are instances and sizes
+    Group groups[kMostGroups];
+    std::size_t group_count = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (items[i].count == 0) continue;
+        const SumsKey key = sums_key_of(items[i]);
+        const bool known =
+            std::any_of(groups, groups + group_count, [&](const Group& g) { return g.key == key; });
+        if (!known) {
+            if (group_count == kMostGroups)
+                return gpu_failure(ErrorCode::internal, device, "too many kinds of parts");
+            groups[group_count++] = {key, 0, 0, 0};
+        }
+    }
+    std::uint32_t part_count = 0;
+    std::size_t bucket_at = at.buckets;
+    for (std::size_t g = 0; g < group_count; ++g) {
+        Group& group = groups[g];
+        group.first = part_count;
+        for (std::size_t i = 0; i < n; ++i) {
+            const DeviceSumsItem& item = items[i];
+            if (item.count == 0 || sums_key_of(item) != group.key) continue;
+            const std::uint64_t block = kBlockBytes >> sums_item_shift(item.scalar);
+            if (item.axis_count > kMostSumsAxes || item.row_scalars == 0 || item.bucket_scalars < block ||
+                item.bucket_scalars / block > kMostBlocks) {
+                return gpu_failure(ErrorCode::internal, device, "a part with an impossible place");
+            }
+            Part& part = parts[part_count++];
+            part = {};
+            part.data = static_cast<const std::byte*>(item.data);
+            part.first = item.first;
+            part.end = item.first + item.count;
+            part.row_scalars = item.row_scalars;
+            part.base = item.base;
+            part.first_bucket = item.first_bucket;
+            part.first_slot = item.first_slot;
+            part.bucket_count = item.bucket_count;
+            const auto copied = [&](const void* from, std::size_t bytes, std::size_t room) {
+                std::memcpy(on_host + bucket_at, from, bytes);
+                const std::byte* there = on_device + bucket_at;
+                bucket_at += room;
+                return there;
+            };
+            if (item.buckets != nullptr) {
+                const std::size_t bytes = item.bucket_count * sizeof(std::uint64_t);
+                part.buckets = reinterpret_cast<const std::uint64_t*>(copied(item.buckets, bytes, bytes));
+            }
+            if (item.words != 0) {
+                const std::size_t bytes = item.words * sizeof(std::uint64_t);
+                part.bits = reinterpret_cast<const std::uint64_t*>(copied(item.bits, bytes, bytes));
+                part.before = reinterpret_cast<const std::uint32_t*>(
+                    copied(item.before, item.words * sizeof(std::uint32_t), before_bytes(item.words)));
+            }
+            part.halves = item.halves;
+            part.inverse = item.rule.kind == CellKind::absolute ? sums_inverse_of(item.rule) : 0;
+            part.rule = item.rule;
+            part.scalar = item.scalar;
+            part.bucket_shift = static_cast<std::uint8_t>(log2_of(item.bucket_scalars));
+            part.axis_count = item.axis_count;
+            std::copy_n(item.axes.begin(), item.axis_count, part.axes);
+            part.first_warp = group.warps;
+            cut(item, part);
+            const std::uint64_t of_a_warp = part.task_scalars << (5 - part.group_shift);
+            group.warps += (part.skew + item.count + of_a_warp - 1) / of_a_warp;
+            ++group.count;
+        }
+    }
+    if (part_count == 0) return {};
+    TWR_GPU(cudaMemcpyAsync(on_device, on_host, at.end, cudaMemcpyHostToDevice, stream));
+    int multiprocessors = 0;
+    TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    for (std::size_t g = 0; g < group_count; ++g) {
+        const Group& group = groups[g];
+        const SumsLaunch launch{reinterpret_cast<const Part*>(on_device) + group.first, group.count,
+                                group.warps};
+        const SumsKernel kernel =
+            group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
+        const std::uint64_t wanted = (group.warps + kSumsWarps - 1) / kSumsWarps;
+        const auto grid = static_cast<unsigned>(
+            std::min<std::uint64_t>(wanted, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
+        const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
+        kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
+        TWR_GPU_LAUNCHED("sums of digests");
+    }
+    return {};
+}
+
+}  // namespace
+
+}  // namespace gpu
+
+extern const DeviceSumsKernels kDeviceSumsTable;
+const DeviceSumsKernels kDeviceSumsTable = {gpu::sums_scratch, gpu::add_sums_of};
+
+}  // namespace twinrun
