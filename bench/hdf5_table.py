@@ -10,7 +10,6 @@ than the others is marked. Cold: the files' pages are dropped before each run, a
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -23,8 +22,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from measure import Effort, interleave
-from page_cache import drop, may_drop_all, resident
+from measure import interleave_cached
 
 import twinrun
 
@@ -102,7 +100,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         cases = make_cases(Path(folder), int(options.gigabytes * 1e9))
         results = {}
-        everything = may_drop_all()
         for state in ("warm", *(("cold",) if options.cold else ())):
             for title, (a, b) in cases.items():
                 files = [a, b, Path(f"{a}.twm"), Path(f"{b}.twm")]
@@ -116,15 +113,7 @@ def main() -> None:
                 ]
                 if options.h5diff:
                     lines.insert(0, ("h5diff -q", lambda a=a, b=b: h5diff(options.h5diff, a, b)))
-                cold = state == "cold"
-                with contextlib.nullcontext() if cold else resident(files):
-                    timings = interleave(
-                        lines,
-                        Effort(options.repeat, options.repeat, 0),
-                        (lambda files=files: drop(files, everything)) if cold else lambda: None,
-                        not cold,
-                        found_the_same,
-                    )
+                timings = interleave_cached(lines, options.repeat, files, state == "cold", found_the_same)
                 verdicts = {t.outcome for t in timings.values()}
                 size = a.stat().st_size
                 print(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
+
+from page_cache import drop, may_drop_all, resident
 
 T = TypeVar("T")
 
@@ -97,3 +101,22 @@ def interleave(
 def _rotated(lines: Sequence[tuple[str, Work]], by: int) -> Iterable[tuple[str, Work]]:
     at = by % len(lines) if lines else 0
     return [*lines[at:], *lines[:at]]
+
+
+def interleave_cached(
+    lines: Sequence[tuple[str, Work]],
+    repeat: int,
+    files: Sequence[Path],
+    cold: bool,
+    check: Callable[[str, T, T], None],
+) -> dict[str, Timing[T]]:
+    """The same so many times, with these files in the page cache all the time, or dropped from it before each run."""
+    everything = may_drop_all()
+    with contextlib.nullcontext() if cold else resident(files):
+        return interleave(
+            lines,
+            Effort(repeat, repeat, 0),
+            (lambda: drop(files, everything)) if cold else lambda: None,
+            not cold,
+            check,
+        )

@@ -10,7 +10,6 @@ comparing both arrays takes where they lie in one piece each, in one order: what
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -21,8 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from measure import Effort, interleave
-from page_cache import drop, may_drop_all, resident
+from measure import interleave_cached
 
 import twinrun
 
@@ -107,7 +105,6 @@ def main() -> None:
     results = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         cases = make_cases(Path(folder), int(options.megabytes * 1e6))
-        everything = may_drop_all()
         for title, (a, b, how) in cases.items():
             files = [
                 p for root in (a, b) for p in (*root.rglob("*"), root.with_suffix(".npy")) if p.is_file()
@@ -117,14 +114,7 @@ def main() -> None:
                 ("elements", lambda a=a, b=b, how=how: by_twinrun(a, b, use_metadata=False, **how)),
                 ("metadata", lambda a=a, b=b, how=how: by_twinrun(a, b, **how)),
             ]
-            with contextlib.nullcontext() if options.cold else resident(files):
-                timings = interleave(
-                    lines,
-                    Effort(options.repeat, options.repeat, 0),
-                    (lambda files=files: drop(files, everything)) if options.cold else lambda: None,
-                    not options.cold,
-                    check,
-                )
+            timings = interleave_cached(lines, options.repeat, files, options.cold, check)
             if len({t.outcome[:2] for t in timings.values() if t.outcome is not None}) != 1:
                 raise SystemExit(f"{title}: lines disagree: {[t.outcome for t in timings.values()]}")
             print(f"\n{title}{', cold' if options.cold else ''}\n")

@@ -169,6 +169,16 @@ def gather_rows(
     return out
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """How rows are read and compared. piece: elements that are read in one go. sources: of fields, once opened."""
+
+    settings: Settings
+    step: int | None
+    piece: int
+    sources: dict[int, _core.Source]
+
+
 class _Found:
     """What the passes over shares of the IDs found of one field."""
 
@@ -241,6 +251,7 @@ def compare_particles(
     in_order = True
     ends = [np.cumsum([ids.items for _, ids, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
     ranks = [np.array([rank for rank, _, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
+    how = _Pass(settings, step, piece, sources)
     for share in range(shares):
         of_a = ids_of_share(kind.parts_a, share, shares, piece, sources, by_sums)
         of_b = ids_of_share(kind.parts_b, share, shares, piece, sources, by_sums)
@@ -261,7 +272,7 @@ def compare_particles(
             sums["moved"] += int((rank_a != rank_b).sum())
         in_order = in_order and bool((m.rows_a == m.rows_b).all())
         for name in fields:
-            _compare_share(kind, name, m, found[name], settings, step, piece, sources)
+            _compare_share(kind, name, m, found[name], how)
     result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
     for name in fields:
         if found[name].total is not None:
@@ -391,7 +402,7 @@ def _all_proven(
     identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
     result = [identity]
     for name, f in found.items():
-        _compare_rows(kind, name, _NOBODY, f, settings, step, 1, {})
+        _compare_rows(kind, name, _NOBODY, f, _Pass(settings, step, 1, {}))
         f.by_tree = totals[0] * _scalars(kind, name)
         result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
     return result
@@ -430,15 +441,12 @@ def _compare_share(
     name: str,
     m: _Matched,
     found: _Found,
-    settings: Settings,
-    step: int | None,
-    piece: int,
-    sources: dict,
+    how: _Pass,
 ) -> None:
     """The rows of a share: by sums where they prove something, else by elements."""
     sums = found.sums
     if sums is None or not m.ids.size:
-        _compare_rows(kind, name, m, found, settings, step, piece, sources)
+        _compare_rows(kind, name, m, found, how)
         return
     scalars = _scalars(kind, name)
     stride = np.uint64(_core.id_stride(scalars))
@@ -455,14 +463,14 @@ def _compare_share(
         start = time.perf_counter()
         with sums.reading():
             residues = [
-                gather_rows(refs, rows[asked], scalars, piece, sources, np.dtype(np.uint8), _residues)
+                gather_rows(refs, rows[asked], scalars, how.piece, how.sources, np.dtype(np.uint8), _residues)
                 for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
             ]
             sums.settle(starts[asked], scalars, *(np.ascontiguousarray(r).reshape(-1) for r in residues))
         sums.sketch.seconds += time.perf_counter() - start
     left = sums.open[at] | blind
     rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
-    _compare_rows(kind, name, rest, found, settings, step, piece, sources)
+    _compare_rows(kind, name, rest, found, how)
 
 
 def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
@@ -479,26 +487,23 @@ def _compare_rows(
     name: str,
     m: _Matched,
     found: _Found,
-    settings: Settings,
-    step: int | None,
-    piece: int,
-    sources: dict,
+    how: _Pass,
 ) -> None:
     """The elements of matched rows."""
     ref = _ref(kind, name)
     width, storage = _width(kind, name), storage_dtype(ref.dtype)
-    decision = _decision(kind, name, settings, step)
-    gathered = []
-    for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True):
-        gathered.append(
-            np.ascontiguousarray(gather_rows(refs, rows, width, piece, sources, storage)).reshape(-1)
-        )
+    decision = _decision(kind, name, how.settings, how.step)
+    gathered = [
+        np.ascontiguousarray(gather_rows(refs, rows, width, how.piece, how.sources, storage)).reshape(-1)
+        for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
+    ]
     made = [
         _core.memory_source(ref.dtype, x.size, x.ctypes.data, storage.itemsize, False, x) for x in gathered
     ]
     r = _core.compare(
-        made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct", threads=settings.threads
-    )
+        made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct",
+        threads=how.settings.threads,
+    )  # fmt: skip
     read = sum(x.nbytes for x in gathered)
     r["stages"]["elements"]["bytes_read"] = read
     found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))

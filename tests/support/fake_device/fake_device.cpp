@@ -819,6 +819,8 @@ void add_sums_now(int device, const DeviceSumsItem& item, const std::vector<std:
     const std::uint64_t block = kBlockBytes / size;
     const FloatEnvironment guard(environment_of(item.rule));
     const ElementView view = dense_view(item.scalar, item.data);
+    std::uint64_t behind_last = 0;
+    std::uint64_t power = 1;
     for (std::uint64_t i = 0; i < item.count; ++i) {
         std::uint64_t row = (item.first + i) / item.row_scalars;
         std::uint64_t index = item.base + (item.first + i) % item.row_scalars;
@@ -842,7 +844,8 @@ void add_sums_now(int device, const DeviceSumsItem& item, const std::vector<std:
             return std::uint64_t{0};
         };
         const std::uint64_t behind = (item.bucket_scalars - 1 - index % item.bucket_scalars) / block;
-        const std::uint64_t weight = multiply61(coefficient(index % block), power61(kRho, behind));
+        if (behind != behind_last) power = power61(kRho, behind_last = behind);
+        const std::uint64_t weight = multiply61(coefficient(index % block), power);
         const std::uint64_t bucket = index / item.bucket_scalars;
         std::uint64_t slot = bucket - item.first_bucket;
         if (!buckets.empty()) {
