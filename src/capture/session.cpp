@@ -134,7 +134,7 @@ class Session::Impl {
         const std::byte* dense = nullptr;  // its items lie here as they are kept
         std::optional<FieldReader> reader;
         std::shared_ptr<const RowIds> ids;  // of its rows, as they are kept; null: none
-        std::vector<std::byte> brought;  // from a device, to be sorted by IDs
+        std::vector<std::byte> brought;     // from a device, to be sorted by IDs
     };
     Result<> begin();
     Result<> usable() const;

@@ -118,7 +118,7 @@ class FieldDigests : public FieldSlices {
     bool with_sums_;
     SumsFacts part_facts_;
     std::optional<PartialSums> part_sums_;  // of a part of something larger, unless they follow from digests
-    BuiltField built_;  // if it was made elsewhere
+    BuiltField built_;                      // if it was made elsewhere
     bool elsewhere_ = false;
     std::mutex mutex_;  // of what follows
     ElementCounts counts_;
