@@ -158,12 +158,13 @@ typedef struct twr_array {
     const uint64_t* shape; /* items */
     /* Bytes from item to item, one a dimension, by the array's indices whatever the order; NULL: dense, in its order. */
     const int64_t* strides;
-    const uint64_t* global_shape; /* place in the array of all ranks: both, or neither (NULL) */
+    /* Place in the array of all ranks: both, or neither (NULL). Runs that cut that array otherwise compare by it. */
+    const uint64_t* global_shape;
     const uint64_t* global_offset;
     double atol; /* this array's own tolerance; negative: the run's */
     double rtol;
     /* Name of a protected integer array, one-dimensional: items (rows) are kept in ascending order of these IDs, whatever
-     * their order in memory; NULL: none. */
+     * their order in memory, and compare by them (`compare --key`) whatever rank they are on; NULL: none. */
     const char* ids;
     int device; /* TWR_DETECT, TWR_DETECT_DEVICE, TWR_HOST or a device's number */
     /* Of the device, whose earlier work makes the data (a cudaStream_t); NULL: the default stream. */
