@@ -10,19 +10,15 @@ than the others is marked. Cold: the files' pages are dropped before each run, a
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
-from measure import interleave_cached
+from measure import interleave_cached, write_results
 
 import twinrun
 
@@ -137,13 +133,7 @@ def main() -> None:
                     k: {"seconds": t.seconds, "same": t.outcome} for k, t in timings.items()
                 }
         if options.json:
-            facts = {
-                "argv": sys.argv[1:],
-                "date": time.strftime("%Y-%m-%d"),
-                "cores": os.cpu_count(),
-                "results": results,
-            }
-            options.json.write_text(json.dumps(facts, indent=1))
+            write_results(options.json, results)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +104,17 @@ def interleave(
 def _rotated(lines: Sequence[tuple[str, Work]], by: int) -> Iterable[tuple[str, Work]]:
     at = by % len(lines) if lines else 0
     return [*lines[at:], *lines[:at]]
+
+
+def write_results(path: Path, results: object) -> None:
+    """Of a table: with the command, the date and the number of cores."""
+    facts = {
+        "argv": sys.argv[1:],
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "results": results,
+    }
+    path.write_text(json.dumps(facts, indent=1))
 
 
 def interleave_cached(

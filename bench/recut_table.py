@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from measure import interleave_cached
+from measure import interleave_cached, write_results
 
 import twinrun
 
@@ -131,13 +129,7 @@ def main() -> None:
                 )
             results[title] = {k: {"seconds": t.seconds, "outcome": t.outcome} for k, t in timings.items()}
     if options.json:
-        facts = {
-            "argv": sys.argv[1:],
-            "date": time.strftime("%Y-%m-%d"),
-            "cores": os.cpu_count(),
-            "results": results,
-        }
-        options.json.write_text(json.dumps(facts, indent=1))
+        write_results(options.json, results)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ __all__ = [
     "FieldComparison",
     "FieldPart",
     "Settings",
-    "compare_field",
     "compare_part",
     "divisible",
     "facts_of",
@@ -317,11 +316,6 @@ class FieldPart:
     ranks: int | None = None
 
 
-def compare_field(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> FieldComparison:
-    """Compares the field of one place. Raises Incomparable, Stale and other TwinrunErrors, with the place in their text."""
-    return put_together([compare_part(a, b, place, settings)])
-
-
 def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
     parts = sorted(parts, key=lambda part: part.first)
@@ -357,7 +351,7 @@ def compare_part(
 ) -> FieldPart:
     """Compares ranges of a `divisible` field, or all of any field. ranges: (first scalar, count), as `_core.compare` takes them.
 
-    Raises what `compare_field` raises.
+    Raises Incomparable, Stale and other TwinrunErrors, with the place in their text.
     """
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])

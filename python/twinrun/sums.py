@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -302,15 +302,11 @@ def compare_placed(
         left = _stretches(sums.open, size, scalars)
         for of_run in (x, y) if left else ():
             of_run.check_data()
-        found = _core.compare(
-            a.source(settings.cache), None, 0, b.source(settings.cache), None, 0, **decision.arguments(),
-            method="direct", threads=settings.threads, memory=settings.memory, ranges=left,
-        )  # fmt: skip
-        found["stages"]["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
-        like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where)
-        result = sums.result(found, wanted, by_tree)
-        first = asked[0][0] if asked else 0
-        part = FieldPart(result, first, like, place, decision, f"{cuts}: by sums of digests", 0.0)
+        part = compare_part(a, b, place, replace(settings, method="direct"), left)
+        part.found["stages"]["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
+        part.found = sums.result(part.found, wanted, by_tree)
+        part.first = asked[0][0] if asked else 0
+        part.reason = f"{cuts}: by sums of digests"
     part.ranks = max(x.count, y.count)
     part.seconds = time.perf_counter() - start
     return part

@@ -78,9 +78,6 @@ class RowPlacement {
         std::uint64_t start_ = 0;
         std::vector<std::uint64_t> index_;  // of a box, fastest axis first
     };
-    [[nodiscard]] std::span<const std::uint64_t> ids() const {
-        return by_id_ ? std::span(*ids_) : std::span<const std::uint64_t>();
-    }
 
    private:
     RowPlacement() = default;

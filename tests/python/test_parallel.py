@@ -561,7 +561,7 @@ def test_parts_of_a_divided_field_are_put_together() -> None:
     ranges = [(0, 10_240), (10_240, 10_240), (20_480, 9520)]
     asked = fieldwise.Settings(atol=0.5)
     parts = [fieldwise.compare_part(x, y, (3, 1), asked, [r]) for r in ranges]
-    whole = fieldwise.compare_field(x, y, (3, 1), asked)
+    whole = fieldwise.put_together([fieldwise.compare_part(x, y, (3, 1), asked)])
     pairs = [("w", 8, False), ("x", 240_000, True)]
 
     def shares() -> list[units.Outcome]:

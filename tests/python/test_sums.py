@@ -333,3 +333,18 @@ def test_show_names_places_and_keys(tmp_path: Path) -> None:
     assert shown.status == 0
     said = " ".join(shown.out.split())
     assert "30x40 of 60x40, at 30,0" in said and "sums by id" in said and "sums by place" in said
+
+
+def test_a_device_that_is_asked_for_is_used_or_told(tmp_path: Path) -> None:
+    x = np.random.default_rng(8).standard_normal(20000)
+    y = x.copy()
+    y[777] += 1
+    for name, u, cut in (("a", x, [[0, 9000, 20000]]), ("b", y, [[0, 11000, 20000]])):
+        data, places = cut_up(u, cut, False)
+        run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
+    if any(d["usable"] for d in _core.devices()["devices"]):
+        [f] = twinrun.compare(tmp_path / "a", tmp_path / "b", device="cuda").fields
+        assert f.device.startswith("cuda") and f.different == 1
+    else:
+        with pytest.raises(twinrun.TwinrunError, match=r"GPU|cuda|device"):
+            twinrun.compare(tmp_path / "a", tmp_path / "b", device="cuda")
