@@ -225,7 +225,8 @@ class MemoryFiles final : public FileSystem {
     Result<> sync_folder(const std::string&) override { return success(); }
     Result<> make_folders(const std::string&) override { return success(); }
     Result<> remove(const std::string&) override { return success(); }
-    Result<> remove_folder(const std::string&) override { return success(); }
+    Result<> replace(const std::string& from, const std::string& to) override { return rename(from, to); }
+    Result<bool> make_marked_folder(const std::string&, const std::string&) override { return true; }
     Result<> remove_empty_folder(const std::string&) override { return success(); }
     Result<> truncate(const std::string&, std::uint64_t) override { return success(); }
     Bytes take(const std::string& path) {

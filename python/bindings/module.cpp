@@ -562,7 +562,14 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     }
     std::uint64_t bytes_read = 0;
     const auto work = [&]() -> Result<> {
-        TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), path, std::move(directory)));
+        // The user may have named a folder by a link.
+        const std::filesystem::path whole(path);
+        const std::string name =
+            (std::filesystem::path(real_path(whole.has_parent_path() ? whole.parent_path().string() : ".")) /
+             whole.filename())
+                .string();
+        TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), name, std::move(directory)));
+        writer->may_replace();
         for (std::size_t i = 0; i < sources.size(); ++i) {
             TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, ids[i]));
             bytes_read += stats.bytes_read;

@@ -148,7 +148,7 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
     std::set<std::uint32_t> staying;
     if (!live.parts().empty()) {
         const fs::path folder = fs::path(path) / kLeftoversFolder;
-        TWR_CHECK(system.make_folders(folder.string()));
+        TWR_CHECK(writer.make_folder(kLeftoversFolder));
         const std::string name = new_difference_name(folder.string(), rank);
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(), record.chunk_bytes,
                                                          payload_of(record, threads)));

@@ -172,7 +172,7 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
             }
         }
     } cleanup{system, {}};
-    TWR_CHECK(system.make_folders(target.string()));
+    TWR_CHECK(to.make_folder(entry.folder));
     if (!entry.files.data.empty()) {
         TWR_TRY(const auto data, InputFile::open((source / entry.files.data).string()));
         if (data->size() != entry.files.data_bytes) {
@@ -190,7 +190,6 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
         }
         TWR_TRY(DataCheck check, DataCheck::create(*metadata));
         const std::string name = (target / entry.files.data).string();
-        cleanup.files = {name + ".tmp", name};
         const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
         auto copied = recorded ? copy_file(system, *data, name + ".tmp", any)
                                : copy_file(system, *data, name + ".tmp", check);
@@ -200,13 +199,16 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
         }
         if (!recorded && !check.complete())
             return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
+        cleanup.files = {name + ".tmp"};
         TWR_CHECK(system.rename(name + ".tmp", name));
+        cleanup.files = {name};
     }
     const std::string name = (target / entry.files.metadata).string();
-    cleanup.files.insert(cleanup.files.end(), {name + ".tmp", name});
     const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
     TWR_CHECK(copy_file(system, metadata->file(), name + ".tmp", any));
+    cleanup.files.push_back(name + ".tmp");
     TWR_CHECK(system.rename(name + ".tmp", name));
+    cleanup.files.back() = name;
     TWR_CHECK(system.sync_folder(target.string()));
     cleanup.armed = false;
     return success();
@@ -223,7 +225,7 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
     const std::string name = std::string(kLeftoversFolder) + "/" + rank_name(to.rank()) + ".difference-" +
                              std::to_string(ordinal) + ".twr";
     const fs::path target = fs::path(to.path()) / name;
-    TWR_CHECK(system.make_folders(target.parent_path().string()));
+    TWR_CHECK(to.make_folder(kLeftoversFolder));
     TWR_TRY(const auto bytes, InputFile::open(path));
     const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
     TWR_CHECK(copy_file(system, *bytes, target.string() + ".tmp", any));

@@ -11,6 +11,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kLargestManifest = 1ULL << 32;
 constexpr std::uint32_t kMostRanks = 1U << 24;
+constexpr std::size_t kLongestHead = 4096;       // of a journal's first line
 constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
 
 std::string hex(std::uint64_t value) {
@@ -62,6 +64,12 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
         }
     }
     return j;
+}
+
+HistoryId new_id() { return random_hex(32); }
+// Of a history without one.
+HistoryId hash_id(const std::string& first_line) {
+    return hex(xxh3(first_line)) + hex(xxh3(std::as_bytes(std::span(first_line)), 1));
 }
 
 Json::other_error bad(const std::string& what) { return Json::other_error::create(501, what, nullptr); }
@@ -129,6 +137,13 @@ std::string difference_file(const Json& j) {
         throw bad("a difference that is not in the history");
     }
     return file;
+}
+// It becomes part of a name.
+HistoryId id_of(const Json& j) {
+    auto id = j.get<std::string>();
+    if (id.size() != 32 || id.find_first_not_of("0123456789abcdef") != std::string::npos)
+        throw bad("an ID that is none");
+    return id;
 }
 // An empty one would be the folder that it lies in.
 std::string some_name(const Json& j, const char* key) {
@@ -321,11 +336,18 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
 Result<> read_manifest(const std::string& path, History& history, Journal& journal,
                        LocalHistory* local = nullptr) {
     const std::string file = manifest_path(path);
+    history.path = path;
     TWR_CHECK(for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
         if (number > 1) {
             if (history.ranks != 1) throw bad("more than the settings in the manifest of several ranks");
             take_line(j, 0, journal);
             return success();
+        }
+        history.has_id = j.contains("id");
+        history.id = history.has_id ? id_of(j.at("id")) : hash_id(j.dump());
+        if (j.contains("replaced")) {
+            for (const Json& id : j.at("replaced"))
+                history.replaced.push_back(id_of(id));
         }
         const int version = whole_number<int>(j, "twinrun_history");
         if (version > kHistoryVersion) {
@@ -349,11 +371,38 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
     return success();
 }
 
-// The journal of one rank of several; none: the rank has committed nothing yet.
-Result<> read_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks, Journal& journal) {
-    const std::string file = journal_path(path, rank, ranks);
+// The first line of a rank's journal, if it is one.
+struct JournalHead {
+    std::string id;  // empty: it was begun before there were IDs
+    std::uint32_t rank = 0;
+};
+std::optional<JournalHead> journal_head(const std::string& file) try {
+    if (fs::symlink_status(file).type() != fs::file_type::regular) return std::nullopt;
+    std::ifstream stream(file, std::ios::binary);
+    std::string line(kLongestHead, '\0');
+    stream.read(line.data(), static_cast<std::streamsize>(line.size()));
+    line.resize(static_cast<std::size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
+    const std::size_t end = line.find('\n');
+    if (end == std::string::npos) return std::nullopt;
+    const auto object = open_line(line.substr(0, end));
+    if (!object) return std::nullopt;
+    const Json j = Json::parse(*object);
+    if (!j.contains("twinrun_journal")) return std::nullopt;
+    return JournalHead{j.contains("id") ? id_of(j.at("id")) : "", whole_number<std::uint32_t>(j, "rank")};
+} catch (const Json::exception&) {
+    return std::nullopt;
+} catch (const fs::filesystem_error&) {
+    return std::nullopt;
+}
+
+// The journal of one rank of several; none, or that of a history that was here before: the rank has committed nothing yet.
+Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal) {
+    const std::string file = journal_path(history.path, rank, ranks);
     std::error_code ignored;
     if (!fs::exists(file, ignored)) return success();
+    if (const auto head = journal_head(file); head && head->id != (history.has_id ? history.id : "")) {
+        return success();
+    }
     return for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
         if (number > 1) {
             take_line(j, rank, journal);
@@ -367,26 +416,13 @@ Result<> read_journal(const std::string& path, std::uint32_t rank, std::uint32_t
     });
 }
 
-// A manifest without a whole line is what a run left that ended while it began.
-Result<bool> manifest_is_torn(const std::string& path) {
-    if (!History::exists(path)) return false;
-    TWR_TRY(const auto bytes, read_whole_file(manifest_path(path), kLargestManifest));
-    return std::find(bytes.begin(), bytes.end(), std::byte{'\n'}) == bytes.end();
-}
-Result<> remove_torn_manifest(FileSystem& system, const std::string& path) {
-    TWR_TRY(const bool torn, manifest_is_torn(path));
-    return torn ? system.remove(manifest_path(path)) : success();
-}
-
 // Those that are there: a manifest may name any number of ranks.
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks) {
     if (ranks == 1) return {0};
     std::set<std::uint32_t> found;
-    std::error_code failure;
-    for (fs::directory_iterator at(path, failure), end; !failure && at != end; at.increment(failure)) {
-        const std::string name = at->path().filename().string();
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
         std::uint32_t rank = 0;
-        if (std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
+        if (is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
             name == rank_name(rank) + ".jsonl") {
             found.insert(rank);
         }
@@ -394,12 +430,24 @@ std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32
     return found;
 }
 
+// Of steps and differences that the journals of a history name: they are its own, also where no marker says so.
+Result<std::vector<std::string>> folders_named_by(const History& history) {
+    std::set<std::string> folders;
+    for (const std::uint32_t rank : ranks_with_journals(history.path, history.ranks)) {
+        TWR_TRY(const Journal journal, read_rank_journal(history.path, rank, history.ranks));
+        for (const auto& [step, files] : journal.steps)
+            folders.insert(files.folder);
+        for (const auto& [ordinal, file] : journal.differences)
+            folders.insert(file.substr(0, file.find('/')));
+    }
+    return std::vector<std::string>(folders.begin(), folders.end());
+}
+
+// Of folders that a run may have made.
 std::vector<std::string> folders_of_steps(const std::string& path) {
     std::vector<std::string> names;
-    std::error_code failure;
-    for (fs::directory_iterator at(path, failure), end; !failure && at != end; at.increment(failure)) {
-        std::string name = at->path().filename().string();
-        if (name.starts_with("step-") || name.starts_with(".step-")) names.push_back(std::move(name));
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+        if (is_folder && (is_step_folder(name) || name.starts_with(kHiddenPrefix))) names.push_back(name);
     }
     return names;
 }
@@ -482,10 +530,51 @@ std::optional<std::int64_t> step_of(const std::string& folder) {
     return step;
 }
 
+bool is_step_folder(const std::string& name) { return name == kLeftoversFolder || step_of(name).has_value(); }
+
+bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
+    std::string_view rest = name;
+    const auto takes = [&](std::string_view text) {
+        if (!rest.starts_with(text)) return false;
+        rest.remove_prefix(text.size());
+        return true;
+    };
+    const auto takes_digits = [&] {
+        const std::size_t count = std::min(rest.find_first_not_of("0123456789"), rest.size());
+        rest.remove_prefix(count);
+        return count != 0;
+    };
+    std::uint32_t of = 0;
+    if (std::sscanf(name.c_str(), "rank-%9" SCNu32, &of) != 1 || !takes(rank_name(of)) ||
+        (rank && *rank != of))
+        return false;
+    // "rank-00003.1.twr", "rank-00003.difference-7.twr"
+    if (rest.size() > 1 && rest[1] >= '0' && rest[1] <= '9') {
+        takes(".");
+        takes_digits();
+    } else if (takes(".difference-") && !takes_digits()) {
+        return false;
+    }
+    if (!takes(".data") && !takes(kMetadataSuffix) && !takes(".twr")) return false;
+    if (rest.empty() || takes(".tmp")) return rest.empty();
+    // While metadata is being written: temporary_name().
+    return rest.size() == 21 && takes(".") &&
+           rest.substr(0, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+           rest.substr(16) == ".tmp";
+}
+
+std::string marker_name(const HistoryId& id) { return kHiddenPrefix + id; }
+
+bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id) {
+    const fs::path place = fs::path(path) / folder;
+    std::error_code failure;
+    return fs::symlink_status(place, failure).type() == fs::file_type::directory && !failure &&
+           fs::symlink_status(place / marker_name(id), failure).type() == fs::file_type::regular && !failure;
+}
+
 std::string new_difference_name(const std::string& folder, std::uint32_t rank) {
-    std::error_code ignored;
     std::string name = rank_name(rank) + ".twr";
-    for (std::uint64_t n = 1; fs::exists(fs::path(folder) / name, ignored); ++n)
+    for (std::uint64_t n = 1; is_there((fs::path(folder) / name).string()); ++n)
         name = rank_name(rank) + "." + std::to_string(n) + ".twr";
     return name;
 }
@@ -500,7 +589,6 @@ Result<History> History::open(const std::string& path) {
         return Error{ErrorCode::not_found, path + ": not a history: there is no manifest.jsonl in it"};
     }
     History history;
-    history.path = path;
     struct Parts {
         std::vector<RankStep> ranks;
     };
@@ -511,7 +599,7 @@ Result<History> History::open(const std::string& path) {
     for (const std::uint32_t rank : ranks_with_journals(path, history.ranks)) {
         Journal own;
         if (history.ranks > 1) {
-            TWR_CHECK(read_journal(path, rank, history.ranks, own));
+            TWR_CHECK(read_journal(history, rank, history.ranks, own));
             history.torn = history.torn || own.torn;
         }
         Journal& journal = history.ranks == 1 ? manifest : own;
@@ -589,70 +677,59 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
         return std::move(rule).error().at(path);
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
-    writer->path_ = path;
+    writer->path_ = real_path(path);
     writer->rank_ = rank;
     writer->ranks_ = ranks;
-    writer->file_ = journal_path(path, rank, ranks);
+    writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
     if (rank == 0 && existing == Existing::refuse && History::exists(path)) {
-        TWR_TRY(const bool torn, manifest_is_torn(path));
-        if (!torn) {
-            return Error{
-                ErrorCode::invalid_argument,
-                path + ": holds a history already: choose another folder, or append to it, or replace it"};
-        }
+        return Error{
+            ErrorCode::invalid_argument,
+            path + ": holds a history already: choose another folder, or append to it, or replace it"};
     }
     // Before anything is read: another process may still be committing steps, which would be taken for leftovers.
     TWR_CHECK(writer->lock());
-    if (rank == 0) TWR_CHECK(remove_torn_manifest(system, path));
-    const bool there = History::exists(path);
-    if (there && rank == 0 && existing == Existing::replace) {
-        TWR_TRY(const History had, History::open(path));
-        TWR_TRY(const Journal first, read_rank_journal(path, 0, had.ranks));
+    if (!History::exists(path)) {
+        TWR_CHECK(writer->begin(settings, nullptr, nullptr));
+        return writer;
+    }
+    History history;
+    TWR_CHECK(read_manifest(path, history, writer->journal_));
+    if (rank == 0 && existing == Existing::replace) {
+        TWR_TRY(const Journal first, read_rank_journal(path, 0, history.ranks));
         TWR_CHECK(check_children(path, first));
-        TWR_CHECK(system.remove(manifest_path(path)));  // from here on the old steps do not exist
-        for (const auto& name : folders_of_steps(path))
-            TWR_CHECK(system.remove_folder((fs::path(path) / name).string()));
-    } else if (there) {
-        History history;
-        TWR_CHECK(read_manifest(path, history, writer->journal_));
-        HistorySettings wanted = settings;
-        // Where files may be shared, steps may have files of their own.
-        wanted.shared = wanted.shared || history.settings.shared;
-        if (wanted.shared && !history.settings.shared) {
-            wanted.shared = false;
-            if (history.settings == wanted) {
-                return Error{ErrorCode::mismatch,
-                             path +
-                                 ": was begun without shared_files: append without them, or "
-                                 "name another folder"};
-            }
-        }
-        if (history.settings != wanted) {
-            return Error{ErrorCode::mismatch,
-                         path + ": was captured with other settings: append with the same"};
-        }
-        if (history.ranks != ranks) {
-            return Error{ErrorCode::mismatch, path + ": was captured by " + std::to_string(history.ranks) +
-                                                  " ranks, now there are " + std::to_string(ranks) +
-                                                  ": name another folder"};
-        }
-        if (ranks > 1) {
-            writer->journal_ = {};
-            TWR_CHECK(read_journal(path, rank, ranks, writer->journal_));
-        }
-        if (writer->journal_.whole_bytes != 0) {
-            TWR_CHECK(writer->lock());
-            TWR_CHECK(writer->remove_leftovers());
-            return writer;
+        TWR_CHECK(writer->begin(settings, nullptr, &history));
+        return writer;
+    }
+    HistorySettings wanted = settings;
+    // Where files may be shared, steps may have files of their own.
+    wanted.shared = wanted.shared || history.settings.shared;
+    if (wanted.shared && !history.settings.shared) {
+        wanted.shared = false;
+        if (history.settings == wanted) {
+            return Error{ErrorCode::mismatch, path +
+                                                  ": was begun without shared_files: append without them, or "
+                                                  "name another folder"};
         }
     }
-    if (rank == 0 && !History::exists(path)) {
-        // Of a history that was being replaced, or begun, when its run ended: nobody may take them for this one's.
-        for (const std::uint32_t r : ranks_with_journals(path, kMostRanks))
-            TWR_CHECK(system.remove(journal_path(path, r, kMostRanks)));
+    if (history.settings != wanted) {
+        return Error{ErrorCode::mismatch, path + ": was captured with other settings: append with the same"};
     }
-    TWR_CHECK(writer->begin(settings, nullptr));
+    if (history.ranks != ranks) {
+        return Error{ErrorCode::mismatch, path + ": was captured by " + std::to_string(history.ranks) +
+                                              " ranks, now there are " + std::to_string(ranks) +
+                                              ": name another folder"};
+    }
+    writer->id_ = history.id;
+    writer->has_id_ = history.has_id;
+    writer->replaced_ = history.replaced;
+    if (ranks > 1) {
+        writer->journal_ = {};
+        TWR_CHECK(read_journal(history, rank, ranks, writer->journal_));
+        if (writer->journal_.whole_bytes == 0) TWR_CHECK(writer->begin_journal(version_of(settings)));
+    }
+    TWR_CHECK(writer->lock());
+    TWR_CHECK(writer->remove_leftovers());
     return writer;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
@@ -664,13 +741,12 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                                                                  const std::string& history,
                                                                  bool replace) try {
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
-    writer->path_ = path;
+    writer->path_ = real_path(path);
     writer->rank_ = rank;
     writer->ranks_ = ranks;
-    writer->file_ = journal_path(path, rank, ranks);
+    writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
     TWR_CHECK(writer->lock());  // another run of this node may be using the folder
-    TWR_CHECK(remove_torn_manifest(system, path));
     auto had = LocalHistory::read(path);
     if (had && !replace && !had->journal.steps.empty()) {
         if (had->settings != settings || had->rank != rank || had->ranks != ranks ||
@@ -679,45 +755,104 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                          path + ": holds steps of another run, on their way to " + had->history +
                              ": bring them there with 'twinrun flush', or remove the folder"};
         }
+        writer->id_ = had->id;
+        writer->has_id_ = had->has_id;
+        writer->replaced_ = had->replaced;
         writer->journal_ = std::move(had->journal);
         TWR_CHECK(writer->lock());
         TWR_CHECK(writer->remove_leftovers());
         return writer;
     }
-    if (!had && !replace && had.error().code == ErrorCode::damaged) return std::move(had).error();
-    TWR_CHECK(system.remove_folder(path));
-    TWR_CHECK(writer->begin(settings, &history));
+    if (!had && had.error().code != ErrorCode::not_found) return std::move(had).error();
+    History before;
+    Journal ignored;
+    if (had) TWR_CHECK(read_manifest(path, before, ignored));
+    TWR_CHECK(writer->begin(settings, &history, had ? &before : nullptr));
     return writer;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
 
-// First lines of manifest and journal, for a history that has none of this rank.
-Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history) {
+// A file of one line, whole or not there. What it replaces was proven to be twinrun's.
+Result<> HistoryWriter::write_first_line(const std::string& file, const std::string& object, bool replaces) {
+    const std::string line = seal_line(object) + "\n";
+    const std::string temporary = temporary_name(file);
+    TWR_TRY(auto output, system_.create(temporary, 0));
+    TWR_CHECK(output->write_at(0, std::as_bytes(std::span(line))));
+    TWR_CHECK(output->sync());
+    // Not closed yet: a file that does not get its name is removed.
+    TWR_CHECK(replaces ? system_.replace(temporary, file) : system_.rename(temporary, file));
+    TWR_CHECK(output->close());
+    journal_ = {};
+    journal_.whole_bytes = line.size();
+    return success();
+}
+
+// First lines of manifest and journal, for a history that has none of this rank. had: what is replaced.
+Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history,
+                              const History* had) {
     TWR_CHECK(system_.make_folders(path_));
     if (rank_ == 0 || history != nullptr) {
-        const std::string file = file_;
-        file_ = manifest_path(path_);
-        if (!History::exists(path_)) {
-            Json first = settings_to_json(settings, ranks_);
-            if (history != nullptr) {
-                first["rank"] = rank_;
-                first["history"] = *history;
-            }
-            TWR_CHECK(append(seal_line(first.dump()) + "\n"));
+        id_ = new_id();
+        has_id_ = true;
+        Json first = settings_to_json(settings, ranks_);
+        first["id"] = id_;
+        if (had != nullptr) {
+            replaced_ = had->replaced;
+            replaced_.push_back(had->id);
+            // Only those that have left something.
+            const auto names = folders_of_steps(path_);
+            std::erase_if(replaced_, [&](const HistoryId& id) {
+                return id != had->id &&
+                       std::none_of(names.begin(), names.end(),
+                                    [&](const std::string& name) { return is_marked(path_, name, id); });
+            });
+            first["replaced"] = replaced_;
         }
-        file_ = file;
+        if (history != nullptr) {
+            first["rank"] = rank_;
+            first["history"] = *history;
+        }
+        // What is to leave is known from the journals, which do not count any more once the manifest is another.
+        std::vector<std::string> folders;
+        if (had != nullptr) {
+            TWR_TRY(folders, folders_named_by(*had));
+        }
+        if (auto done = write_first_line(manifest_path(path_), first.dump(), had != nullptr); !done) {
+            if (had != nullptr || !is_there(manifest_path(path_))) return done;
+            return Error{ErrorCode::invalid_argument,
+                         path_ + ": another process has begun a history there: choose another folder"};
+        }
+        made_ = true;
+        if (had != nullptr) TWR_CHECK(remove_replaced(*had, folders));
     }
-    if (ranks_ > 1) {
-        if (journal_.torn) TWR_CHECK(system_.truncate(file_, 0));
-        journal_ = {};
-        const Json first{{"twinrun_journal", version_of(settings)}, {"rank", rank_}, {"ranks", ranks_}};
-        TWR_CHECK(append(seal_line(first.dump()) + "\n"));
-    }
-    made_ = true;
+    if (ranks_ > 1) TWR_CHECK(begin_journal(version_of(settings)));
     TWR_CHECK(lock());
     TWR_CHECK(system_.sync_folder(path_));
     return remove_leftovers();
+}
+
+// Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
+Result<> HistoryWriter::begin_journal(int version) {
+    bool replaces = false;
+    if (is_there(file_)) {
+        const auto head = journal_head(file_);
+        replaces = head && (head->id.empty()
+                                ? !replaced_.empty()
+                                : std::find(replaced_.begin(), replaced_.end(), head->id) != replaced_.end());
+        if (!replaces) {
+            return Error{
+                ErrorCode::invalid_argument,
+                file_ +
+                    ": is there already, and is not the journal of this history: move it away, or name "
+                    "another folder"};
+        }
+    }
+    Json first{{"twinrun_journal", version}, {"rank", rank_}, {"ranks", ranks_}};
+    if (has_id_) first["id"] = id_;
+    TWR_CHECK(write_first_line(file_, first.dump(), replaces));
+    made_ = true;
+    return system_.sync_folder(path_);
 }
 
 // Two processes that write one journal would tear each other's lines. A process that dies gives its lock back; one that still
@@ -774,11 +909,11 @@ std::string local_path(const std::string& local, std::uint32_t rank) {
 
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
     Journal journal;
-    if (ranks == 1) {
-        History history;
-        TWR_CHECK(read_manifest(path, history, journal));
-    } else {
-        TWR_CHECK(read_journal(path, rank, ranks, journal));
+    History history;
+    TWR_CHECK(read_manifest(path, history, journal));
+    if (ranks > 1) {
+        journal = {};
+        TWR_CHECK(read_journal(history, rank, ranks, journal));
     }
     return journal;
 }
@@ -824,14 +959,50 @@ Result<LocalHistory> LocalHistory::read(const std::string& path) {
     Journal manifest;
     LocalHistory local;
     TWR_CHECK(read_manifest(path, history, manifest, &local));
+    local.id = history.id;
+    local.has_id = history.has_id;
+    local.replaced = history.replaced;
     local.settings = history.settings;
     local.ranks = history.ranks;
     if (local.ranks == 1) {
         local.journal = std::move(manifest);
     } else {
-        TWR_CHECK(read_journal(path, local.rank, local.ranks, local.journal));
+        TWR_CHECK(read_journal(history, local.rank, local.ranks, local.journal));
     }
     return local;
+}
+
+// A folder that this history made, or one that was here before it.
+bool HistoryWriter::is_own(const std::string& folder) const {
+    return is_marked(path_, folder, id_) ||
+           std::any_of(replaced_.begin(), replaced_.end(),
+                       [&](const HistoryId& id) { return is_marked(path_, folder, id); });
+}
+
+Result<> HistoryWriter::make_folder(const std::string& name) const {
+    const std::string folder = (fs::path(path_) / name).string();
+    TWR_TRY(const bool made, system_.make_marked_folder(folder, marker_name(id_)));
+    if (made || is_marked(path_, name, id_)) return success();
+    // Folders that were made before there were markers.
+    const auto named = [&](const std::string& file) { return file.starts_with(name + "/"); };
+    if (std::any_of(journal_.steps.begin(), journal_.steps.end(),
+                    [&](const auto& step) { return step.second.folder == name; }) ||
+        std::any_of(journal_.differences.begin(), journal_.differences.end(),
+                    [&](const auto& difference) { return named(difference.second); })) {
+        return success();
+    }
+    return Error{
+        ErrorCode::invalid_argument,
+        folder +
+            ": is there already, and this history did not make it: move it away, or name another folder "
+            "for the history"};
+}
+
+std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) const {
+    for (;; ++attempt) {
+        std::string name = step_folder(step, attempt);
+        if (!is_there((fs::path(path_) / name).string()) || is_marked(path_, name, id_)) return name;
+    }
 }
 
 Result<> HistoryWriter::remove_leftovers() {
@@ -841,34 +1012,55 @@ Result<> HistoryWriter::remove_leftovers() {
     for (const auto& [ordinal, file] : journal_.differences)
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
-        if (!known.contains(name)) {
-            TWR_CHECK(remove_files(name));
-        } else if (!journal_.differences.empty()) {
-            TWR_CHECK(remove_unnamed(name));
+        if (known.contains(name)) {
+            if (!journal_.differences.empty()) TWR_CHECK(remove_unnamed(name));
+        } else if (is_marked(path_, name, id_)) {
+            TWR_CHECK(remove_files(name, rank_));
+        } else if (rank_ == 0 && is_own(name)) {
+            TWR_CHECK(remove_files(name, std::nullopt));  // of a history that is not there any more
         }
     }
     return success();
 }
 
-Result<> HistoryWriter::remove_files(const std::string& folder) {
+// Of a history that has just been replaced: what its journals name, and the journals of ranks that the new one may not have.
+Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
+    for (const std::string& folder : folders)
+        TWR_CHECK(remove_files(folder, std::nullopt));
+    if (had.ranks == 1) return success();
+    for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
+        const std::string file = journal_path(path_, rank, had.ranks);
+        const auto head = journal_head(file);
+        if (head && head->id == (had.has_id ? had.id : "")) TWR_CHECK(system_.remove(file));
+    }
+    return success();
+}
+
+// rank: of which rank the files are; none: of all.
+Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<std::uint32_t> rank) {
     const fs::path place = fs::path(path_) / folder;
-    if (ranks_ == 1) return system_.remove_folder(place.string());
-    const std::string own = rank_name(rank_) + ".";
+    std::error_code ignored;
+    if (fs::symlink_status(place, ignored).type() != fs::file_type::directory) return success();
     std::vector<std::string> names;
     std::vector<std::string> shared;
+    std::vector<std::string> markers;
     bool others = false;
     const auto list = [&] {
         names.clear();
         shared.clear();
+        markers.clear();
         others = false;
-        std::error_code failure;
-        for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
-            const std::string name = at->path().filename().string();
-            const bool is_shared = name.starts_with(kSharedPrefix);
-            if (name.starts_with(own)) {
+        for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
+            if (!is_file) {
+                others = true;
+            } else if (is_step_file(name, rank)) {
                 names.push_back((place / name).string());
-            } else if (is_shared) {
+            } else if (name.starts_with(kSharedPrefix)) {
                 shared.push_back((place / name).string());
+            } else if (name == marker_name(id_) ||
+                       std::any_of(replaced_.begin(), replaced_.end(),
+                                   [&, &file = name](const auto& id) { return file == marker_name(id); })) {
+                markers.push_back((place / name).string());
             } else {
                 others = true;
             }
@@ -879,9 +1071,11 @@ Result<> HistoryWriter::remove_files(const std::string& folder) {
         TWR_CHECK(system_.remove(name));
     // The last rank to leave takes what is of all: each looks once its own files are gone, so that two that leave at once do not both
     // leave it to the other.
-    if (!shared.empty() && !names.empty()) list();
+    if (!names.empty()) list();
     if (others) return success();
     for (const std::string& name : shared)
+        TWR_CHECK(system_.remove(name));
+    for (const std::string& name : markers)
         TWR_CHECK(system_.remove(name));
     // Only an empty folder goes, whatever another rank does meanwhile.
     static_cast<void>(system_.remove_empty_folder(place.string()));
@@ -952,12 +1146,10 @@ Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
     }
     if (named.empty()) return remove_files(folder);
     const fs::path place = fs::path(path_) / folder;
-    const std::string own = rank_name(rank_) + ".";
     std::vector<std::string> names;
-    std::error_code failure;
-    for (fs::directory_iterator at(place, failure), end; !failure && at != end; at.increment(failure)) {
-        const std::string name = at->path().filename().string();
-        if (name.starts_with(own) && !named.contains(name)) names.push_back((place / name).string());
+    for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
+        if (is_file && is_step_file(name, rank_) && !named.contains(name))
+            names.push_back((place / name).string());
     }
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));

@@ -6,6 +6,9 @@
 //   step-0000000010/rank-00003.twm     their metadata
 //   step-0000000010/group.data         in place of the data files: of several ranks, one behind the other
 //
+// What of it is twinrun's own can be proven: a history has an ID, and every folder that a run makes in it holds an empty file
+// with that ID in its name, from the first moment on. Nothing else is removed, written over, or written into.
+//
 // A journal is append-only: a line a committed step, and lines that say where the run came from and what was dropped. A
 // rank's files are written under temporary names, synced, renamed, their folders synced, and only then is the line added to
 // the rank's journal and synced. A step exists if the journals of all ranks have it: no rank needs to hear of another, and
@@ -77,6 +80,9 @@ struct Journal {
     std::uint64_t whole_bytes = 0;      // up to the end of its last whole line
 };
 
+// 128 random bits, as 32 hexadecimal digits. Of a history that was begun before there were IDs: the hash of its first line.
+using HistoryId = std::string;
+
 struct RankProvenance {
     std::uint32_t rank = 0;
     Provenance facts;
@@ -85,6 +91,9 @@ struct RankProvenance {
 // What a manifest and its journals say. Reading them opens no other file.
 struct History {
     std::string path;
+    HistoryId id;
+    bool has_id = false;              // in its manifest, and so in its journals
+    std::vector<HistoryId> replaced;  // histories that were here before, and may have left files
     HistorySettings settings;
     std::uint32_t ranks = 1;
     std::vector<HistoryStep> steps;        // that every rank committed, ascending
@@ -98,7 +107,7 @@ struct History {
 
 // What a manifest says: settings, and the number of ranks.
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks);
-// One rank's journal; of a rank that has none yet: an empty one.
+// One rank's journal; of a rank that has none yet, or only one of a history that was here before: an empty one.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 
 std::string absolute_path(const std::string& path);
@@ -107,6 +116,9 @@ Result<> check_children(const std::string& path, const Journal& journal);
 
 // A rank's part of a history on a node-local tier: a history's folder of its own, whose manifest says whose part it is.
 struct LocalHistory {
+    HistoryId id;
+    bool has_id = false;
+    std::vector<HistoryId> replaced;
     HistorySettings settings;
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
@@ -128,6 +140,14 @@ std::string step_folder(std::int64_t step, std::uint32_t attempt);
 std::uint32_t attempt_of(const std::string& folder);
 std::optional<std::int64_t> step_of(const std::string& folder);
 // Of a difference, that the folder (a path) does not have yet: "rank-00003.twr", else "rank-00003.1.twr", …
+// Names that captures give to entries of a history's folder.
+bool is_step_folder(const std::string& name);
+// Names that captures give to files in such a folder, also while they are being written; rank: of this one only. Without those
+// of files that ranks share.
+bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank);
+std::string marker_name(const HistoryId& id);  // ".twinrun-ID"
+// A folder of the history at `path` that a run of it made: no link, with the marker.
+bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id);
 std::string new_difference_name(const std::string& folder, std::uint32_t rank);
 std::string rank_name(std::uint32_t rank);  // "rank-00003"
 
@@ -138,8 +158,9 @@ enum class Existing : std::uint8_t { refuse, append, replace };
 class HistoryWriter {
    public:
     // Makes the manifest (rank 0) and this rank's journal, or goes on with those that are there. What an earlier process of
-    // this rank left and did not commit is removed. Ranks above 0 come after rank 0 has returned. Errors: what `existing`
-    // says; other settings or number of ranks than those of the history that is appended to.
+    // this rank left and did not commit is removed, and so is what a replaced history left; anything else in the folder stays
+    // as it is. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other settings or number of ranks
+    // than those of the history that is appended to; a manifest or a journal that cannot be proven to be twinrun's.
     static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
                                                        const HistorySettings& settings, std::uint32_t rank,
                                                        std::uint32_t ranks, Existing existing);
@@ -192,20 +213,31 @@ class HistoryWriter {
         return had != journal_.steps.end() && had->second.folder == files.folder &&
                had->second.files == files.files;
     }
-    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] const std::string& path() const { return path_; }  // the real one: without links
+    // A folder for a step's files, by its name; made, or another rank of this history has made it. Error: something else has
+    // this name.
+    Result<> make_folder(const std::string& name) const;
+    // The first name of this step's folders, from this attempt on, that nothing has but perhaps this history itself.
+    [[nodiscard]] std::string folder_for(std::int64_t step, std::uint32_t attempt = 0) const;
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
     [[nodiscard]] FileSystem& system() const { return system_; }
     [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
-    // Removes this rank's files in a step's folder, and if no other rank has files there, what they shared and the folder.
-    Result<> remove_files(const std::string& folder);
+    // Removes this rank's files in a step's folder, and if no other rank has files there, what they shared and the folder. What
+    // is not twinrun's stays, and the folder with it.
+    Result<> remove_files(const std::string& folder) { return remove_files(folder, rank_); }
 
    private:
+    Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank);
+    Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
+    Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
+    Result<> begin_journal(int version);
+    [[nodiscard]] bool is_own(const std::string& folder) const;
     Result<> remove_unnamed(const std::string& folder);
     explicit HistoryWriter(FileSystem& system) : system_(system) {}
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
     Result<> remove_leftovers();
-    Result<> begin(const HistorySettings& settings, const std::string* history);
+    Result<> begin(const HistorySettings& settings, const std::string* history, const History* had);
     Result<> lock();
     void unlock();
     Result<> read_back();
@@ -213,6 +245,9 @@ class HistoryWriter {
     FileSystem& system_;
     std::string path_;
     std::string file_;  // the journal
+    HistoryId id_;
+    bool has_id_ = false;
+    std::vector<HistoryId> replaced_;  // histories that were here before
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;
     std::optional<RecordSettings> record_;

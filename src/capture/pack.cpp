@@ -185,9 +185,9 @@ class RankRecord {
                            const CapturedStep* captured, double blocked_seconds) {
         FileSystem& system = writer_->system();
         RankStep done;
-        done.folder = step_folder(step, 0);
+        done.folder = writer_->folder_for(step);
         const fs::path folder = fs::path(writer_->path()) / done.folder;
-        TWR_CHECK(system.make_folders(folder.string()));
+        TWR_CHECK(writer_->make_folder(done.folder));
         RankFiles& files = done.files;
         files.rank = writer_->rank();
         // Against another record: what differs from its same step.
@@ -514,7 +514,7 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
                     target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
             RankStep done;
-            done.folder = step_folder(step->step, 0);
+            done.folder = writer->folder_for(step->step);
             done.files = step->ranks[rank];
             if (done.files.difference == kNoBase) {
                 return Error{ErrorCode::not_found, record + ": of step " + std::to_string(step->step) +
@@ -522,8 +522,8 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
             }
             TWR_TRY(const CapturedStep bytes,
                     read_captured(record, step->folder, done.files, store.get(), step->step));
-            const fs::path folder = fs::path(target) / done.folder;
-            TWR_CHECK(system.make_folders(folder.string()));
+            const fs::path folder = fs::path(writer->path()) / done.folder;
+            TWR_CHECK(writer->make_folder(done.folder));
             done.files.difference = kNoBase;
             done.files.full_bytes = 0;
             done.files.data = rank_name(rank) + ".data";

@@ -56,11 +56,7 @@ bool same_layout(const CapturedField& a, const CapturedField& b) {
 }
 
 // Paths are looked up by background threads, and the program may change its folder meanwhile.
-std::string absolute(const std::string& path) {
-    std::error_code failure;
-    const auto whole = std::filesystem::absolute(path, failure);
-    return failure || path.empty() ? path : whole.string();
-}
+// Links on the way are followed once, here: those that somebody puts into the history's folder are not.
 
 // A block of the ring until it is handed on.
 struct RingBlock {
@@ -96,10 +92,10 @@ class Session::Impl {
         : system_(system),
           comm_(comm),
           path_(std::move(path)),
-          folder_(absolute(path_)),
+          folder_(real_path(path_)),
           settings_(std::move(settings)) {
-        settings_.local = absolute(settings_.local);
-        settings_.reference = absolute(settings_.reference);
+        settings_.local = real_path(settings_.local);
+        settings_.reference = real_path(settings_.reference);
     }
     ~Impl() { end(); }
 
@@ -564,6 +560,13 @@ Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
 Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
     const auto had = attempts_.find(step);
     attempt = had == attempts_.end() ? 0 : had->second + 1;
+    // A name that something of somebody else's has is passed over.
+    const auto taken = [&](const std::string& folder) {
+        return !folder.empty() &&
+               is_there((std::filesystem::path(folder) / step_folder(step, attempt)).string());
+    };
+    while (taken(folder_) || taken(tiers_->local_folder()))
+        ++attempt;
     if (!several()) return own;
     std::vector<std::int64_t> values{own ? 1 : 0, step, ~step, -static_cast<std::int64_t>(attempt)};
     auto asked = exchange_commits(std::move(values), values);

@@ -22,7 +22,7 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     entry.folder = std::move(folder);
     entry.files.rank = writer.rank();
     entry.files.metadata = rank_name(writer.rank()) + kMetadataSuffix;
-    TWR_CHECK(system.make_folders(files->folder_));
+    TWR_CHECK(writer.make_folder(entry.folder));
     Directory directory;
     directory.step = step;
     directory.rank = writer.rank();

@@ -14,7 +14,6 @@ namespace twinrun {
 namespace {
 
 // As PNG's: a byte that no text has, and line ends that a transfer in text mode would change.
-constexpr std::array<unsigned char, 8> kMagic = {0x89, 'T', 'W', 'M', '\r', '\n', 0x1A, '\n'};
 constexpr std::size_t kLongestText = 1 << 16;
 
 Error damaged(const std::string& what) { return {ErrorCode::damaged, "damaged metadata: " + what}; }
@@ -312,7 +311,7 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
         put_field(body, field, directory.version);
 
     Encoder header;
-    for (const unsigned char c : kMagic)
+    for (const unsigned char c : kMetadataMagic)
         header.put(static_cast<std::uint8_t>(c));
     header.put(directory.version);
     header.put(std::uint32_t{0});
@@ -328,7 +327,8 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
 }
 
 Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes) {
-    if (header.size() < kMagic.size() || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0) {
+    if (header.size() < kMetadataMagic.size() ||
+        std::memcmp(header.data(), kMetadataMagic.data(), kMetadataMagic.size()) != 0) {
         return Error{ErrorCode::damaged, "not a twinrun metadata file (its first bytes are others)"};
     }
     if (header.size() < kHeaderBytes) return damaged("truncated: it ends within its header");

@@ -128,6 +128,7 @@ struct HeaderFacts {
     std::uint64_t directory_bytes = 0;
     std::uint64_t directory_checksum = 0;
 };
+inline constexpr std::array<unsigned char, 8> kMetadataMagic = {0x89, 'T', 'W', 'M', '\r', '\n', 0x1A, '\n'};
 Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes);
 Result<Directory> decode_directory(std::span<const std::byte> directory, std::uint64_t file_bytes,
                                    std::uint32_t version);
@@ -185,6 +186,9 @@ class MetadataNodes final : public NodeSource {
     std::size_t field_;
 };
 
+// Whether the file of this name, which is no link, begins as metadata files do: then twinrun wrote it, whatever became of the rest.
+bool is_metadata_file(const std::string& path);
+
 // Writes a metadata file: declare all fields, write their sections in any order and from any thread, commit. Until then
 // only a temporary file exists; without a commit it is removed.
 class MetadataWriter {
@@ -194,6 +198,8 @@ class MetadataWriter {
                                                           Directory directory);
     ~MetadataWriter();
 
+    // Metadata that is there under this name is replaced by commit(). Without it, and where something else is there: an error.
+    void may_replace() { may_replace_ = true; }
     [[nodiscard]] Directory& directory() { return directory_; }
     // Part of a section. offset is a multiple of kPageBytes, and so is the size unless the part ends the section.
     // Thread-safe for disjoint parts.
@@ -222,6 +228,7 @@ class MetadataWriter {
     std::unique_ptr<OutputFile> output_;
     std::vector<std::byte> image_;  // of a small file, until it is written whole
     std::vector<std::array<std::vector<std::uint64_t>, kSections>> sums_;
+    bool may_replace_ = false;
     bool finished_ = false;
 };
 

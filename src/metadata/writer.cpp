@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <new>
@@ -21,7 +22,7 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     std::unique_ptr<MetadataWriter> writer(new MetadataWriter());
     writer->system_ = &system;
     writer->path_ = path;
-    writer->temporary_ = path + ".tmp";
+    writer->temporary_ = temporary_name(path);
     directory.version =
         std::any_of(directory.fields.begin(), directory.fields.end(),
                     [](const FieldMetadata& f) { return f.partial() || f.sums != SumsFacts{}; })
@@ -167,9 +168,20 @@ Result<> MetadataWriter::write_out() {
 
 Result<> MetadataWriter::commit_file() {
     TWR_CHECK(output_->close());
-    TWR_CHECK(system_->rename(temporary_, path_));
+    TWR_CHECK(may_replace_ && is_metadata_file(path_) ? system_->replace(temporary_, path_)
+                                                      : system_->rename(temporary_, path_));
     finished_ = true;
     return success();
+}
+
+bool is_metadata_file(const std::string& path) {
+    std::error_code failure;
+    if (std::filesystem::symlink_status(path, failure).type() != std::filesystem::file_type::regular)
+        return false;
+    const auto file = InputFile::open(path);
+    std::array<std::byte, kMetadataMagic.size()> head;
+    return file && file.value()->size() >= head.size() && file.value()->read_at(0, head) &&
+           std::memcmp(head.data(), kMetadataMagic.data(), head.size()) == 0;
 }
 
 Result<> MetadataWriter::commit() {

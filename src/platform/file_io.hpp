@@ -132,27 +132,55 @@ class OutputFile {
     virtual Result<> close() = 0;
 };
 
+inline constexpr const char* kHiddenPrefix = ".twinrun-";  // of what is made under a name of its own
+
 // All changes to storage. The posix one is the real one; tests wrap it to fail, cut short, or forget.
+//
+// Nothing here harms what its caller did not make: a new file is a new file, a name that is taken stays as it is, and neither
+// the file nor the folder that it is in may be a symbolic link, which could lead anywhere. A caller whose folder was named by
+// the user, and may well be a link, names it by its real_path().
 class FileSystem {
    public:
     virtual ~FileSystem() = default;
-    // New or truncated; reserves space where it can: a full disk shows here, and leaves no file behind.
+    // New; reserves space where it can: a full disk shows here, and leaves no file behind. Something of that name is there: an
+    // error (ErrorCode::invalid_argument).
     virtual Result<std::unique_ptr<OutputFile>> create(const std::string& path,
                                                        std::uint64_t expected_bytes) = 0;
     // Existing or new; write_at(size, …) appends.
     virtual Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) = 0;
-    // Atomic; replaces a file, or an empty folder by a folder. Survives a power cut after sync_folder of the parents.
+    // Atomic, of a file or a folder. Something is there under the new name: an error (ErrorCode::invalid_argument). Survives a
+    // power cut after sync_folder of the parents.
     virtual Result<> rename(const std::string& from, const std::string& to) = 0;
+    // Atomic, of a file, in the place of one that is there. For callers who know that they made that one.
+    virtual Result<> replace(const std::string& from, const std::string& to) = 0;
     virtual Result<> sync_folder(const std::string& path) = 0;
     // Like mkdir -p. Folders that it makes survive a power cut: only it knows which parents are to be synced.
     virtual Result<> make_folders(const std::string& path) = 0;
+    // A folder with an empty file in it, in a parent that is there: both, or nothing. false: something of that name is there,
+    // and stays as it is. Survives a power cut.
+    virtual Result<bool> make_marked_folder(const std::string& path, const std::string& marker) = 0;
     virtual Result<> remove(const std::string& path) = 0;               // a file; not there: success
-    virtual Result<> remove_folder(const std::string& path) = 0;        // with all in it; not there: success
     virtual Result<> remove_empty_folder(const std::string& path) = 0;  // not empty, or not there: success
     virtual Result<> truncate(const std::string& path, std::uint64_t size) = 0;
 };
 
 FileSystem& posix_file_system();
+
+// Whether something has this name, be it a link that leads nowhere.
+bool is_there(const std::string& path);
+// What a folder holds, without "." and ".."; as far as it can be read. May throw std::bad_alloc, as directory_iterator may not:
+// that one ends the program.
+struct FolderEntry {
+    std::string name;
+    bool is_file = false;    // a regular one
+    bool is_folder = false;  // links are neither
+};
+std::vector<FolderEntry> entries_of(const std::string& path);
+// Absolute, and without symbolic links; what is not there yet stays as it is named.
+std::string real_path(const std::string& path);
+// A name for what becomes `path` once it is whole, that nothing else has: "x.twm.9f86d081884c7d65.tmp".
+std::string temporary_name(const std::string& path);
+std::string random_hex(int digits);  // from the system's random numbers
 
 Result<FileStamp> stamp_of(const std::string& path);
 Result<std::vector<std::byte>> read_whole_file(const std::string& path,

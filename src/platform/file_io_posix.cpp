@@ -1,7 +1,11 @@
 // The real FileSystem.
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,10 +14,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "platform/file_io_internal.hpp"
 
@@ -44,25 +52,115 @@ int open_retrying(const char* path, int flags, mode_t mode = 0) {
     return descriptor;
 }
 
+// A name, and the folder that has it: whoever puts a link in the folder's place afterwards changes nothing. Neither of both may
+// be a link; the caller has named folders above by their real path.
+class Place {
+   public:
+    static Result<Place> of(const std::string& path) {
+        TWR_CHECK(check_path(path));
+        Place place;
+        const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
+        // "a/b/" is the folder b.
+        const std::filesystem::path clean = whole.has_filename() ? whole : whole.parent_path();
+        place.name_ = clean.has_filename() ? clean.filename().string() : ".";
+        const std::string folder = clean.parent_path().string();
+        if (folder.empty()) return place;
+        const int descriptor = open_retrying(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW);
+        if (descriptor < 0) return refused(folder, "open the folder", errno);
+        place.folder_ = Descriptor(descriptor);
+        return place;
+    }
+
+    [[nodiscard]] int folder() const { return folder_.get(); }
+    [[nodiscard]] const char* name() const { return name_.c_str(); }
+    [[nodiscard]] bool has(struct stat& status) const {
+        return ::fstatat(folder(), name(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+    }
+    [[nodiscard]] bool is_there() const {
+        struct stat status;
+        return has(status);
+    }
+    // Of the kind of things that make twinrun stop: says so of links.
+    static Error refused(const std::string& path, const std::string& what, int why) {
+        struct stat status;
+        if ((why == ELOOP || why == ENOTDIR) && ::lstat(path.c_str(), &status) == 0 &&
+            S_ISLNK(status.st_mode)) {
+            return file_io::say(ErrorCode::invalid_argument, [&] {
+                return file_io::printable(path) + ": cannot " + what +
+                       ": it is a symbolic link, and twinrun does not write through links: remove it, or "
+                       "name "
+                       "the folder that it leads to";
+            });
+        }
+        return system_error(path, what, why);
+    }
+
+   private:
+    class Descriptor {
+       public:
+        Descriptor() = default;
+        explicit Descriptor(int value) : value_(value) {}
+        Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, AT_FDCWD)) {}
+        Descriptor& operator=(Descriptor&& other) noexcept {
+            std::swap(value_, other.value_);
+            return *this;
+        }
+        ~Descriptor() {
+            if (value_ != AT_FDCWD) ::close(value_);
+        }
+        [[nodiscard]] int get() const { return value_; }
+
+       private:
+        int value_ = AT_FDCWD;
+    };
+    Descriptor folder_;
+    std::string name_;
+};
+
+int open_retrying(const Place& place, int flags, mode_t mode = 0) {
+    int descriptor = -1;
+    do {
+        descriptor = ::openat(place.folder(), place.name(), flags | O_CLOEXEC, mode);
+    } while (descriptor < 0 && errno == EINTR);
+    return descriptor;
+}
+
+Error taken(const std::string& path) {
+    return file_io::say(ErrorCode::invalid_argument, [&] {
+        return file_io::printable(path) +
+               ": is there already, and was not made by this run: move it away, or name another path";
+    });
+}
+
 class PosixOutputFile final : public OutputFile {
    public:
-    PosixOutputFile(std::string path, bool created) : path_(std::move(path)), created_(created) {}
+    PosixOutputFile(std::string path, Place place, bool created)
+        : path_(std::move(path)), place_(std::move(place)), created_(created) {}
 
     void adopt(int descriptor) { descriptor_ = descriptor; }
+    [[nodiscard]] const Place& place() const { return place_; }
 
     ~PosixOutputFile() override {
         if (descriptor_ < 0) return;
         struct stat ours, there;
-        const bool still_ours = created_ && ::fstat(descriptor_, &ours) == 0 &&
-                                ::lstat(path_.c_str(), &there) == 0 && ours.st_dev == there.st_dev &&
-                                ours.st_ino == there.st_ino;
-        if (still_ours) ::unlink(path_.c_str());
+        const bool still_ours = created_ && ::fstat(descriptor_, &ours) == 0 && place_.has(there) &&
+                                ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+        if (still_ours) ::unlinkat(place_.folder(), place_.name(), 0);
         close_direct();
         ::close(descriptor_);
     }
 
     // Aligned writes go around the page cache from now on, if the file system lets them.
-    void write_directly() { direct_ = open_retrying(path_.c_str(), O_WRONLY | O_DIRECT | O_NONBLOCK); }
+    void write_directly() {
+        const int direct = open_retrying(place_, O_WRONLY | O_DIRECT | O_NONBLOCK | O_NOFOLLOW);
+        struct stat ours, there;
+        if (direct >= 0 && (::fstat(descriptor_, &ours) != 0 || ::fstat(direct, &there) != 0 ||
+                            ours.st_dev != there.st_dev || ours.st_ino != there.st_ino)) {
+            ::close(direct);  // another file by now
+            return;
+        }
+        direct_ = direct;
+    }
 
     // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every block. The size stays
     // as it is, so that a file's length is always that of its data.
@@ -163,6 +261,7 @@ class PosixOutputFile final : public OutputFile {
     }
 
     std::string path_;
+    Place place_;
     int descriptor_ = -1;
     std::atomic<int> direct_ = -1;
     bool created_;
@@ -171,12 +270,28 @@ class PosixOutputFile final : public OutputFile {
     int sync_failure_ = 0;
 };
 
+// Of files and folders: the new name must not be there. Where the file system knows no such rename, names are looked at
+// first: what comes in between is lost only where it is an empty folder, or a file.
+int rename_new(const Place& from, const Place& to) {
+    const int result = static_cast<int>(
+        ::syscall(SYS_renameat2, from.folder(), from.name(), to.folder(), to.name(), RENAME_NOREPLACE));
+    if (result == 0 || (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)) return result;
+    // A second name is never given to what has it already: safe for files, on every file system that has links.
+    if (::linkat(from.folder(), from.name(), to.folder(), to.name(), 0) == 0)
+        return ::unlinkat(from.folder(), from.name(), 0);
+    if (errno == EEXIST) return -1;
+    if (to.is_there()) {
+        errno = EEXIST;
+        return -1;
+    }
+    return ::renameat(from.folder(), from.name(), to.folder(), to.name());
+}
+
 class PosixFileSystem final : public FileSystem {
    public:
     Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t expected_bytes) override
         try {
-        TWR_CHECK(check_path(path));
-        TWR_TRY(auto file, open(path, O_TRUNC, true));
+        TWR_TRY(auto file, open(path, O_EXCL, true));
         TWR_CHECK(file->reserve(expected_bytes));  // the destructor removes the file
         if (expected_bytes >= kDirectFrom && direct_writes_wanted()) file->write_directly();
         return std::unique_ptr<OutputFile>(std::move(file));
@@ -186,7 +301,6 @@ class PosixFileSystem final : public FileSystem {
 
     Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) override
         try {
-        TWR_CHECK(check_path(path));
         // Not O_APPEND, with which pwrite would ignore its offset.
         TWR_TRY(auto file, open(path, 0, false, &size));
         return std::unique_ptr<OutputFile>(std::move(file));
@@ -195,13 +309,21 @@ class PosixFileSystem final : public FileSystem {
     }
 
     Result<> rename(const std::string& from, const std::string& to) override try {
-        TWR_CHECK(check_path(from));
-        TWR_CHECK(check_path(to));
-        if (::rename(from.c_str(), to.c_str()) != 0) {
-            const int why = errno;
-            return system_error(from, "rename to " + file_io::printable(to), why);
-        }
-        return success();
+        TWR_TRY(const Place source, Place::of(from));
+        TWR_TRY(const Place target, Place::of(to));
+        if (rename_new(source, target) == 0) return success();
+        const int why = errno;
+        if (why == EEXIST || why == ENOTEMPTY) return taken(to);
+        return system_error(from, "rename to " + file_io::printable(to), why);
+    } catch (const std::bad_alloc&) {
+        return file_io::out_of_memory(from);
+    }
+
+    Result<> replace(const std::string& from, const std::string& to) override try {
+        TWR_TRY(const Place source, Place::of(from));
+        TWR_TRY(const Place target, Place::of(to));
+        if (::renameat(source.folder(), source.name(), target.folder(), target.name()) == 0) return success();
+        return system_error(from, "rename to " + file_io::printable(to), errno);
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(from);
     }
@@ -210,17 +332,9 @@ class PosixFileSystem final : public FileSystem {
         TWR_CHECK(check_path(path));
         const int descriptor = open_retrying(path.c_str(), O_RDONLY | O_DIRECTORY);
         if (descriptor < 0) return system_error(path, "open the folder", errno);
-        int result = 0;
-        do {
-            result = ::fsync(descriptor);
-        } while (result != 0 && errno == EINTR);
-        const int why = errno;
+        const int why = sync(descriptor);
         ::close(descriptor);
-        // Some network and user-space file systems have no such thing, and bring names to disk by themselves.
-        if (result != 0 && why != EINVAL && why != ENOTSUP && why != ENOSYS) {
-            return system_error(path, "bring the folder to the disk", why);
-        }
-        return success();
+        return why == 0 ? success() : system_error(path, "bring the folder to the disk", why);
     }
 
     Result<> make_folders(const std::string& path) override try {
@@ -245,44 +359,74 @@ class PosixFileSystem final : public FileSystem {
         return file_io::out_of_memory(path);
     }
 
-    Result<> remove(const std::string& path) override {
-        TWR_CHECK(check_path(path));
-        if (::unlink(path.c_str()) != 0 && errno != ENOENT) return system_error(path, "remove", errno);
-        return success();
+    Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override try {
+        const std::filesystem::path whole(path);
+        const std::string parent = whole.parent_path().empty() ? "." : whole.parent_path().string();
+        TWR_TRY(const Place place, Place::of(path));
+        if (place.is_there()) return false;
+        // Under a name of its own first: nobody finds the folder without its marker.
+        const std::string name = kHiddenPrefix + random_hex(16);
+        TWR_TRY(const Place hidden, Place::of((std::filesystem::path(parent) / name).string()));
+        if (::mkdirat(hidden.folder(), hidden.name(), 0777) != 0)
+            return system_error(path, "make the folder", errno);
+        const int inside = open_retrying(hidden, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+        const auto give_up = [&](int why) {
+            if (inside >= 0) {
+                ::unlinkat(inside, marker.c_str(), 0);
+                ::close(inside);
+            }
+            ::unlinkat(hidden.folder(), hidden.name(), AT_REMOVEDIR);
+            return system_error(path, "make the folder", why);
+        };
+        if (inside < 0) return give_up(errno);
+        const int file =
+            ::openat(inside, marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (file < 0) return give_up(errno);
+        ::close(file);
+        if (rename_new(hidden, place) != 0) {
+            const int why = errno;
+            Error failure = give_up(why);
+            if (why == EEXIST || why == ENOTEMPTY || why == ENOTDIR) return false;
+            return failure;
+        }
+        ::close(inside);
+        TWR_CHECK(sync_folder(parent));
+        return true;
+    } catch (const std::bad_alloc&) {
+        return file_io::out_of_memory(path);
     }
 
-    Result<> remove_folder(const std::string& path) override try {
-        TWR_CHECK(check_path(path));
-        struct stat status;
-        if (::lstat(path.c_str(), &status) != 0) {
-            if (errno == ENOENT) return success();
-            return system_error(path, "remove the folder", errno);
-        }
-        if (!S_ISDIR(status.st_mode)) return system_error(path, "remove as a folder", ENOTDIR);
-        std::error_code failure;
-        std::filesystem::remove_all(path, failure);
-        if (failure) return system_error(path, "remove the folder", failure.value());
+    Result<> remove(const std::string& path) override try {
+        TWR_TRY(const Place place, Place::of(path));
+        if (::unlinkat(place.folder(), place.name(), 0) != 0 && errno != ENOENT)
+            return system_error(path, "remove", errno);
         return success();
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path);
     }
 
-    Result<> remove_empty_folder(const std::string& path) override {
-        TWR_CHECK(check_path(path));
-        if (::rmdir(path.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+    Result<> remove_empty_folder(const std::string& path) override try {
+        TWR_TRY(const Place place, Place::of(path));
+        if (::unlinkat(place.folder(), place.name(), AT_REMOVEDIR) != 0 && errno != ENOENT &&
+            errno != ENOTEMPTY && errno != EEXIST)
             return system_error(path, "remove the folder", errno);
         return success();
+    } catch (const std::bad_alloc&) {
+        return file_io::out_of_memory(path);
     }
 
     Result<> truncate(const std::string& path, std::uint64_t size) override try {
-        TWR_CHECK(check_path(path));
-        int result = 0;
+        TWR_TRY(const Place place, Place::of(path));
         int why = EFBIG;
         if (size <= kLastOffset) {
+            const int descriptor = open_retrying(place, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
+            if (descriptor < 0) return Place::refused(path, "open for writing", errno);
+            int result = 0;
             do {
-                result = ::truncate(path.c_str(), static_cast<off_t>(size));
+                result = ::ftruncate(descriptor, static_cast<off_t>(size));
                 why = errno;
             } while (result != 0 && why == EINTR);
+            ::close(descriptor);
             if (result == 0) return success();
         }
         return system_error(path, "cut to " + std::to_string(size) + " bytes", why);
@@ -291,13 +435,27 @@ class PosixFileSystem final : public FileSystem {
     }
 
    private:
+    // 0, or what went wrong. Some network and user-space file systems have no such thing, and bring names to disk by themselves.
+    static int sync(int folder) {
+        int result = 0;
+        do {
+            result = ::fsync(folder);
+        } while (result != 0 && errno == EINTR);
+        return result == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS ? 0 : errno;
+    }
+
     static Result<std::unique_ptr<PosixOutputFile>> open(const std::string& path, int flags, bool created,
                                                          std::uint64_t* size = nullptr) {
+        TWR_TRY(Place place, Place::of(path));
         // Before the open, so that nothing between it and the object that closes can throw.
-        auto file = std::make_unique<PosixOutputFile>(path, created);
+        auto file = std::make_unique<PosixOutputFile>(path, std::move(place), created);
         // O_NONBLOCK: a pipe without a reader must not hold us up.
-        const int descriptor = open_retrying(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | flags, 0666);
-        if (descriptor < 0) return system_error(path, "open for writing", errno);
+        const int descriptor =
+            open_retrying(file->place(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | flags, 0666);
+        if (descriptor < 0) {
+            if (errno == EEXIST) return taken(path);
+            return Place::refused(path, "open for writing", errno);
+        }
         struct stat status;
         if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
             ::close(descriptor);
@@ -311,6 +469,59 @@ class PosixFileSystem final : public FileSystem {
 };
 
 }  // namespace
+
+bool is_there(const std::string& path) {
+    struct stat status;
+    return ::lstat(path.c_str(), &status) == 0;
+}
+
+std::vector<FolderEntry> entries_of(const std::string& path) {
+    std::vector<FolderEntry> entries;
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()),
+                                                     [](DIR* open) { return ::closedir(open); });
+    if (folder == nullptr) return entries;
+    while (const dirent* entry = ::readdir(folder.get())) {
+        const std::string_view name = entry->d_name;
+        if (name == "." || name == "..") continue;
+        FolderEntry one{std::string(name), entry->d_type == DT_REG, entry->d_type == DT_DIR};
+        struct stat status;
+        if (entry->d_type == DT_UNKNOWN &&
+            ::fstatat(::dirfd(folder.get()), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0) {
+            one.is_file = S_ISREG(status.st_mode);
+            one.is_folder = S_ISDIR(status.st_mode);
+        }
+        entries.push_back(std::move(one));
+    }
+    return entries;
+}
+
+std::string real_path(const std::string& path) {
+    std::error_code failure;
+    const auto whole = std::filesystem::absolute(path, failure);
+    if (failure || path.empty()) return path;
+    const auto real = std::filesystem::weakly_canonical(whole, failure);
+    const std::string text = (failure ? whole : real).string();
+    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
+}
+
+std::string random_hex(int digits) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string text(static_cast<std::size_t>(digits), '0');
+    for (char& digit : text) {
+        unsigned char bits = 0;
+        // Sixteen values of 256 each: as likely as each other. It fails in sandboxes only.
+        if (::getrandom(&bits, 1, 0) != 1) {
+            static std::atomic<std::uint64_t> calls{0};
+            const std::uint64_t seed = static_cast<std::uint64_t>(::getpid()) << 32 ^
+                                       static_cast<std::uint64_t>(std::time(nullptr)) << 8 ^ ++calls;
+            bits = static_cast<unsigned char>(std::hash<std::uint64_t>{}(seed * 0x9e3779b97f4a7c15ULL) >> 24);
+        }
+        digit = kDigits[bits & 15U];
+    }
+    return text;
+}
+
+std::string temporary_name(const std::string& path) { return path + "." + random_hex(16) + ".tmp"; }
 
 FileSystem& posix_file_system() {
     static PosixFileSystem file_system;

@@ -961,7 +961,12 @@ TEST_F(RecordSession, AFullDiskHoldsStepsUpOnly) {
         Result<> sync_folder(const std::string& path) override { return inner_.sync_folder(path); }
         Result<> make_folders(const std::string& path) override { return inner_.make_folders(path); }
         Result<> remove(const std::string& path) override { return inner_.remove(path); }
-        Result<> remove_folder(const std::string& path) override { return inner_.remove_folder(path); }
+        Result<> replace(const std::string& from, const std::string& to) override {
+            return inner_.replace(from, to);
+        }
+        Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override {
+            return inner_.make_marked_folder(path, marker);
+        }
         Result<> remove_empty_folder(const std::string& path) override {
             return inner_.remove_empty_folder(path);
         }

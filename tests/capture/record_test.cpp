@@ -220,6 +220,7 @@ std::vector<std::string> unnamed_files(const std::string& path) {
     std::vector<std::string> others;
     for (const auto& entry : fs::recursive_directory_iterator(path)) {
         const std::string name = fs::relative(entry.path(), path).string();
+        if (entry.path().filename() == marker_name(history->id)) continue;
         if (entry.is_regular_file() && name.find('/') != std::string::npos && !named.contains(name))
             others.push_back(name);
     }

@@ -210,6 +210,7 @@ Result<> write_sections(MetadataWriter& writer, const Written& content) {
 
 Result<> write_file(FileSystem& system, const std::string& path, const Written& content) {
     TWR_TRY(auto writer, MetadataWriter::create(system, path, content.directory));
+    writer->may_replace();
     TWR_CHECK(write_sections(*writer, content));
     return writer->commit();
 }

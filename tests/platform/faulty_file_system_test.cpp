@@ -35,8 +35,9 @@ class FaultyFileSystemTest : public ::testing::Test {
     }
     // The way to replace a file that leaves the old or the new one, never less.
     static Result<> replace(FileSystem& files, const std::string& folder, const std::string& text) {
+        TWR_CHECK(files.remove(folder + "/tmp"));  // of an attempt that failed
         TWR_CHECK(put(files, folder + "/tmp", text, true));
-        TWR_CHECK(files.rename(folder + "/tmp", folder + "/final"));
+        TWR_CHECK(files.replace(folder + "/tmp", folder + "/final"));
         return files.sync_folder(folder);
     }
 
@@ -47,13 +48,14 @@ TEST_F(FaultyFileSystemTest, PassesThroughAndCounts) {
     FaultyFileSystem files;
     ASSERT_TRUE(replace(files, folder_, "new").ok());
     EXPECT_EQ(text_of(at("final")), "new");
-    EXPECT_EQ(files.operations(), 6U);
-    EXPECT_EQ(files.log().front(), "create " + at("tmp"));
+    EXPECT_EQ(files.operations(), 7U);
+    EXPECT_EQ(files.log().front(), "remove " + at("tmp"));
+    EXPECT_EQ(files.log()[1], "create " + at("tmp"));
     EXPECT_EQ(files.log().back(), "sync_folder " + folder_);
 }
 
 TEST_F(FaultyFileSystemTest, FailsTheChosenOperation) {
-    for (std::size_t n = 1; n <= 6; ++n) {
+    for (std::size_t n = 1; n <= 7; ++n) {
         FaultyFileSystem files;
         files.inject({.at = n, .error = {ErrorCode::no_space, "chosen"}});
         const auto outcome = replace(files, folder_, "new");
@@ -93,7 +95,7 @@ TEST_F(FaultyFileSystemTest, PowerCutForgetsNamesThatWereNotSynced) {
 
     ASSERT_TRUE(replace(files, folder_, "old").ok());
     ASSERT_TRUE(put(files, at("tmp"), "new", true).ok());
-    ASSERT_TRUE(files.rename(at("tmp"), at("final")).ok());
+    ASSERT_TRUE(files.replace(at("tmp"), at("final")).ok());
     EXPECT_EQ(text_of(at("final")), "new");
     files.power_cut();
     EXPECT_EQ(text_of(at("final")), "old");
@@ -137,9 +139,17 @@ TEST_F(FaultyFileSystemTest, PowerCutKeepsWhatWasThereBefore) {
     ASSERT_TRUE(posix_file_system().make_folders(at("step/deep")).ok());
     ASSERT_TRUE(put(posix_file_system(), at("step/deep/a"), "A", false).ok());
     FaultyFileSystem files;
-    ASSERT_TRUE(put(files, at("old"), "after", true).ok());
+    std::uint64_t size = 0;
+    ASSERT_TRUE(files.truncate(at("old"), 0).ok());
+    auto old = files.open_append(at("old"), size);
+    ASSERT_TRUE(old.ok());
+    ASSERT_TRUE((*old)->write_at(0, bytes_of("after")).ok());
+    ASSERT_TRUE((*old)->sync().ok());
+    ASSERT_TRUE((*old)->close().ok());
     ASSERT_TRUE(files.rename(at("step"), at("moved")).ok());
-    ASSERT_TRUE(files.remove_folder(at("moved")).ok());
+    ASSERT_TRUE(files.remove(at("moved/deep/a")).ok());
+    ASSERT_TRUE(files.remove_empty_folder(at("moved/deep")).ok());
+    ASSERT_TRUE(files.remove_empty_folder(at("moved")).ok());
     EXPECT_EQ(text_of(at("step/deep/a")), "(none)");
     files.power_cut();
     EXPECT_EQ(text_of(at("old")), "after") << "same file, its new bytes were synced";
@@ -191,7 +201,7 @@ TEST_F(FaultyFileSystemTest, ReplacementWithoutSyncIsCaught) {
         FaultyFileSystem files;
         ASSERT_TRUE(replace(files, folder_, "old").ok());
         ASSERT_TRUE(put(files, at("tmp"), "new", false).ok());
-        ASSERT_TRUE(files.rename(at("tmp"), at("final")).ok());
+        ASSERT_TRUE(files.replace(at("tmp"), at("final")).ok());
         files.power_cut(seed);
         const std::string text = text_of(at("final"));
         caught = text != "old" && text != "new";

@@ -857,8 +857,9 @@ TEST_F(PosixFileSystemTest, AWholeFileUnderItsFinalName) {
     ASSERT_TRUE((*file)->close().ok());
     EXPECT_EQ((*file)->write_at(0, bytes).error().code, ErrorCode::invalid_argument);
     EXPECT_EQ((*file)->sync().error().code, ErrorCode::invalid_argument);
-    EXPECT_EQ(read("final").size(), 5U) << "untouched until the rename";
-    ASSERT_TRUE(files_.rename(folder_ / "tmp", folder_ / "final").ok());
+    EXPECT_EQ(files_.rename(folder_ / "tmp", folder_ / "final").error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(read("final").size(), 5U) << "untouched until it is replaced";
+    ASSERT_TRUE(files_.replace(folder_ / "tmp", folder_ / "final").ok());
     ASSERT_TRUE(files_.sync_folder(folder_.path()).ok());
     file->reset();
     EXPECT_EQ(read("final"), bytes);
@@ -943,15 +944,8 @@ TEST_F(PosixFileSystemTest, Folders) {
     EXPECT_FALSE(files_.make_folders(folder_ / "a/b/file/d").ok());
     EXPECT_EQ(files_.make_folders("").error().code, ErrorCode::invalid_argument);
     EXPECT_FALSE(files_.remove(folder_ / "a/b").ok());
-    EXPECT_FALSE(files_.remove_folder(folder_ / "a/b/file").ok());
     ASSERT_TRUE(files_.remove(folder_ / "a/b/file").ok());
     ASSERT_TRUE(files_.remove(folder_ / "a/b/file").ok()) << "not there: success";
-    put(folder_ / "outside", noise(3));
-    std::filesystem::create_directory_symlink(folder_.path(), folder_ / "a/link");
-    ASSERT_TRUE(files_.remove_folder(folder_ / "a").ok());
-    ASSERT_TRUE(files_.remove_folder(folder_ / "a").ok()) << "not there: success";
-    EXPECT_TRUE(std::filesystem::exists(folder_ / "outside")) << "links are not followed";
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
     EXPECT_EQ(files_.sync_folder(folder_ / "none").error().code, ErrorCode::not_found);
     EXPECT_EQ(files_.rename(folder_ / "none", folder_ / "x").error().code, ErrorCode::not_found);
     std::filesystem::path before = std::filesystem::current_path();
@@ -961,9 +955,90 @@ TEST_F(PosixFileSystemTest, Folders) {
     EXPECT_TRUE(std::filesystem::is_directory(folder_ / "relative/deep"));
 }
 
+TEST_F(PosixFileSystemTest, WhatIsThereStays) {
+    const auto bytes = noise(30);
+    put(folder_ / "file", bytes);
+    std::filesystem::create_directory(folder_ / "folder");
+    std::filesystem::create_symlink("nowhere", folder_ / "dangling");
+    std::filesystem::create_symlink("file", folder_ / "link");
+    for (const char* name : {"file", "folder", "dangling", "link"}) {
+        EXPECT_EQ(files_.create(folder_ / name, 1).error().code, ErrorCode::invalid_argument) << name;
+        put(folder_ / "new", noise(3));
+        EXPECT_EQ(files_.rename(folder_ / "new", folder_ / name).error().code, ErrorCode::invalid_argument)
+            << name;
+        const auto made = files_.make_marked_folder(folder_ / name, "mark");
+        ASSERT_TRUE(made.ok()) << name;
+        EXPECT_FALSE(made.value()) << name;
+        EXPECT_TRUE(is_there(folder_ / name));
+    }
+    EXPECT_EQ(read("file"), bytes);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_ / "folder"));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "nowhere"));
+    EXPECT_FALSE(is_there(folder_ / "nowhere"));
+    std::size_t names = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+        ++names;
+    EXPECT_EQ(names, 5U) << "nothing is left of what was refused";
+}
+
+TEST_F(PosixFileSystemTest, LinksAreNotFollowed) {
+    const auto bytes = noise(30);
+    std::filesystem::create_directories(folder_ / "elsewhere");
+    put(folder_ / "elsewhere/file", bytes);
+    std::filesystem::create_directory_symlink("elsewhere", folder_ / "folder");
+    std::filesystem::create_symlink("elsewhere/file", folder_ / "link");
+    std::uint64_t size = 0;
+    EXPECT_EQ(files_.open_append(folder_ / "link", size).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(files_.truncate(folder_ / "link", 0).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(files_.create(folder_ / "folder/new", 1).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(files_.open_append(folder_ / "folder/file", size).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(files_.truncate(folder_ / "folder/file", 0).error().code, ErrorCode::invalid_argument);
+    EXPECT_FALSE(files_.remove(folder_ / "folder/file").ok());
+    EXPECT_FALSE(files_.make_marked_folder(folder_ / "folder/new", "mark").ok());
+    const auto refused = files_.create(folder_ / "folder/new", 1);
+    EXPECT_NE(refused.error().message.find("symbolic link"), std::string::npos) << refused.error().message;
+    EXPECT_EQ(read("elsewhere/file"), bytes);
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere/new"));
+    // Who was given a link by the user names where it leads.
+    EXPECT_EQ(real_path(folder_ / "folder/new"), std::string(folder_ / "elsewhere/new"));
+    EXPECT_TRUE(files_.create(real_path(folder_ / "folder/new"), 1).ok());
+    // A link itself may go, or be replaced: what it leads to stays.
+    put(folder_ / "mine", noise(3));
+    ASSERT_TRUE(files_.replace(folder_ / "mine", folder_ / "link").ok());
+    ASSERT_TRUE(files_.remove(folder_ / "link").ok());
+    EXPECT_EQ(read("elsewhere/file"), bytes);
+}
+
+TEST_F(PosixFileSystemTest, AMarkedFolderIsWhole) {
+    const auto made = files_.make_marked_folder(folder_ / "step", "mark");
+    ASSERT_TRUE(made.ok());
+    EXPECT_TRUE(made.value());
+    EXPECT_TRUE(std::filesystem::is_regular_file(folder_ / "step/mark"));
+    EXPECT_FALSE(files_.make_marked_folder(folder_ / "step", "mark").value());
+    EXPECT_EQ(files_.make_marked_folder(folder_ / "none/step", "mark").error().code, ErrorCode::not_found);
+    ASSERT_TRUE(files_.remove_empty_folder(folder_ / "step").ok()) << "not empty: stays";
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "step/mark"));
+    // Of many that want it, one makes it.
+    std::atomic<int> winners{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t) {
+        threads.emplace_back([&] {
+            const auto outcome = files_.make_marked_folder(folder_ / "race", "mark");
+            EXPECT_TRUE(outcome.ok());
+            winners += outcome.ok() && outcome.value() ? 1 : 0;
+            EXPECT_TRUE(std::filesystem::exists(folder_ / "race/mark"));
+        });
+    }
+    for (auto& thread : threads)
+        thread.join();
+    EXPECT_EQ(winners, 1);
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+        EXPECT_FALSE(entry.path().filename().string().starts_with(kHiddenPrefix)) << entry.path();
+}
+
 TEST_F(PosixFileSystemTest, CreateSaysWhyNot) {
     EXPECT_EQ(files_.create(folder_ / "none/x", 1).error().code, ErrorCode::not_found);
-    EXPECT_EQ(files_.create(folder_.path(), 1).error().code, ErrorCode::io);
+    EXPECT_EQ(files_.create(folder_.path(), 1).error().code, ErrorCode::invalid_argument);
     EXPECT_FALSE(files_.create("/dev/full", 0).ok());
     ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
     EXPECT_FALSE(files_.create(folder_ / "pipe", 0).ok());

@@ -78,13 +78,8 @@ class FaultyFileSystem final : public FileSystem {
         TWR_CHECK(begin("create", path));
         const Place place = find(path);
         TWR_TRY(auto file, inner_.create(path, expected_bytes));
-        auto node = place.node();
-        if (node != nullptr) {
-            node->change({0, {}, true});
-        } else {
-            node = std::make_shared<Node>();
-            place.folder->change({{place.name, node}});
-        }
+        auto node = std::make_shared<Node>();
+        place.folder->change({{place.name, node}});
         return wrap(std::move(file), path, std::move(node), true);
     }
 
@@ -103,21 +98,12 @@ class FaultyFileSystem final : public FileSystem {
 
     Result<> rename(const std::string& from, const std::string& to) override {
         const std::lock_guard guard(mutex_);
-        TWR_CHECK(begin("rename", from));
-        const Place source = find(from);
-        const Place target = find(to);
-        load_all(source);
-        load_all(target);
-        TWR_CHECK(inner_.rename(from, to));
-        const auto node = source.node();
-        if (source.folder == target.folder && source.name == target.name) return success();
-        if (source.folder == target.folder) {
-            source.folder->change({{source.name, nullptr}, {target.name, node}});
-        } else {
-            target.folder->change({{target.name, node}});
-            source.folder->change({{source.name, nullptr}});
-        }
-        return success();
+        return move("rename", from, to, [&] { return inner_.rename(from, to); });
+    }
+
+    Result<> replace(const std::string& from, const std::string& to) override {
+        const std::lock_guard guard(mutex_);
+        return move("replace", from, to, [&] { return inner_.replace(from, to); });
     }
 
     Result<> sync_folder(const std::string& path) override {
@@ -157,17 +143,20 @@ class FaultyFileSystem final : public FileSystem {
         return success();
     }
 
-    Result<> remove_folder(const std::string& path) override {
+    Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override {
         const std::lock_guard guard(mutex_);
-        TWR_CHECK(begin("remove_folder", path));
+        TWR_CHECK(begin("make_marked_folder", path));
         const Place place = find(path);
-        load_all(place);
-        TWR_CHECK(inner_.remove_folder(path));
-        if (const auto node = place.node()) {
-            empty(*node);
-            place.folder->change({{place.name, nullptr}});
-        }
-        return success();
+        TWR_TRY(const bool made, inner_.make_marked_folder(path, marker));
+        if (!made || place.folder == nullptr) return made;
+        auto folder = std::make_shared<Node>();
+        folder->is_folder = true;
+        folder->known.insert(marker);
+        folder->names[marker] = std::make_shared<Node>();
+        folder->sync();
+        place.folder->change({{place.name, folder}});
+        place.folder->sync();
+        return true;
     }
 
     Result<> remove_empty_folder(const std::string& path) override {
@@ -352,6 +341,25 @@ class FaultyFileSystem final : public FileSystem {
         bool closed_ = false;
         std::size_t boot_;
     };
+
+    template <class Do>
+    Result<> move(const char* operation, const std::string& from, const std::string& to, Do&& really) {
+        TWR_CHECK(begin(operation, from));
+        const Place source = find(from);
+        const Place target = find(to);
+        load_all(source);
+        load_all(target);
+        TWR_CHECK(really());
+        const auto node = source.node();
+        if (source.folder == target.folder && source.name == target.name) return success();
+        if (source.folder == target.folder) {
+            source.folder->change({{source.name, nullptr}, {target.name, node}});
+        } else {
+            target.folder->change({{target.name, node}});
+            source.folder->change({{source.name, nullptr}});
+        }
+        return success();
+    }
 
     Result<> begin(const char* operation, const std::string& path) {
         log_.push_back(std::string(operation) + " " + path);
