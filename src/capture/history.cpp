@@ -594,25 +594,17 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     writer->ranks_ = ranks;
     writer->file_ = journal_path(path, rank, ranks);
     writer->record_ = settings.record;
-    if (rank == 0 && existing == Existing::refuse && History::exists(path)) {
-        TWR_TRY(const bool torn, manifest_is_torn(path));
-        if (!torn) {
-            return Error{
-                ErrorCode::invalid_argument,
-                path + ": holds a history already: choose another folder, or append to it, or replace it"};
-        }
-    }
     // Before anything is read: another process may still be committing steps, which would be taken for leftovers.
-    TWR_CHECK(writer->lock());
+    Lock opening;
+    TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (rank == 0) TWR_CHECK(remove_torn_manifest(system, path));
     const bool there = History::exists(path);
     if (there && rank == 0 && existing == Existing::replace) {
         TWR_TRY(const History had, History::open(path));
         TWR_TRY(const Journal first, read_rank_journal(path, 0, had.ranks));
         TWR_CHECK(check_children(path, first));
-        TWR_CHECK(system.remove(manifest_path(path)));  // from here on the old steps do not exist
-        for (const auto& name : folders_of_steps(path))
-            TWR_CHECK(system.remove_folder((fs::path(path) / name).string()));
+        TWR_CHECK(writer->check_nobody_writes());
+        TWR_CHECK(writer->remove_history());
     } else if (there) {
         History history;
         TWR_CHECK(read_manifest(path, history, writer->journal_));
@@ -642,12 +634,12 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
             TWR_CHECK(read_journal(path, rank, ranks, writer->journal_));
         }
         if (writer->journal_.whole_bytes != 0) {
-            TWR_CHECK(writer->lock());
             TWR_CHECK(writer->remove_leftovers());
             return writer;
         }
     }
     if (rank == 0 && !History::exists(path)) {
+        TWR_CHECK(writer->check_nobody_writes());
         // Of a history that was being replaced, or begun, when its run ended: nobody may take them for this one's.
         for (const std::uint32_t r : ranks_with_journals(path, kMostRanks))
             TWR_CHECK(system.remove(journal_path(path, r, kMostRanks)));
@@ -669,7 +661,9 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     writer->ranks_ = ranks;
     writer->file_ = journal_path(path, rank, ranks);
     writer->record_ = settings.record;
-    TWR_CHECK(writer->lock());  // another run of this node may be using the folder
+    writer->local_ = true;
+    Lock opening;
+    TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     TWR_CHECK(remove_torn_manifest(system, path));
     auto had = LocalHistory::read(path);
     if (had && !replace && !had->journal.steps.empty()) {
@@ -680,12 +674,13 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                              ": bring them there with 'twinrun flush', or remove the folder"};
         }
         writer->journal_ = std::move(had->journal);
-        TWR_CHECK(writer->lock());
         TWR_CHECK(writer->remove_leftovers());
         return writer;
     }
     if (!had && !replace && had.error().code == ErrorCode::damaged) return std::move(had).error();
-    TWR_CHECK(system.remove_folder(path));
+    // The folder itself stays: it is locked.
+    TWR_CHECK(writer->remove_history());
+    TWR_CHECK(system.remove(writer->file_));
     TWR_CHECK(writer->begin(settings, &history));
     return writer;
 } catch (const std::bad_alloc&) {
@@ -715,58 +710,122 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         TWR_CHECK(append(seal_line(first.dump()) + "\n"));
     }
     made_ = true;
-    TWR_CHECK(lock());
+    TWR_TRY(const bool locked, lock_journal());
+    if (!locked) return busy();
     TWR_CHECK(system_.sync_folder(path_));
     return remove_leftovers();
 }
 
-// Two processes that write one journal would tear each other's lines. A process that dies gives its lock back; one that still
-// brings steps to storage after its run was killed needs a moment.
-Result<> HistoryWriter::lock() {
-    constexpr int kTries = 200;
-    constexpr auto kPause = std::chrono::milliseconds(50);
-    // Whether a descriptor is of the file that has the journal's name now.
-    const auto is_journal = [&](int descriptor) {
+HistoryWriter::Lock::Lock(Lock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), owner_(other.owner_) {}
+
+HistoryWriter::Lock& HistoryWriter::Lock::operator=(Lock&& other) noexcept {
+    release();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    owner_ = other.owner_;
+    return *this;
+}
+
+bool HistoryWriter::Lock::take(const std::string& path, bool shared) {
+    // Whether a descriptor is of what has this name now.
+    const auto is_there = [&](int descriptor) {
         struct stat ours, there;
-        return ::fstat(descriptor, &ours) == 0 && ::stat(file_.c_str(), &there) == 0 &&
+        return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
                ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
     };
-    if (lock_ >= 0 && is_journal(lock_)) return success();
-    unlock();  // of a journal that was replaced
-    for (int i = 0;;) {
-        const int opened = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
-        if (opened < 0) return success();  // none yet
-        const int result = ::flock(opened, LOCK_EX | LOCK_NB);
+    if (descriptor_ >= 0 && is_there(descriptor_)) return true;
+    release();  // of what was replaced
+    for (;;) {
+        const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        if (opened < 0) return true;
+        const int result = ::flock(opened, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB);
         const int why = errno;
-        if (result == 0 || (why != EINTR && why != EWOULDBLOCK)) {  // locked, or this storage has no locks
-            if (is_journal(opened)) {
-                lock_ = opened;
-                owner_ = ::getpid();
-                return success();
-            }
-            ::close(opened);  // replaced meanwhile
-            continue;
+        // Locked, or this storage has no locks.
+        if ((result == 0 || (why != EINTR && why != EWOULDBLOCK)) && is_there(opened)) {
+            descriptor_ = opened;
+            owner_ = ::getpid();
+            return true;
         }
         ::close(opened);
-        if (why == EINTR) continue;
-        if (i++ == kTries) {
-            return Error{
-                ErrorCode::io,
-                path_ + ": another process is writing this history: wait for it, or name another folder"};
-        }
-        std::this_thread::sleep_for(kPause);
+        if (result != 0 && why == EWOULDBLOCK) return false;
     }
 }
 
-void HistoryWriter::unlock() {
-    if (lock_ < 0) return;
+void HistoryWriter::Lock::release() {
+    if (descriptor_ < 0) return;
     // A process that was forked meanwhile has this descriptor too, and would keep the lock; it must not open it either.
-    if (owner_ == ::getpid()) ::flock(lock_, LOCK_UN);
-    ::close(lock_);
-    lock_ = -1;
+    if (owner_ == ::getpid()) ::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
+    descriptor_ = -1;
 }
 
-HistoryWriter::~HistoryWriter() { unlock(); }
+Error HistoryWriter::busy() const {
+    return Error{ErrorCode::io,
+                 path_ + ": another process is writing this history: wait for it, or name another folder"};
+}
+
+// Two processes that write one journal would tear each other's lines, and of two that begin a history one would remove what the
+// other has. A process that dies gives its locks back; one that still brings steps to storage after its run was killed needs a
+// moment.
+Result<> HistoryWriter::lock(Lock& opening, bool refuse) {
+    constexpr int kTries = 200;
+    constexpr auto kPause = std::chrono::milliseconds(50);
+    for (int i = 0; i <= kTries; ++i) {
+        if (i != 0) std::this_thread::sleep_for(kPause);
+        if (refuse) TWR_CHECK(check_refused());
+        TWR_CHECK(system_.make_folders(path_));
+        // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one rank's.
+        if (!opening.take(path_, rank_ != 0 && !local_)) continue;
+        if (refuse) TWR_CHECK(check_refused());  // it may have been made just now
+        TWR_TRY(const bool locked, lock_journal());
+        if (locked) return success();
+        opening.release();
+    }
+    return busy();
+}
+
+Result<bool> HistoryWriter::lock_journal() {
+    if (rank_ != 0 && !local_) {
+        // A second process of this rank may be at it too: there is a file that only one can lock.
+        std::uint64_t size = 0;
+        TWR_TRY(auto file, system_.open_append(file_, size));
+        TWR_CHECK(file->close());
+    }
+    if (journal_lock_.take(file_) &&
+        (rank_ != 0 || local_ || ranks_ == 1 || manifest_lock_.take(manifest_path(path_)))) {
+        return true;
+    }
+    journal_lock_.release();
+    return false;
+}
+
+Result<> HistoryWriter::check_refused() const {
+    if (!History::exists(path_)) return success();
+    TWR_TRY(const bool torn, manifest_is_torn(path_));
+    if (torn) return success();
+    return Error{ErrorCode::invalid_argument,
+                 path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
+}
+
+// The history of this folder ends: from the first call on its steps do not exist.
+Result<> HistoryWriter::remove_history() {
+    TWR_CHECK(system_.remove(manifest_path(path_)));
+    for (const auto& name : folders_of_steps(path_))
+        TWR_CHECK(system_.remove_folder((fs::path(path_) / name).string()));
+    return success();
+}
+
+// Of ranks that may go on where rank 0 has ended.
+Result<> HistoryWriter::check_nobody_writes() const {
+    for (const std::uint32_t rank : ranks_with_journals(path_, kMostRanks)) {
+        Lock other;
+        if (ranks_ > 1 && rank == rank_) continue;  // ours
+        if (!other.take(journal_path(path_, rank, kMostRanks))) return busy();
+    }
+    return success();
+}
+
+HistoryWriter::~HistoryWriter() = default;
 
 std::string local_path(const std::string& local, std::uint32_t rank) {
     return (fs::path(local) / rank_name(rank)).string();

@@ -200,14 +200,34 @@ class HistoryWriter {
     Result<> remove_files(const std::string& folder);
 
    private:
+    // A lock on a file or folder, of one process at a time, until this is gone. Storage may know none: then nobody waits.
+    class Lock {
+       public:
+        Lock() = default;
+        ~Lock() { release(); }
+        Lock(Lock&& other) noexcept;
+        Lock& operator=(Lock&& other) noexcept;
+        // false: another process has it. What is not there is not locked, and nobody else's.
+        bool take(const std::string& path, bool shared = false);
+        void release();
+
+       private:
+        int descriptor_ = -1;
+        int owner_ = 0;  // process that locked it
+    };
     Result<> remove_unnamed(const std::string& folder);
     explicit HistoryWriter(FileSystem& system) : system_(system) {}
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
     Result<> remove_leftovers();
     Result<> begin(const HistorySettings& settings, const std::string* history);
-    Result<> lock();
-    void unlock();
+    // Until `opening` is gone nobody else opens this history, but other ranks of the same run.
+    Result<> lock(Lock& opening, bool refuse);
+    Result<bool> lock_journal();
+    Result<> check_refused() const;
+    Result<> check_nobody_writes() const;
+    Result<> remove_history();
+    [[nodiscard]] Error busy() const;
     Result<> read_back();
     Result<> be_sure() { return sure_ ? success() : read_back(); }
     FileSystem& system_;
@@ -215,12 +235,13 @@ class HistoryWriter {
     std::string file_;  // the journal
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;
+    bool local_ = false;  // a rank's part on a node-local tier
     std::optional<RecordSettings> record_;
     Journal journal_;
     bool sure_ = true;
     bool made_ = false;
-    int lock_ = -1;  // descriptor of the journal, locked against other writers
-    int owner_ = 0;  // process that locked it
+    Lock journal_lock_;   // against other writers of this rank's journal
+    Lock manifest_lock_;  // rank 0's: against runs of other numbers of ranks
 };
 
 }  // namespace twinrun
