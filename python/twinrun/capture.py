@@ -290,8 +290,13 @@ class Run:
 
     @property
     def steps(self) -> list[int]:
-        """Committed steps, ascending."""
+        """Committed steps, ascending. With flusher="none" those on the node-local tier are among them."""
         return self._open().committed
+
+    @property
+    def local_steps(self) -> list[int]:
+        """Steps that are on the node-local tier only, ascending: `twinrun flush`, or a later run, brings them on."""
+        return self._open().local_only
 
     def _open(self) -> _core.Session:
         if self._session is None:
@@ -347,8 +352,7 @@ class Run:
         """
         session, number = self._open(), step_number(step)
         entries, arrays = [], {}
-        for name in session.stored_names(number) if names is None else list(names):
-            stored = session.stored_field(number, name)
+        for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))
         if entries:
@@ -363,8 +367,9 @@ class Run:
         """
         session, number = self._open(), step_number(step)
         entries, copies, keep = [], [], []
+        described = session.stored_fields(number, list(fields))
         for name, array in fields.items():
-            stored = session.stored_field(number, name)
+            stored = described[name]
             target = writable(name, array)
             keep.append(target)
             if isinstance(target, DeviceArrayView):

@@ -18,6 +18,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "capture/flush.hpp"
 #include "platform/comm.hpp"
 
 namespace twinrun {
@@ -666,13 +667,14 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     TWR_CHECK(remove_torn_manifest(system, path));
     auto had = LocalHistory::read(path);
-    if (had && !replace && !had->journal.steps.empty()) {
-        if (had->settings != settings || had->rank != rank || had->ranks != ranks ||
-            had->history != history) {
-            return Error{ErrorCode::mismatch,
-                         path + ": holds steps of another run, on their way to " + had->history +
-                             ": bring them there with 'twinrun flush', or remove the folder"};
-        }
+    const bool same = had && had->settings == settings && had->rank == rank && had->ranks == ranks &&
+                      had->history == history;
+    if (had && !same && !replace && !had->journal.steps.empty() && !is_flushed(*had)) {
+        return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " +
+                                              had->history +
+                                              ": bring them there with 'twinrun flush', or remove the folder"};
+    }
+    if (same && !replace && !had->journal.steps.empty()) {
         writer->journal_ = std::move(had->journal);
         TWR_CHECK(writer->remove_leftovers());
         return writer;

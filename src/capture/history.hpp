@@ -144,7 +144,7 @@ class HistoryWriter {
                                                        const HistorySettings& settings, std::uint32_t rank,
                                                        std::uint32_t ranks, Existing existing);
     // The same for this rank's part on a node-local tier; `history` is where it goes. Steps that are there belong to that
-    // history, or it is an error; a part without steps is made anew.
+    // history, or are all in their own (is_flushed), or it is an error; another history's part is made anew.
     static Result<std::unique_ptr<HistoryWriter>> open_local(FileSystem& system, const std::string& path,
                                                              const HistorySettings& settings,
                                                              std::uint32_t rank, std::uint32_t ranks,
