@@ -209,6 +209,7 @@ TEST_F(TiersTest, AFlushedPartMayGoToAnotherHistory) {
     };
     const auto refused = [&] {
         const auto run = open_other();
+        EXPECT_FALSE(fs::exists(other)) << "asking makes no history";
         return !run && run.error().message.find("twinrun flush") != std::string::npos;
     };
     {
