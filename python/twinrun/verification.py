@@ -177,7 +177,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str]
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no
     problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
-    files of steps that were not committed.
+    files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)
