@@ -186,8 +186,11 @@ TWR_API int twr_capture(twr_run* run, int64_t step);
 TWR_API int twr_capture_some(twr_run* run, int64_t step, const char* const* names, size_t count);
 
 /* [collective] Waits until every step captured so far is committed by every rank on the last tier, or lost. TWR_STEP_LOST
- * as in twr_capture. */
+ * as in twr_capture. The last tier is the history's folder; where flusher is none it is `local`: nobody brings steps on. */
 TWR_API int twr_wait(twr_run* run);
+/* How many steps of this rank are on the node-local tier only: those that are on their way, that could not be brought on, or that
+ * wait for `twinrun flush`. */
+TWR_API int twr_local_steps(twr_run* run, uint64_t* steps);
 
 /* What the last capture did and cost this rank. */
 typedef struct twr_report {
@@ -210,6 +213,10 @@ TWR_API int twr_last_report(const twr_run* run, twr_report* report);
 TWR_API int twr_latest(twr_run* run, int64_t not_after, int64_t* step);
 /* Bytes of an array of a committed step of this rank, as twr_restore needs them. */
 TWR_API int twr_stored_bytes(twr_run* run, int64_t step, const char* name, uint64_t* bytes);
+/* Calls back with the name of each array of a committed step of this rank, in the order of capture. A name is valid during the call
+ * only, which must not call functions of this run. */
+typedef void (*twr_name_callback)(void* context, const char* name);
+TWR_API int twr_stored_names(twr_run* run, int64_t step, twr_name_callback callback, void* context);
 /* Reads all protected arrays back, or those that are named. Bytes are checked before they are written; after an error some
  * arrays, or a part of one, may hold the step's values and others their old ones. Types and sizes must be as captured. */
 TWR_API int twr_restore(twr_run* run, int64_t step);

@@ -413,6 +413,21 @@ class Run {
         check(twr_stored_bytes(run_, step, name.c_str(), &bytes));
         return bytes;
     }
+    // Names of the arrays of a committed step, in the order of capture.
+    [[nodiscard]] std::vector<std::string> stored_names(std::int64_t step) const {
+        std::vector<std::string> names;
+        check(twr_stored_names(
+            run_, step,
+            [](void* to, const char* name) { static_cast<std::vector<std::string>*>(to)->emplace_back(name); },
+            &names));
+        return names;
+    }
+    // Steps that are on the node-local tier only.
+    [[nodiscard]] std::uint64_t local_steps() const {
+        std::uint64_t steps = 0;
+        check(twr_local_steps(run_, &steps));
+        return steps;
+    }
     void restore(std::int64_t step) {
         prepare();
         check(twr_restore(run_, step));

@@ -824,27 +824,35 @@ struct PySession {
         std::vector<CapturedField> into = captured_fields(fields);
         const auto run = [&]() -> Result<> {
             const nb::gil_scoped_release unlocked;
-            std::vector<std::string> names;
-            Result<> done = success();
-            for (CapturedField& field : into) {
-                names.push_back(field.name);
-                done = session->protect(std::move(field));
-                if (!done) break;
-            }
-            if (done) done = session->restore(step, names);
-            for (const std::string& name : names)
-                static_cast<void>(session->unprotect(name));
-            return done;
+            return session->restore_fields(step, into);
         };
         take(run());
     }
-    nb::dict stored_field(std::int64_t step, const std::string& name) {
-        const FieldMetadata field = take(session->stored_field(step, name));
-        nb::dict d;
-        d["dtype"] = std::string(dtype_name(field.dtype));
-        d["shape"] = nb::tuple(shape_list(field.shape));
-        d["fortran_order"] = field.order == ArrayOrder::column_major;
-        return d;
+    // {name: {dtype, shape, fortran_order}} of a step's fields: all, in the order of capture, or those named.
+    nb::dict stored_fields(std::int64_t step, const std::optional<std::vector<std::string>>& names) {
+        const auto stored = take(session->stored(step));
+        nb::dict fields;
+        const auto add = [&](const FieldMetadata& field) {
+            nb::dict d;
+            d["dtype"] = std::string(dtype_name(field.dtype));
+            d["shape"] = nb::tuple(shape_list(field.shape));
+            d["fortran_order"] = field.order == ArrayOrder::column_major;
+            fields[nb::str(field.name.data(), field.name.size())] = d;
+        };
+        if (!names) {
+            for (const FieldMetadata& field : stored->directory().fields)
+                add(field);
+            return fields;
+        }
+        for (const std::string& name : *names) {
+            const auto number = stored->find(name);
+            if (!number) {
+                raise({ErrorCode::not_found, session->path() + ": step " + std::to_string(step) +
+                                                 ": no field of the name '" + name + "'"});
+            }
+            add(stored->directory().fields[*number]);
+        }
+        return fields;
     }
     void on_divergence(nb::object call) {
         // Called from threads of the session's, which do not hold Python's lock.
@@ -1055,11 +1063,10 @@ NB_MODULE(_core, m) {
         .def("close", &PySession::close)
         .def("latest", &PySession::latest, "not_after"_a)
         .def("restore", &PySession::restore, "step"_a, "fields"_a)
-        .def("stored_field", &PySession::stored_field, "step"_a, "name"_a)
-        .def("stored_names",
-             [](const PySession& self, std::int64_t step) { return take(self.session->stored_names(step)); })
+        .def("stored_fields", &PySession::stored_fields, "step"_a, "names"_a.none())
         .def("on_divergence", &PySession::on_divergence, "call"_a)
         .def_prop_ro("committed", [](const PySession& self) { return self.session->committed(); })
+        .def_prop_ro("local_only", [](const PySession& self) { return self.session->local_only(); })
         .def_prop_ro("facts", [](const PySession& self) {
             const SessionFacts facts = self.session->facts();
             nb::dict d;

@@ -191,7 +191,7 @@ class Run:
     the same of each GPU: arrays there are copied within it and brought on later; of a record, only what is new. flush_threads:
     that write them. local: a folder on storage of this node, where steps rest until they are in `path`; local_limit:
     bytes that they may take there. flusher: who brings them on: a "thread", a "process" that outlives this one, or
-    "none" (`twinrun flush` later). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
+    "none" (`twinrun flush` later; until then steps are on this node only, and committed there). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
     keep their data, older ones their metadata. replace_steps: a step that is there may be captured again.
 
     record: a method ("runs") or `RecordOptions`: data is kept as what is new in each step, and every step is given back
@@ -290,8 +290,13 @@ class Run:
 
     @property
     def steps(self) -> list[int]:
-        """Committed steps, ascending."""
+        """Committed steps, ascending. With flusher="none" those on the node-local tier are among them."""
         return self._open().committed
+
+    @property
+    def local_steps(self) -> list[int]:
+        """Steps that are on the node-local tier only, ascending: `twinrun flush`, or a later run, brings them on."""
+        return self._open().local_only
 
     def _open(self) -> _core.Session:
         if self._session is None:
@@ -333,7 +338,8 @@ class Run:
         return facts
 
     def wait(self) -> None:
-        """Returns when all captured steps are committed. Raises StepLost if some cannot be."""
+        """Returns when all captured steps are committed in `path`, or, with flusher="none", in `local`. Raises StepLost if some
+        cannot be."""
         _check_lost(self._open().wait(), self._path)
 
     def latest(self, not_after: int | None = None) -> int | None:
@@ -347,8 +353,7 @@ class Run:
         """
         session, number = self._open(), step_number(step)
         entries, arrays = [], {}
-        for name in session.stored_names(number) if names is None else list(names):
-            stored = session.stored_field(number, name)
+        for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))
         if entries:
@@ -363,8 +368,9 @@ class Run:
         """
         session, number = self._open(), step_number(step)
         entries, copies, keep = [], [], []
+        described = session.stored_fields(number, list(fields))
         for name, array in fields.items():
-            stored = session.stored_field(number, name)
+            stored = described[name]
             target = writable(name, array)
             keep.append(target)
             if isinstance(target, DeviceArrayView):

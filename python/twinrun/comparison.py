@@ -195,6 +195,7 @@ class _Work:
         # The field pair whose particles only lie in another order, and what to say.
         self.order: tuple[int, str] | None = None
         self.told_order: int | None = None  # the first unit of this process that had such a note
+        self.matched: StepMatch | None = None  # of what is being compared
 
     # ---- units: see units.py ----
 
@@ -346,9 +347,20 @@ class _Work:
 
     def tell(self, problem: TwinrunError) -> None:
         """Keeps it, or raises it where the caller wants all or nothing."""
+        problem = self.explained(problem)
         if not self.partial:
             raise problem
         self.problems.append(problem)
+
+    def explained(self, problem: TwinrunError) -> TwinrunError:
+        """The problem, or that a run which is being written let the step go meanwhile."""
+        if self.matched is None or isinstance(problem, Incomparable):
+            return problem
+        for subject, step in ((self.a, self.matched.step_a), (self.b, self.matched.step_b)):
+            why = subject.explained(problem, step)
+            if why is not problem:
+                return why
+        return problem
 
     def chosen(self, step: int | None) -> Callable[[str], bool]:
         """Whether a field is wanted: by --field, and by rules that leave fields out."""
@@ -395,6 +407,7 @@ class _Work:
         step = match.step
         place = (step, rank_a if match.step_a is not None else rank_b)
         wanted = self.chosen(step)
+        self.matched = match
         try:
             with (
                 self.a.open((match.step_a, rank_a), self.use_metadata) as in_a,
@@ -521,6 +534,7 @@ class _Work:
         """Compares what has IDs. Returns the names of these fields."""
         done: set[str] = set()
         assert self.key is not None
+        self.matched = match
         try:
             with self._all_ranks(match) as sides:
                 kinds = find_particles(sides, self.key)
@@ -580,6 +594,7 @@ class _Work:
         """
         outcome = outcome or Outcome()
         wanted = self.chosen(match.step)
+        self.matched = match
         try:
             with self._all_ranks(match) as sides:
                 held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import _core
 from .arrays import ArrayView, DeviceArrayView, taken
-from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError
+from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from .formats import Field, FileContent, detect, formats, open_file
 from .formats.files import reading
 from .formats.folder import DataFile, is_history, list_folder
@@ -347,6 +347,10 @@ class Subject:
     def know(self, entries: Mapping[Place, object]) -> None:
         """Replaces what `open` knows of places."""
 
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        """The error, or that what it is about is not there any more: only what nobody changes can be damaged."""
+        return error
+
     def without_places(self) -> Subject:
         """This one, as it can be sent: it knows no place."""
         light = copy.copy(self)
@@ -385,10 +389,40 @@ def _records_kept() -> int:
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
+class Journals:
+    """What the journals of a history say now: a run may be writing it. Read again only where they have grown."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: tuple[list, dict] | None = None
+
+    def written(self) -> list[tuple[str, int, int]]:
+        """Which files they are, and how far they are written: lines are only added."""
+        with reading(self._path), os.scandir(self._path) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(".jsonl"))
+        found = []
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # replaced just now
+                facts = os.stat(os.path.join(self._path, name))
+                found.append((name, facts.st_ino, facts.st_size))
+        return found
+
+    def entries(self) -> dict[Place, tuple[str, dict]]:
+        """{(step, rank): (folder, files)}. Raises TwinrunError."""
+        written = self.written()
+        if self._read is None or self._read[0] != written:
+            steps = _core.open_history(self._path)["steps"]
+            self._read = written, {
+                (s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]
+            }
+        return self._read[1]
+
+
 class HistorySubject(Subject):
     """A history that was captured, or a rank's part of one on a node-local tier."""
 
     def __init__(self, path: str) -> None:
+        self._journals = Journals(path)
         self._history = _core.open_history(path)
         self._files = {
             (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
@@ -414,7 +448,7 @@ class HistorySubject(Subject):
 
     def without_places(self) -> Subject:
         light = super().without_places()
-        light._history, light._records = None, {}
+        light._history, light._records, light._journals = None, {}, Journals(self.label)
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
@@ -442,8 +476,37 @@ class HistorySubject(Subject):
             del self._records[next(iter(self._records))]
         return store
 
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        try:
+            now = self._journals.entries()
+        except TwinrunError:
+            return error
+        known = {place: entry for place, entry in self._files.items() if place[0] == step}
+        if all(now.get(place) == entry for place, entry in known.items()):
+            return error
+        if not any(place in now for place in known):
+            return Unmatched(
+                f"step {step} left the history while it was read", where=self.label, fix="a run is writing it"
+            )
+        return Incomparable(
+            f"step {step} was captured again, or its data left, while it was read",
+            where=self.label,
+            fix="a run is writing it: try again",
+        )
+
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+        try:
+            with self._open(place, use_metadata) as fields:
+                yield fields
+        except TwinrunError as error:
+            why = error if isinstance(error, Incomparable) else self.explained(error, place[0])
+            if why is error:
+                raise
+            raise why from error
+
+    @contextlib.contextmanager
+    def _open(self, place: Place, use_metadata: bool) -> Iterator[dict[str, FieldRef]]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         if self._files[place][1]["difference"] is not None:

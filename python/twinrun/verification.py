@@ -12,7 +12,7 @@ from .errors import DamagedFile, MissingFile, Stale, TwinrunError
 from .formats.files import reading
 from .formats.folder import is_history
 from .settings import check_settings, checked_path
-from .subject import METADATA_SUFFIX, FieldRef, metadata_path, open_subject, refs_of_metadata
+from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, open_subject, refs_of_metadata
 
 __all__ = ["verify"]
 
@@ -104,7 +104,38 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
     return problems, 2
 
 
+def _verify_place(
+    path: str, step: int, folder: str, rank: dict, threads: int, journals: Journals
+) -> tuple[list[str], int]:
+    """A rank's files of a step. A run may be writing the history: what left it meanwhile, or was replaced, is not damaged."""
+    while True:
+        try:
+            problems, files = _verify_step(os.path.join(path, folder), rank, threads)
+        except TwinrunError as e:
+            problems, files = [str(e)], 2
+        except FileNotFoundError as e:
+            problems, files = [f"{e.filename}: missing: restore it"], 2
+        if not problems:
+            return problems, files
+        now = journals.entries().get((step, rank["rank"]))
+        if now == (folder, rank):
+            return problems, files
+        if now is None:
+            return [], 0
+        folder, rank = now
+
+
+def _check_record(path: str, rank: int, threads: int, journals: Journals) -> list[tuple[list[int], str]]:
+    """Problems of a record, whose differences a run may be adding, and `compact` moving."""
+    while True:
+        before = journals.written()
+        problems = _core.check_record(path, rank, threads)
+        if not problems or journals.written() == before:
+            return problems
+
+
 def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
+    journals = Journals(path)
     history = _core.open_history(path)
     problems: list[str] = []
     files = 1
@@ -121,13 +152,13 @@ def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
         files += 1
     for step in history["steps"]:
         for rank in step["ranks"]:
-            found, checked = _verify_step(os.path.join(path, step["folder"]), rank, threads)
+            found, checked = _verify_place(path, step["step"], step["folder"], rank, threads, journals)
             problems += found
             files += checked
     if history["record"] is not None:
         ranks = [history["local_part"]] if history["local_part"] is not None else range(history["ranks"])
         for rank in ranks:
-            for steps, what in _core.check_record(path, rank, threads or os.cpu_count() or 1):
+            for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, journals):
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
@@ -146,7 +177,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str]
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no
     problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
-    files of steps that were not committed.
+    files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)

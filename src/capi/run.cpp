@@ -272,8 +272,33 @@ int twr_stored_bytes(twr_run* run, int64_t step, const char* name, uint64_t* byt
         TWR_CHECK(given(run, "run"));
         TWR_CHECK(given(name, "name"));
         TWR_CHECK(given(bytes, "bytes"));
-        TWR_TRY(const FieldMetadata field, run->session->stored_field(step, name));
-        *bytes = field.data_bytes();
+        TWR_TRY(const auto stored, run->session->stored(step));
+        const auto number = stored->find(name);
+        if (!number) {
+            return Error{ErrorCode::not_found, run->session->path() + ": step " + std::to_string(step) +
+                                                   ": no field of the name '" + name + "'"};
+        }
+        *bytes = stored->directory().fields[*number].data_bytes();
+        return TWR_OK;
+    });
+}
+
+int twr_stored_names(twr_run* run, int64_t step, twr_name_callback callback, void* context) {
+    return answer("twr_stored_names", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(reinterpret_cast<const void*>(callback), "callback"));
+        TWR_TRY(const auto stored, run->session->stored(step));
+        for (const FieldMetadata& field : stored->directory().fields)
+            callback(context, field.name.c_str());
+        return TWR_OK;
+    });
+}
+
+int twr_local_steps(twr_run* run, uint64_t* steps) {
+    return answer("twr_local_steps", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(given(steps, "steps"));
+        *steps = run->session->local_only().size();
         return TWR_OK;
     });
 }

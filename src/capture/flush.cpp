@@ -339,4 +339,41 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
     return flush_steps(local, from.journal, *to, lost);
 }
 
+bool is_flushed(const LocalHistory& local) try {
+    std::uint32_t ranks = 0;
+    const auto settings = read_history_settings(local.history, ranks);
+    if (!settings || ranks != local.ranks) return false;
+    const auto journal = read_rank_journal(local.history, local.rank, ranks);
+    if (!journal) return false;
+    const auto has = [&](const fs::path& file, std::uint64_t bytes) {
+        std::error_code failure;
+        return fs::file_size(fs::path(local.history) / file, failure) == bytes && !failure;
+    };
+    for (const auto& [step, entry] : local.journal.steps) {
+        const auto had = journal->steps.find(step);
+        if (had == journal->steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
+            return false;
+        const RankStep& there = had->second;
+        // The very files, unless their data may have left by keep_data_steps.
+        if (there.folder == entry.folder && there.files.header_checksum != entry.files.header_checksum)
+            return false;
+        if (!has(fs::path(there.folder) / there.files.metadata, there.files.metadata_bytes)) return false;
+        const auto difference = journal->differences.find(there.files.difference);
+        if (there.files.difference != kNoBase) {
+            std::error_code failure;
+            if (difference == journal->differences.end() ||
+                !fs::exists(fs::path(local.history) / difference->second, failure)) {
+                return false;
+            }
+        } else if (!there.files.data.empty() &&
+                   !has(fs::path(there.folder) / there.files.data,
+                        there.files.shared ? there.files.file_bytes : there.files.data_bytes)) {
+            return false;
+        }
+    }
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
 }  // namespace twinrun

@@ -38,4 +38,8 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
                                 const std::function<void(std::int64_t, const Error&)>& lost);
 
+// Whether the history has all steps of its part on a node-local tier, or newer attempts at them, with their files: then nothing is
+// lost with that part.
+bool is_flushed(const LocalHistory& local);
+
 }  // namespace twinrun

@@ -19,6 +19,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "capture/flush.hpp"
 #include "platform/comm.hpp"
 
 namespace twinrun {
@@ -682,57 +683,74 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     writer->ranks_ = ranks;
     writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
-    if (rank == 0 && existing == Existing::refuse && History::exists(path)) {
-        return Error{
-            ErrorCode::invalid_argument,
-            path + ": holds a history already: choose another folder, or append to it, or replace it"};
+    if (rank != 0) {
+        // Rank 0 has made the manifest, or has found it.
+        History history;
+        TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
+        TWR_CHECK(writer->check_same(history, settings));
+        writer->go_on(history);
     }
     // Before anything is read: another process may still be committing steps, which would be taken for leftovers.
-    TWR_CHECK(writer->lock());
+    Lock opening;
+    TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
+        TWR_CHECK(writer->check_nobody_writes());
         TWR_CHECK(writer->begin(settings, nullptr, nullptr));
         return writer;
     }
     History history;
-    TWR_CHECK(read_manifest(path, history, writer->journal_));
+    writer->journal_ = {};
+    TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
     if (rank == 0 && existing == Existing::replace) {
         TWR_TRY(const Journal first, read_rank_journal(path, 0, history.ranks));
         TWR_CHECK(check_children(path, first));
+        TWR_CHECK(writer->check_nobody_writes());
         TWR_CHECK(writer->begin(settings, nullptr, &history));
         return writer;
     }
+    TWR_CHECK(writer->check_same(history, settings));
+    writer->go_on(history);
+    if (ranks > 1) {
+        if (rank == 0) TWR_CHECK(writer->begin_journal());
+        writer->journal_ = {};
+        TWR_CHECK(read_journal(history, rank, ranks, writer->journal_));
+        TWR_TRY(const bool locked, writer->lock_journal());
+        if (!locked) return writer->busy();
+    }
+    TWR_CHECK(writer->remove_leftovers());
+    return writer;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
+}
+
+void HistoryWriter::go_on(const History& history) {
+    id_ = history.id;
+    has_id_ = history.has_id;
+    replaced_ = history.replaced;
+    version_ = version_of(history.settings);
+}
+
+Result<> HistoryWriter::check_same(const History& history, const HistorySettings& settings) const {
     HistorySettings wanted = settings;
     // Where files may be shared, steps may have files of their own.
     wanted.shared = wanted.shared || history.settings.shared;
     if (wanted.shared && !history.settings.shared) {
         wanted.shared = false;
         if (history.settings == wanted) {
-            return Error{ErrorCode::mismatch, path +
+            return Error{ErrorCode::mismatch, path_ +
                                                   ": was begun without shared_files: append without them, or "
                                                   "name another folder"};
         }
     }
     if (history.settings != wanted) {
-        return Error{ErrorCode::mismatch, path + ": was captured with other settings: append with the same"};
+        return Error{ErrorCode::mismatch, path_ + ": was captured with other settings: append with the same"};
     }
-    if (history.ranks != ranks) {
-        return Error{ErrorCode::mismatch, path + ": was captured by " + std::to_string(history.ranks) +
-                                              " ranks, now there are " + std::to_string(ranks) +
+    if (history.ranks != ranks_) {
+        return Error{ErrorCode::mismatch, path_ + ": was captured by " + std::to_string(history.ranks) +
+                                              " ranks, now there are " + std::to_string(ranks_) +
                                               ": name another folder"};
     }
-    writer->id_ = history.id;
-    writer->has_id_ = history.has_id;
-    writer->replaced_ = history.replaced;
-    if (ranks > 1) {
-        writer->journal_ = {};
-        TWR_CHECK(read_journal(history, rank, ranks, writer->journal_));
-        if (writer->journal_.whole_bytes == 0) TWR_CHECK(writer->begin_journal(version_of(settings)));
-    }
-    TWR_CHECK(writer->lock());
-    TWR_CHECK(writer->remove_leftovers());
-    return writer;
-} catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
+    return success();
 }
 
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& system, const std::string& path,
@@ -746,27 +764,27 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     writer->ranks_ = ranks;
     writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
-    TWR_CHECK(writer->lock());  // another run of this node may be using the folder
+    writer->local_ = true;
+    Lock opening;
+    TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     auto had = LocalHistory::read(path);
-    if (had && !replace && !had->journal.steps.empty()) {
-        if (had->settings != settings || had->rank != rank || had->ranks != ranks ||
-            had->history != history) {
-            return Error{ErrorCode::mismatch,
-                         path + ": holds steps of another run, on their way to " + had->history +
-                             ": bring them there with 'twinrun flush', or remove the folder"};
-        }
-        writer->id_ = had->id;
-        writer->has_id_ = had->has_id;
-        writer->replaced_ = had->replaced;
+    const bool same = had && had->settings == settings && had->rank == rank && had->ranks == ranks &&
+                      had->history == history;
+    if (had && !same && !replace && !had->journal.steps.empty() && !is_flushed(*had)) {
+        return Error{ErrorCode::mismatch,
+                     path + ": holds steps of another run, on their way to " + had->history +
+                         ": bring them there with 'twinrun flush', or remove the folder"};
+    }
+    History before;
+    Journal ignored;
+    if (had) TWR_CHECK(read_manifest(path, before, ignored));
+    if (same && !replace && !had->journal.steps.empty()) {
+        writer->go_on(before);
         writer->journal_ = std::move(had->journal);
-        TWR_CHECK(writer->lock());
         TWR_CHECK(writer->remove_leftovers());
         return writer;
     }
     if (!had && had.error().code != ErrorCode::not_found) return std::move(had).error();
-    History before;
-    Journal ignored;
-    if (had) TWR_CHECK(read_manifest(path, before, ignored));
     TWR_CHECK(writer->begin(settings, &history, had ? &before : nullptr));
     return writer;
 } catch (const std::bad_alloc&) {
@@ -826,17 +844,20 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         made_ = true;
         if (had != nullptr) TWR_CHECK(remove_replaced(*had, folders));
     }
-    if (ranks_ > 1) TWR_CHECK(begin_journal(version_of(settings)));
-    TWR_CHECK(lock());
+    version_ = version_of(settings);
+    if (ranks_ > 1) TWR_CHECK(begin_journal());
+    TWR_TRY(const bool locked, lock_journal());
+    if (!locked) return busy();
     TWR_CHECK(system_.sync_folder(path_));
     return remove_leftovers();
 }
 
 // Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
-Result<> HistoryWriter::begin_journal(int version) {
+Result<> HistoryWriter::begin_journal() {
     bool replaces = false;
     if (is_there(file_)) {
         const auto head = journal_head(file_);
+        if (head && head->id == (has_id_ ? id_ : "")) return success();
         replaces = head && (head->id.empty()
                                 ? !replaced_.empty()
                                 : std::find(replaced_.begin(), replaced_.end(), head->id) != replaced_.end());
@@ -848,60 +869,115 @@ Result<> HistoryWriter::begin_journal(int version) {
                     "another folder"};
         }
     }
-    Json first{{"twinrun_journal", version}, {"rank", rank_}, {"ranks", ranks_}};
+    Json first{{"twinrun_journal", version_}, {"rank", rank_}, {"ranks", ranks_}};
     if (has_id_) first["id"] = id_;
-    TWR_CHECK(write_first_line(file_, first.dump(), replaces));
+    if (auto done = write_first_line(file_, first.dump(), replaces); !done) {
+        // Another process of this rank was faster: who has the lock goes on.
+        const auto head = journal_head(file_);
+        return head && head->id == (has_id_ ? id_ : "") ? success() : done;
+    }
     made_ = true;
     return system_.sync_folder(path_);
 }
 
-// Two processes that write one journal would tear each other's lines. A process that dies gives its lock back; one that still
-// brings steps to storage after its run was killed needs a moment.
-Result<> HistoryWriter::lock() {
-    constexpr int kTries = 200;
-    constexpr auto kPause = std::chrono::milliseconds(50);
-    // Whether a descriptor is of the file that has the journal's name now.
-    const auto is_journal = [&](int descriptor) {
+HistoryWriter::Lock::Lock(Lock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), owner_(other.owner_) {}
+
+HistoryWriter::Lock& HistoryWriter::Lock::operator=(Lock&& other) noexcept {
+    release();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    owner_ = other.owner_;
+    return *this;
+}
+
+bool HistoryWriter::Lock::take(const std::string& path, bool shared) {
+    // Whether a descriptor is of what has this name now.
+    const auto still_named = [&](int descriptor) {
         struct stat ours, there;
-        return ::fstat(descriptor, &ours) == 0 && ::stat(file_.c_str(), &there) == 0 &&
+        return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
                ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
     };
-    if (lock_ >= 0 && is_journal(lock_)) return success();
-    unlock();  // of a journal that was replaced
-    for (int i = 0;;) {
-        const int opened = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
-        if (opened < 0) return success();  // none yet
-        const int result = ::flock(opened, LOCK_EX | LOCK_NB);
+    if (descriptor_ >= 0 && still_named(descriptor_)) return true;
+    release();  // of what was replaced
+    for (;;) {
+        const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        if (opened < 0) return true;
+        const int result = ::flock(opened, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB);
         const int why = errno;
-        if (result == 0 || (why != EINTR && why != EWOULDBLOCK)) {  // locked, or this storage has no locks
-            if (is_journal(opened)) {
-                lock_ = opened;
-                owner_ = ::getpid();
-                return success();
-            }
-            ::close(opened);  // replaced meanwhile
-            continue;
+        // Locked, or this storage has no locks.
+        if ((result == 0 || (why != EINTR && why != EWOULDBLOCK)) && still_named(opened)) {
+            descriptor_ = opened;
+            owner_ = ::getpid();
+            return true;
         }
         ::close(opened);
-        if (why == EINTR) continue;
-        if (i++ == kTries) {
-            return Error{
-                ErrorCode::io,
-                path_ + ": another process is writing this history: wait for it, or name another folder"};
-        }
-        std::this_thread::sleep_for(kPause);
+        if (result != 0 && why == EWOULDBLOCK) return false;
     }
 }
 
-void HistoryWriter::unlock() {
-    if (lock_ < 0) return;
+void HistoryWriter::Lock::release() {
+    if (descriptor_ < 0) return;
     // A process that was forked meanwhile has this descriptor too, and would keep the lock; it must not open it either.
-    if (owner_ == ::getpid()) ::flock(lock_, LOCK_UN);
-    ::close(lock_);
-    lock_ = -1;
+    if (owner_ == ::getpid()) ::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
+    descriptor_ = -1;
 }
 
-HistoryWriter::~HistoryWriter() { unlock(); }
+Error HistoryWriter::busy() const {
+    return Error{ErrorCode::io,
+                 path_ + ": another process is writing this history: wait for it, or name another folder"};
+}
+
+// Two processes that write one journal would tear each other's lines, and of two that begin a history one would remove what the
+// other has. A process that dies gives its locks back; one that still brings steps to storage after its run was killed needs a
+// moment.
+Result<> HistoryWriter::lock(Lock& opening, bool refuse) {
+    constexpr int kTries = 200;
+    constexpr auto kPause = std::chrono::milliseconds(50);
+    for (int i = 0; i <= kTries; ++i) {
+        if (i != 0) std::this_thread::sleep_for(kPause);
+        if (refuse) TWR_CHECK(check_refused());
+        TWR_CHECK(system_.make_folders(path_));
+        // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one rank's.
+        if (!opening.take(path_, rank_ != 0 && !local_)) continue;
+        if (refuse) TWR_CHECK(check_refused());  // it may have been made just now
+        TWR_TRY(const bool locked, lock_journal());
+        if (locked) return success();
+        opening.release();
+    }
+    return busy();
+}
+
+Result<bool> HistoryWriter::lock_journal() {
+    if (rank_ != 0 && !local_) {
+        // A second process of this rank may be at it too: there is a file that only one can lock.
+        TWR_CHECK(begin_journal());
+    }
+    if (journal_lock_.take(file_) &&
+        (rank_ != 0 || local_ || ranks_ == 1 || manifest_lock_.take(manifest_path(path_)))) {
+        return true;
+    }
+    journal_lock_.release();
+    return false;
+}
+
+Result<> HistoryWriter::check_refused() const {
+    if (!History::exists(path_)) return success();
+    return Error{ErrorCode::invalid_argument,
+                 path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
+}
+
+// Of ranks that may go on where rank 0 has ended.
+Result<> HistoryWriter::check_nobody_writes() const {
+    for (const std::uint32_t rank : ranks_with_journals(path_, kMostRanks)) {
+        Lock other;
+        if (ranks_ > 1 && rank == rank_) continue;  // ours
+        if (!other.take(journal_path(path_, rank, kMostRanks))) return busy();
+    }
+    return success();
+}
+
+HistoryWriter::~HistoryWriter() = default;
 
 std::string local_path(const std::string& local, std::uint32_t rank) {
     return (fs::path(local) / rank_name(rank)).string();

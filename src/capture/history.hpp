@@ -165,7 +165,7 @@ class HistoryWriter {
                                                        const HistorySettings& settings, std::uint32_t rank,
                                                        std::uint32_t ranks, Existing existing);
     // The same for this rank's part on a node-local tier; `history` is where it goes. Steps that are there belong to that
-    // history, or it is an error; a part without steps is made anew.
+    // history, or are all in their own (is_flushed), or it is an error; another history's part is made anew.
     static Result<std::unique_ptr<HistoryWriter>> open_local(FileSystem& system, const std::string& path,
                                                              const HistorySettings& settings,
                                                              std::uint32_t rank, std::uint32_t ranks,
@@ -230,16 +230,38 @@ class HistoryWriter {
     Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank);
     Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
-    Result<> begin_journal(int version);
+    Result<> begin_journal();
     [[nodiscard]] bool is_own(const std::string& folder) const;
+    // A lock on a file or folder, of one process at a time, until this is gone. Storage may know none: then nobody waits.
+    class Lock {
+       public:
+        Lock() = default;
+        ~Lock() { release(); }
+        Lock(Lock&& other) noexcept;
+        Lock& operator=(Lock&& other) noexcept;
+        // false: another process has it. What is not there is not locked, and nobody else's.
+        bool take(const std::string& path, bool shared = false);
+        void release();
+
+       private:
+        int descriptor_ = -1;
+        int owner_ = 0;  // process that locked it
+    };
     Result<> remove_unnamed(const std::string& folder);
     explicit HistoryWriter(FileSystem& system) : system_(system) {}
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
     Result<> remove_leftovers();
     Result<> begin(const HistorySettings& settings, const std::string* history, const History* had);
-    Result<> lock();
-    void unlock();
+    void go_on(const History& history);
+    // What a run that goes on must have in common with the history that is there.
+    Result<> check_same(const History& history, const HistorySettings& settings) const;
+    // Until `opening` is gone nobody else opens this history, but other ranks of the same run.
+    Result<> lock(Lock& opening, bool refuse);
+    Result<bool> lock_journal();
+    Result<> check_refused() const;
+    Result<> check_nobody_writes() const;
+    [[nodiscard]] Error busy() const;
     Result<> read_back();
     Result<> be_sure() { return sure_ ? success() : read_back(); }
     FileSystem& system_;
@@ -247,15 +269,17 @@ class HistoryWriter {
     std::string file_;  // the journal
     HistoryId id_;
     bool has_id_ = false;
+    int version_ = 1;
     std::vector<HistoryId> replaced_;  // histories that were here before
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;
+    bool local_ = false;  // a rank's part on a node-local tier
     std::optional<RecordSettings> record_;
     Journal journal_;
     bool sure_ = true;
     bool made_ = false;
-    int lock_ = -1;  // descriptor of the journal, locked against other writers
-    int owner_ = 0;  // process that locked it
+    Lock journal_lock_;   // against other writers of this rank's journal
+    Lock manifest_lock_;  // rank 0's: against runs of other numbers of ranks
 };
 
 }  // namespace twinrun

@@ -5,6 +5,8 @@
 #include <functional>
 #include <new>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/checksum.hpp"
 #include "capture/gather.hpp"
@@ -98,16 +100,23 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
         TWR_TRY(const auto store, RecordStore::open(part.path, entry.files.rank));
         TWR_TRY(const StepMap map, store->map(step));
         const std::string name = (fs::path(part.path) / entry.folder / entry.files.data).string();
+        const std::vector<RecordSegment>& segments = map.directory.segments;
+        std::unordered_map<std::string_view, const RecordSegment*> by_name;
+        for (const RecordSegment& segment : segments)
+            by_name.emplace(segment.name, &segment);
+        const auto find = [&](const std::string& wanted) {
+            const auto found = by_name.find(wanted);
+            return found == by_name.end() ? nullptr : found->second;
+        };
         const ReadField read = [&](const FieldMetadata& field, std::uint64_t offset,
                                    std::span<std::byte> to) -> Result<> {
-            const RecordSegment* segment = map.find(field.name);
+            const RecordSegment* segment = find(field.name);
             if (segment == nullptr)
                 return Error{ErrorCode::damaged, name + ": damaged: it has no field '" + field.name + "'"};
-            return store->read(map, static_cast<std::size_t>(segment - map.directory.segments.data()), offset,
-                               to);
+            return store->read(map, static_cast<std::size_t>(segment - segments.data()), offset, to);
         };
         for (const CapturedField& field : fields) {
-            const RecordSegment* segment = map.find(field.name);
+            const RecordSegment* segment = find(field.name);
             TWR_TRY(const std::size_t number, stored_for(*metadata, field, true));
             const FieldMetadata& stored = metadata->directory().fields[number];
             const bool summed = stored.place(Section::data_sums).length != 0;
@@ -121,13 +130,13 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
             if (!field.device) {
                 std::vector<std::byte> bytes(segment->bytes);
                 TWR_CHECK(store->chain().read_segment(
-                    map, static_cast<std::size_t>(segment - map.directory.segments.data()), bytes));
+                    map, static_cast<std::size_t>(segment - segments.data()), bytes));
                 TWR_CHECK(put(field, 0, stored.items(), bytes.data()));
                 continue;
             }
             // What is there once goes to the device once.
             TWR_CHECK(read_segment_to_device(
-                store->chain(), map, static_cast<std::size_t>(segment - map.directory.segments.data()),
+                store->chain(), map, static_cast<std::size_t>(segment - segments.data()),
                 field.device->device, static_cast<std::byte*>(const_cast<void*>(field.device->data)),
                 field.device->stream));
         }
@@ -170,31 +179,14 @@ Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
     return Error{ErrorCode::out_of_memory, "not enough memory to restore a step"};
 }
 
-Result<FieldMetadata> find_stored_field(const std::vector<StoredPart>& parts, std::int64_t step,
-                                        const std::string& name) try {
-    FieldMetadata found;
+Result<std::shared_ptr<MetadataFile>> open_stored(const std::vector<StoredPart>& parts,
+                                                  std::int64_t step) try {
+    std::shared_ptr<MetadataFile> metadata;
     TWR_CHECK(first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) -> Result<> {
-        TWR_TRY(const auto metadata, open_step(part, entry));
-        const auto number = metadata->find(name);
-        if (!number) return Error{ErrorCode::not_found, "no field of the name '" + name + "'"};
-        found = metadata->directory().fields[*number];
+        TWR_TRY(metadata, open_step(part, entry));
         return success();
     }));
-    return found;
-} catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to read a step"};
-}
-
-Result<std::vector<std::string>> find_stored_names(const std::vector<StoredPart>& parts,
-                                                   std::int64_t step) try {
-    std::vector<std::string> names;
-    TWR_CHECK(first_good(parts, step, [&](const StoredPart& part, const RankStep& entry) -> Result<> {
-        TWR_TRY(const auto metadata, open_step(part, entry));
-        for (const FieldMetadata& field : metadata->directory().fields)
-            names.push_back(field.name);
-        return success();
-    }));
-    return names;
+    return metadata;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to read a step"};
 }

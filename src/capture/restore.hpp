@@ -1,11 +1,13 @@
 // A committed step of one rank, back into the application's arrays. Every byte is checked against its checksum first.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "capture/field.hpp"
 #include "capture/history.hpp"
+#include "metadata/metadata.hpp"
 
 namespace twinrun {
 
@@ -21,10 +23,7 @@ struct StoredPart {
 Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
                       const std::vector<CapturedField>& fields);
 
-// What is stored of a field.
-Result<FieldMetadata> find_stored_field(const std::vector<StoredPart>& parts, std::int64_t step,
-                                        const std::string& name);
-// Names of the fields of a step, in the order of capture.
-Result<std::vector<std::string>> find_stored_names(const std::vector<StoredPart>& parts, std::int64_t step);
+// What is stored of a step's fields, in the order of capture: of the first part that has it and is not damaged.
+Result<std::shared_ptr<MetadataFile>> open_stored(const std::vector<StoredPart>& parts, std::int64_t step);
 
 }  // namespace twinrun

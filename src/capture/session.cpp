@@ -8,11 +8,14 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <iterator>
+#include <list>
 #include <map>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include <unistd.h>
@@ -70,6 +73,18 @@ struct RingBlock {
     const std::byte* block = nullptr;
 };
 
+Error not_protected(const std::string& name) {
+    return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
+}
+
+// That it can be captured, and restored.
+Result<> check_field(const CapturedField& field, const HistorySettings& settings) {
+    if (field.device) TWR_CHECK(check_array(*field.device));
+    TWR_CHECK(plan_captured(field, settings));
+    if (!field.device) TWR_CHECK(FieldReader::create(field, nullptr));
+    return success();
+}
+
 Error other_rank() {
     return Error{ErrorCode::other_rank, "another rank of this run failed: its own message says why"};
 }
@@ -109,9 +124,12 @@ class Session::Impl {
     void end();
     Result<std::optional<std::int64_t>> latest(std::int64_t not_after);
     Result<> restore(std::int64_t step, std::span<const std::string> names);
-    Result<FieldMetadata> stored_field(std::int64_t step, const std::string& name);
-    Result<std::vector<std::string>> stored_names(std::int64_t step);
+    Result<> restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) const;
+    Result<std::shared_ptr<MetadataFile>> stored(std::int64_t step);
     std::vector<std::int64_t> committed() const;
+    std::vector<std::int64_t> local_only() const {
+        return tiers_ != nullptr ? tiers_->local_only() : std::vector<std::int64_t>();
+    }
     SessionFacts facts() const;
 
     FileSystem& system_;
@@ -120,7 +138,8 @@ class Session::Impl {
     std::string folder_;  // the same, wherever the program is
     SessionSettings settings_;
     const pid_t process_ = ::getpid();
-    std::vector<CapturedField> protected_;
+    std::list<CapturedField> protected_;  // in the order of their captures
+    std::unordered_map<std::string, std::list<CapturedField>::iterator> by_name_;
     std::mutex divergence_mutex_;  // of the next: a call of the old one is over when it is replaced
     std::function<void(const Divergence&)> on_divergence_;
 
@@ -170,7 +189,13 @@ class Session::Impl {
     void settled(std::int64_t step, const Error* lost, bool told = false);
     void diverged(const Divergence& divergence);
     std::vector<LostStep> take_news();
-    [[nodiscard]] const CapturedField* find(const std::string& name) const;
+    Result<std::vector<CapturedField>> named(std::span<const std::string> names) const;
+    // A step that every rank has committed on the run's last tier, in the same attempt.
+    struct CommonStep {
+        std::int64_t step;
+        bool has_data;
+    };
+    Result<std::vector<CommonStep>> common_steps();
 
     std::unique_ptr<Tiers> tiers_;
     std::unique_ptr<StagingRing> ring_;
@@ -185,6 +210,12 @@ class Session::Impl {
     std::uint64_t captured_ = 0;
     std::uint64_t agreed_steps_ = 0;  // that every rank took
     std::string shared_file_;
+    bool ends_local_ = false;  // of some rank steps stay on its node
+    struct Stored {            // that was asked for last
+        std::vector<StoredPart> parts;
+        std::shared_ptr<MetadataFile> metadata;
+    };
+    Stored stored_;
 
     mutable std::mutex mutex_;      // of what follows
     std::set<std::int64_t> taken_;  // there, or under way
@@ -272,6 +303,7 @@ Result<> Session::Impl::open() {
         own = Error{ErrorCode::invalid_argument, "flush_threads: 1 to 64"};
     if (settings_.flusher == Flusher::process && settings_.local.empty())
         own = Error{ErrorCode::invalid_argument, "flusher: a process needs a local tier: set local"};
+    ends_local_ = settings_.flusher == Flusher::none && !settings_.local.empty();
     if (own) own = settle_record();
     if (own) own = settle_shared();
     TWR_CHECK(agree(std::move(own)));
@@ -291,31 +323,67 @@ Result<> Session::Impl::open() {
 
 // [collective] The steps that are there: those that every rank committed. What only some have may be captured again.
 Result<> Session::Impl::share_steps() {
-    // {error, count}
+    TWR_TRY(const std::vector<CommonStep> steps, common_steps());
+    {
+        const std::lock_guard guard(mutex_);
+        taken_.clear();
+        for (const CommonStep& common : steps)
+            taken_.insert(common.step);
+    }
+    for (const CommonStep& common : steps)
+        tiers_->agreed(common.step);
+    return success();
+}
+
+Result<std::vector<Session::Impl::CommonStep>> Session::Impl::common_steps() {
+    std::vector<CommonStep> common;
+    const auto counts = [&](bool has_data) { return has_data || !settings_.history.keep_data; };
+    if (!several()) {
+        for (const auto& [step, entry] : tiers_->committed())
+            common.push_back({step, counts(!entry.files.data.empty())});
+        return common;
+    }
+    // {error, count}; then {step, attempt, data} of each
     std::array<std::int64_t, 2> head{0, 0};
     std::vector<std::int64_t> steps;
     Result<> own = success();
-    if (comm_.rank() == 0) {
+    if (comm_.rank() == 0 && ends_local_) {
+        for (const auto& [step, entry] : tiers_->committed())
+            steps.insert(steps.end(), {step, attempt_of(entry.folder), entry.files.data.empty() ? 0 : 1});
+    } else if (comm_.rank() == 0) {
         auto history = open_history();
         if (history) {
-            for (const HistoryStep& step : history->steps)
-                steps.push_back(step.step);
-            head[1] = static_cast<std::int64_t>(steps.size());
+            for (const HistoryStep& step : history->steps) {
+                // Of some steps only metadata stays.
+                const bool has_data = std::none_of(step.ranks.begin(), step.ranks.end(),
+                                                   [](const RankFiles& r) { return r.data.empty(); });
+                steps.insert(steps.end(), {step.step, attempt_of(step.folder), has_data ? 1 : 0});
+            }
         } else {
             own = std::move(history).error();
             head[0] = 1;
         }
     }
+    head[1] = static_cast<std::int64_t>(steps.size());
     TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(head))));
-    if (!own) return own;
+    if (!own) return std::move(own).error();
     if (head[0] != 0) return other_rank();
     steps.resize(static_cast<std::size_t>(head[1]));
     if (!steps.empty()) TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(steps))));
-    const std::lock_guard guard(mutex_);
-    taken_ = {steps.begin(), steps.end()};
-    for (const std::int64_t step : steps)
-        tiers_->agreed(step);
-    return success();
+    // What rank 0 does not see: steps on other nodes.
+    std::vector<std::int64_t> states;  // 0: not there, 1: its metadata, 2: its data too
+    const auto here = ends_local_ ? tiers_->committed() : std::map<std::int64_t, RankStep>();
+    for (std::size_t i = 0; i < steps.size(); i += 3) {
+        const auto entry = here.find(steps[i]);
+        const bool has = !ends_local_ || (entry != here.end() && attempt_of(entry->second.folder) == steps[i + 1]);
+        const bool has_data = steps[i + 2] != 0 && (!ends_local_ || (has && !entry->second.files.data.empty()));
+        states.push_back(!has ? 0 : has_data ? 2 : 1);
+    }
+    if (ends_local_ && !states.empty()) TWR_CHECK(comm_.minimum(states));
+    for (std::size_t i = 0; i < states.size(); ++i) {
+        if (states[i] != 0) common.push_back({steps[3 * i], counts(states[i] == 2)});
+    }
+    return common;
 }
 
 // What collective calls depend on: ranks that differ in it would wait for each other for ever.
@@ -325,8 +393,9 @@ Result<> Session::Impl::agree_on_settings() {
                              (settings_.reference.empty() ? 0 : 4) |
                              static_cast<std::int64_t>(settings_.shared_files) << 3 |
                              (shares() && staged() ? 1 << 5 : 0);
-    std::array<std::int64_t, 2> all{own, ~own};
+    std::array<std::int64_t, 3> all{own, ~own, ends_local_ ? 0 : 1};
     TWR_CHECK(comm_.minimum(all));
+    ends_local_ = all[2] == 0;
     if (all[0] == own && all[1] == ~own) return success();
     return Error{
         ErrorCode::mismatch,
@@ -378,7 +447,6 @@ Result<> Session::Impl::begin() try {
     for (const Journal& journal : {tiers_->local(), tiers_->history()}) {
         for (const auto& [step, entry] : journal.steps) {
             attempts_[step] = std::max(attempts_[step], attempt_of(entry.folder));
-            taken_.insert(step);
         }
         // Of steps that left, others may need the difference, which is there still.
         for (const auto& [ordinal, file] : journal.differences) {
@@ -387,6 +455,9 @@ Result<> Session::Impl::begin() try {
                 attempts_[*step] = std::max(attempts_[*step], attempt_of(folder));
         }
     }
+    // What could not be brought on may be captured again.
+    for (const auto& [step, entry] : tiers_->committed())
+        taken_.insert(step);
     StreamOptions cores;
     cores.threads = settings_.threads;
     team_ = std::make_unique<Team>(worker_count(cores));
@@ -423,48 +494,51 @@ Result<> Session::Impl::begin() try {
 }
 
 Result<> Session::Impl::protect(CapturedField field) {
-    if (field.device) TWR_CHECK(check_array(*field.device));
-    TWR_CHECK(plan_captured(field, settings_.history));
-    if (!field.device) TWR_CHECK(FieldReader::create(field, nullptr));
-    for (CapturedField& had : protected_) {
-        if (had.name == field.name) {
-            had = std::move(field);
-            return success();
-        }
+    TWR_CHECK(check_field(field, settings_.history));
+    const auto [place, added] = by_name_.try_emplace(field.name);
+    if (!added) {
+        *place->second = std::move(field);
+        return success();
     }
-    protected_.push_back(std::move(field));
+    try {
+        protected_.push_back(std::move(field));
+    } catch (...) {
+        by_name_.erase(place);
+        throw;
+    }
+    place->second = std::prev(protected_.end());
     return success();
 }
 
 Result<> Session::Impl::unprotect(const std::string& name) {
-    if (std::erase_if(protected_, [&](const CapturedField& f) { return f.name == name; }) != 0)
-        return success();
-    return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
+    const auto had = by_name_.find(name);
+    if (had == by_name_.end()) return not_protected(name);
+    const auto place = had->second;
+    by_name_.erase(had);
+    protected_.erase(place);
+    return success();
 }
 
-const CapturedField* Session::Impl::find(const std::string& name) const {
-    const auto it =
-        std::find_if(protected_.begin(), protected_.end(), [&](const auto& f) { return f.name == name; });
-    return it == protected_.end() ? nullptr : &*it;
+// Those of these names, or all.
+Result<std::vector<CapturedField>> Session::Impl::named(std::span<const std::string> names) const {
+    if (names.empty()) return std::vector<CapturedField>(protected_.begin(), protected_.end());
+    std::vector<CapturedField> fields;
+    for (const std::string& name : names) {
+        const auto field = by_name_.find(name);
+        if (field == by_name_.end()) return not_protected(name);
+        fields.push_back(*field->second);
+    }
+    return fields;
 }
 
 Result<CaptureReport> Session::Impl::capture(std::int64_t step, std::span<const std::string> names) {
-    if (names.empty()) return capture_fields(step, protected_);
-    std::vector<CapturedField> fields;
-    for (const std::string& name : names) {
-        const CapturedField* field = find(name);
-        if (field == nullptr) {
-            // The other ranks wait for our word.
-            const Error missing{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
-            if (several()) {
-                std::uint32_t attempt = 0;
-                TWR_CHECK(agree_on_step(missing, step, attempt));
-            }
-            return missing;
-        }
-        fields.push_back(*field);
+    auto fields = named(names);
+    if (fields) return capture_fields(step, std::move(fields).value());
+    if (several()) {  // the other ranks wait for our word
+        std::uint32_t attempt = 0;
+        TWR_CHECK(agree_on_step(fields.error(), step, attempt));
     }
-    return capture_fields(step, std::move(fields));
+    return std::move(fields).error();
 }
 
 // Layout and readers of the fields; nothing is read yet but IDs.
@@ -1093,59 +1167,51 @@ void Session::Impl::end() {
 }
 
 Result<std::optional<std::int64_t>> Session::Impl::latest(std::int64_t not_after) {
-    // {error, found, step}
-    std::array<std::int64_t, 3> answer{0, 0, 0};
-    Result<> own = success();
-    if (comm_.rank() == 0) {
-        auto history = open_history();
-        if (!history) {
-            own = std::move(history).error();
-            answer[0] = 1;
-        } else {
-            for (const HistoryStep& step : history->steps) {
-                // Of some steps only metadata stays.
-                const bool has_data = std::none_of(step.ranks.begin(), step.ranks.end(),
-                                                   [](const RankFiles& r) { return r.data.empty(); });
-                if (step.step <= not_after && (has_data || !history->settings.keep_data))
-                    answer = {0, 1, step.step};
-            }
-        }
+    if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
+    TWR_TRY(const std::vector<CommonStep> steps, common_steps());
+    std::optional<std::int64_t> newest;
+    for (const CommonStep& common : steps) {
+        if (common.step <= not_after && common.has_data) newest = common.step;
     }
-    if (several()) TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(answer))));
-    if (!own) return std::move(own).error();
-    if (answer[0] != 0) return other_rank();
-    return answer[1] != 0 ? std::optional(answer[2]) : std::nullopt;
+    return newest;
 }
 
 Result<> Session::Impl::restore(std::int64_t step, std::span<const std::string> names) {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
-    std::vector<CapturedField> fields;
-    if (names.empty()) fields = protected_;
-    for (const std::string& name : names) {
-        const CapturedField* field = find(name);
-        if (field == nullptr)
-            return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
-        fields.push_back(*field);
+    TWR_TRY(const std::vector<CapturedField> fields, named(names));
+    return restore_step(tiers_->stored(step), step, fields);
+}
+
+Result<> Session::Impl::restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) const {
+    if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
+    for (const CapturedField& field : fields)
+        TWR_CHECK(check_field(field, settings_.history));
+    return restore_step(tiers_->stored(step), step, fields);
+}
+
+// A program asks for one field after the other.
+Result<std::shared_ptr<MetadataFile>> Session::Impl::stored(std::int64_t step) {
+    if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
+    auto parts = tiers_->stored(step);
+    const auto same = [&](const StoredPart& a, const StoredPart& b) {
+        const auto x = a.journal.steps.begin();
+        const auto y = b.journal.steps.begin();
+        return a.path == b.path && x->first == y->first && x->second.folder == y->second.folder &&
+               x->second.files == y->second.files;
+    };
+    if (stored_.metadata == nullptr || !std::equal(parts.begin(), parts.end(), stored_.parts.begin(),
+                                                   stored_.parts.end(), same)) {
+        stored_ = {};
+        TWR_TRY(stored_.metadata, open_stored(parts, step));
+        stored_.parts = std::move(parts);
     }
-    return restore_step({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step,
-                        fields);
-}
-
-Result<FieldMetadata> Session::Impl::stored_field(std::int64_t step, const std::string& name) {
-    if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
-    return find_stored_field({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step,
-                             name);
-}
-
-Result<std::vector<std::string>> Session::Impl::stored_names(std::int64_t step) {
-    if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
-    return find_stored_names({{tiers_->local_folder(), tiers_->local()}, {folder_, tiers_->history()}}, step);
+    return stored_.metadata;
 }
 
 std::vector<std::int64_t> Session::Impl::committed() const {
     std::vector<std::int64_t> steps;
     if (tiers_ == nullptr) return steps;
-    for (const auto& [step, entry] : tiers_->history().steps)
+    for (const auto& [step, entry] : tiers_->committed())
         steps.push_back(step);
     return steps;
 }
@@ -1180,7 +1246,6 @@ Result<std::unique_ptr<Session>> Session::open(FileSystem& system, Comm& comm, c
 
 Result<> Session::protect(CapturedField field) { return impl_->protect(std::move(field)); }
 Result<> Session::unprotect(const std::string& name) { return impl_->unprotect(name); }
-const std::vector<CapturedField>& Session::protected_fields() const { return impl_->protected_; }
 Result<CaptureReport> Session::capture(std::int64_t step, std::span<const std::string> names) {
     return impl_->capture(step, names);
 }
@@ -1195,13 +1260,12 @@ Result<std::optional<std::int64_t>> Session::latest(std::int64_t not_after) {
 Result<> Session::restore(std::int64_t step, std::span<const std::string> names) {
     return impl_->restore(step, names);
 }
-Result<FieldMetadata> Session::stored_field(std::int64_t step, const std::string& name) {
-    return impl_->stored_field(step, name);
+Result<> Session::restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) {
+    return impl_->restore_fields(step, fields);
 }
-Result<std::vector<std::string>> Session::stored_names(std::int64_t step) {
-    return impl_->stored_names(step);
-}
+Result<std::shared_ptr<MetadataFile>> Session::stored(std::int64_t step) { return impl_->stored(step); }
 std::vector<std::int64_t> Session::committed() const { return impl_->committed(); }
+std::vector<std::int64_t> Session::local_only() const { return impl_->local_only(); }
 SessionFacts Session::facts() const { return impl_->facts(); }
 const std::string& Session::path() const { return impl_->path_; }
 int Session::rank() const { return impl_->comm_.rank(); }

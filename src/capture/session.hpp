@@ -106,7 +106,6 @@ class Session {
     // restore(). Errors: those of plan_captured() and check_array().
     Result<> protect(CapturedField field);
     Result<> unprotect(const std::string& name);  // not_found
-    [[nodiscard]] const std::vector<CapturedField>& protected_fields() const;
 
     // [collective] Captures the protected fields, or those that are named. Errors: a step that is there or under way already,
     // no fields, names that are not protected, ranks that disagree about the step: then nothing was captured. Storage errors
@@ -115,7 +114,8 @@ class Session {
     // The same for fields that are not protected.
     Result<CaptureReport> capture_fields(std::int64_t step, std::vector<CapturedField> fields);
 
-    // [collective] Waits until all steps are committed by every rank, or lost. Returns what was lost since the last call that
+    // [collective] Waits until all steps are committed by every rank on the last tier, or lost; that is the history's folder, or
+    // `local` where the flusher is none. Returns what was lost since the last call that
     // told of it, on this rank.
     Result<std::vector<LostStep>> wait();
     // [collective] wait(), and the end. Further calls fail. Again: no effect.
@@ -126,13 +126,15 @@ class Session {
     // This rank's bytes of a committed step, back into the protected fields or those that are named. Checked against the
     // checksums before they are written. From the nearest tier that has them.
     Result<> restore(std::int64_t step, std::span<const std::string> names = {});
-    // Field of a committed step as it is stored.
-    Result<FieldMetadata> stored_field(std::int64_t step, const std::string& name);
-    Result<std::vector<std::string>> stored_names(
-        std::int64_t step);  // of its fields, in the order of capture
+    // The same into fields that are not protected.
+    Result<> restore_fields(std::int64_t step, const std::vector<CapturedField>& fields);
+    // Fields of a committed step as they are stored, in the order of capture.
+    Result<std::shared_ptr<MetadataFile>> stored(std::int64_t step);
 
     // Steps that this rank has committed on the last tier and that are there still, ascending. Others may lack some.
     [[nodiscard]] std::vector<std::int64_t> committed() const;
+    // Steps that this rank has on the local tier only, ascending.
+    [[nodiscard]] std::vector<std::int64_t> local_only() const;
     [[nodiscard]] SessionFacts facts() const;
     [[nodiscard]] const std::string& path() const;
     [[nodiscard]] int rank() const;

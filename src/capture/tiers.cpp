@@ -15,6 +15,12 @@ namespace {
 
 std::uint64_t bytes_of(const RankStep& step) { return step.files.data_bytes + step.files.metadata_bytes; }
 
+bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
+    if (!History::exists(path)) return false;
+    const auto journal = read_rank_journal(path, rank, ranks);
+    return !journal || journal->whole_bytes != 0;  // who opens it says what is wrong with it
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string& path, std::uint32_t rank,
@@ -27,19 +33,24 @@ Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string
     tiers->ranks_ = ranks;
     tiers->settings_ = settings;
     tiers->settled_ = std::move(settled);
+    const std::string history = fs::absolute(path).lexically_normal().string();
+    if (!settings.local.empty()) {
+        tiers->local_folder_ = local_path(settings.local, rank);
+        // Before a history is made that its steps would be taken for.
+        const auto had = LocalHistory::read(tiers->local_folder_);
+        if (had && had->history == history && !had->journal.steps.empty() &&
+            settings.existing != Existing::replace && !has_journal(path, rank, ranks)) {
+            return Error{ErrorCode::mismatch,
+                         tiers->local_folder_ + ": holds steps of a history that is not in " + path +
+                             " any more: bring them elsewhere with 'twinrun flush --to', or remove the folder"};
+        }
+    }
     TWR_TRY(tiers->shared_,
             HistoryWriter::open(system, path, settings.history, rank, ranks, settings.existing));
     if (!settings.local.empty()) {
-        tiers->local_folder_ = local_path(settings.local, rank);
         TWR_TRY(tiers->local_,
                 HistoryWriter::open_local(system, tiers->local_folder_, settings.history, rank, ranks,
-                                          fs::absolute(path).lexically_normal().string(),
-                                          settings.existing == Existing::replace));
-        if (tiers->shared_->made() && !tiers->local_->journal().steps.empty()) {
-            return Error{ErrorCode::mismatch,
-                         tiers->local_folder_ + ": holds steps of a history that is not in " + path +
-                             " any more: bring them elsewhere with 'twinrun flush', or remove the folder"};
-        }
+                                          history, settings.existing == Existing::replace));
         for (const auto& [step, entry] : tiers->local_->journal().steps)
             tiers->local_used_ += bytes_of(entry);
     }
@@ -60,7 +71,7 @@ Tiers::~Tiers() {
 Result<> Tiers::begin(const Provenance& facts) {
     if (!facts.empty()) TWR_CHECK(shared_->add_provenance(facts));
     if (ranks_ == 1) {
-        for (const auto& [step, entry] : shared_->journal().steps)
+        for (const auto& [step, entry] : committed())
             agreed_.push_back(step);
     }
     return success();
@@ -251,7 +262,7 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
                 settle(steps[i].step, nullptr);
             }
         }
-        if (!local) retain();
+        if (!local || ends_local()) retain();
         first = last;
     }
 }
@@ -289,16 +300,21 @@ void Tiers::retain() {
             for (; data_dropped_ < gone; ++data_dropped_)
                 data.push_back(agreed_[data_dropped_]);
         }
-        // First from where they would come back.
+        // First from where they would come back. What nobody brings on leaves from where it is.
         std::vector<std::int64_t> here;
-        for (const auto& list : {steps, data}) {
-            for (const std::int64_t step : list) {
-                if (safe_.erase(step) == 0) continue;
-                local_used_ -= local_bytes_of(step);
-                here.push_back(step);
+        std::vector<std::int64_t> data_here;
+        for (const auto* list : {&steps, &data}) {
+            for (const std::int64_t step : *list) {
+                const std::uint64_t bytes = local_ != nullptr ? local_bytes_of(step) : 0;
+                if (safe_.erase(step) == 0 && (!ends_local() || bytes == 0)) continue;
+                const bool only_data = list == &data && ends_local();
+                (only_data ? data_here : here).push_back(step);
+                local_used_ -= only_data ? local_->journal().steps.at(step).files.data_bytes : bytes;
+                unflushed_.erase(step);
             }
         }
         if (!here.empty()) static_cast<void>(local_->drop(here, HistoryWriter::Differences::leave));
+        if (!data_here.empty()) static_cast<void>(local_->drop_data(data_here));
     }
     // What cannot be dropped stays: space is lost, no step is.
     if (child_ != nullptr) {
@@ -419,6 +435,49 @@ Journal Tiers::history() const {
 Journal Tiers::local() const {
     const std::lock_guard guard(mutex_);
     return local_ != nullptr ? local_->journal() : Journal{};
+}
+
+std::map<std::int64_t, RankStep> Tiers::committed() const {
+    std::map<std::int64_t, RankStep> steps = history().steps;
+    if (!ends_local()) return steps;
+    for (auto& [step, entry] : local().steps) {
+        const auto had = steps.find(step);
+        if (had == steps.end() || attempt_of(had->second.folder) <= attempt_of(entry.folder))
+            steps.insert_or_assign(step, entry);
+    }
+    return steps;
+}
+
+std::vector<std::int64_t> Tiers::local_only() const {
+    std::vector<std::int64_t> steps;
+    const Journal brought = history();
+    for (const auto& [step, entry] : local().steps) {
+        const auto had = brought.steps.find(step);
+        if (had == brought.steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
+            steps.push_back(step);
+    }
+    return steps;
+}
+
+std::vector<StoredPart> Tiers::stored(std::int64_t step) const {
+    std::vector<StoredPart> parts;
+    const auto add = [&](const std::string& path, const Journal& journal) {
+        const auto entry = journal.steps.find(step);
+        if (entry == journal.steps.end()) return;
+        parts.push_back({path, {}});
+        parts.back().journal.steps.emplace(step, entry->second);
+    };
+    {
+        const std::lock_guard guard(mutex_);
+        if (local_ != nullptr) add(local_folder_, local_->journal());
+    }
+    const std::lock_guard guard(shared_mutex_);
+    if (shared_ != nullptr) {
+        add(path_, shared_->journal());
+    } else if (const auto journal = read_rank_journal(path_, rank_, ranks_); journal) {
+        add(path_, *journal);
+    }
+    return parts;
 }
 
 std::uint64_t Tiers::metadata_bytes(std::int64_t step) const {

@@ -18,6 +18,7 @@
 #include "capture/flush.hpp"
 #include "capture/flush_child.hpp"
 #include "capture/history.hpp"
+#include "capture/restore.hpp"
 
 namespace twinrun {
 
@@ -32,7 +33,7 @@ struct Retention {
 enum class Flusher : std::uint8_t {
     thread,   // of this process
     process,  // twinrun_flush, started by us: goes on when this process dies
-    none,     // nobody: `twinrun flush` later
+    none,     // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
 };
 
 struct TierSettings {
@@ -97,9 +98,17 @@ class Tiers {
     // Steps that stay on the local tier because the last one did not take them are tried again; waits for all.
     void drain();
 
-    // This rank's steps on the last tier.
+    // This rank's steps on the history's folder.
     [[nodiscard]] Journal history() const;
     [[nodiscard]] Journal local() const;  // empty where there is no local tier
+    // This rank's steps on the run's last tier: in the history's folder and, where nobody brings them there, on the local tier.
+    [[nodiscard]] std::map<std::int64_t, RankStep> committed() const;
+    // Steps that are on the local tier only, ascending.
+    [[nodiscard]] std::vector<std::int64_t> local_only() const;
+    // Where a step is, the nearest tier first.
+    [[nodiscard]] std::vector<StoredPart> stored(std::int64_t step) const;
+    // Steps stay on the local tier.
+    [[nodiscard]] bool ends_local() const { return settings_.flusher == Flusher::none && !local_folder_.empty(); }
     // Of a step on the first tier that has it; 0: none has.
     [[nodiscard]] std::uint64_t metadata_bytes(std::int64_t step) const;
     [[nodiscard]] std::uint64_t flushed_bytes() const;

@@ -141,6 +141,7 @@ class MetadataFile {
     [[nodiscard]] const Directory& directory() const { return directory_; }
     [[nodiscard]] const std::string& path() const { return file_->path(); }
     [[nodiscard]] InputFile& file() const { return *file_; }
+    // Number of the field of a name; looking for all of them takes time linear in their number.
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
@@ -19,6 +21,7 @@ constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost mo
 
 struct MetadataFile::Sums {
     std::mutex mutex;
+    std::unordered_map<std::string_view, std::size_t> by_name;  // made when the first name is looked for
     std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
     std::atomic<std::uint64_t> bytes_read{0};
 };
@@ -63,10 +66,15 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
 }
 
 std::optional<std::size_t> MetadataFile::find(const std::string& field) const {
-    for (std::size_t i = 0; i < directory_.fields.size(); ++i) {
-        if (directory_.fields[i].name == field) return i;
+    const std::lock_guard lock(sums_->mutex);
+    auto& by_name = sums_->by_name;
+    if (by_name.empty()) {
+        by_name.reserve(directory_.fields.size());
+        for (std::size_t i = 0; i < directory_.fields.size(); ++i)
+            by_name.emplace(directory_.fields[i].name, i);
     }
-    return std::nullopt;
+    const auto found = by_name.find(field);
+    return found == by_name.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string MetadataFile::data_path(std::uint32_t file) const {

@@ -230,6 +230,7 @@ void Client::recover(int mode, const int* ids, int count) {
     std::vector<const char*> names;
     const std::vector<int> selected = select(mode, ids, count);
     Regions& all = regions();
+    if (!all_named) check_protected(run, mode, ids, count, selected);
     for (const int id : selected) {
         const Region& region = all.at(id);
         const std::string which = "region " + std::to_string(id);
@@ -249,6 +250,30 @@ void Client::recover(int mode, const int* ids, int count) {
     }
     if (names.empty()) fail("no protected region was saved in this checkpoint");
     require(twr_restore_some(run, version_, names.data(), names.size()));
+}
+
+// As in VELOC, all that was saved is wanted back: what has nowhere to go would silently be lost. `selected`: of the protected
+// regions; those that `ids` leaves out may be unknown here.
+void Client::check_protected(twr_run* run, int mode, const int* ids, int count,
+                             const std::vector<int>& selected) {
+    std::set<std::string> known{kFileField};  // VELOC_Route_file gives it
+    for (const int id : selected)
+        known.insert(regions().at(id).rule.field);
+    for (int i = 0; mode == VELOC_RECOVER_REST && i < count; ++i) {
+        known.insert(config_.rule(name_, ids[i]).field);
+        known.insert(config_.rule(kDefaultGroup, ids[i]).field);
+    }
+    std::vector<std::string> saved;
+    const auto take = [](void* names, const char* name) {
+        static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    };
+    require(twr_stored_names(run, version_, take, &saved));
+    for (const std::string& name : saved) {
+        if (!known.contains(name)) {
+            fail("the saved region " + name +
+                 " has no protected region to go to: protect it, or recover the others by their ids");
+        }
+    }
 }
 
 void Client::end_restart(bool success) {
@@ -316,7 +341,13 @@ void Client::clean(const char* name) {
     if (phase_ == Phase::restart && name_ == name) finish();
     Run& run = opened(name);
     const int waited = twr_wait(run.handle);
-    const std::string lost = waited == TWR_OK ? "" : twr_error_message();
+    std::string lost = waited == TWR_OK ? "" : twr_error_message();
+    std::uint64_t only_here = 0;
+    require(twr_local_steps(run.handle, &only_here));
+    if (lost.empty() && only_here != 0) {
+        lost = local(name) + ": has " + std::to_string(only_here) +
+               " checkpoints that are nowhere else: bring them on with 'twinrun flush'";
+    }
     agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kNewsElsewhere);
     twr_run* handle = run.handle;
     runs_.erase(name);

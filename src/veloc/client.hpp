@@ -117,6 +117,7 @@ class Client {
     void finish();
     twr_run* restarting();
     [[nodiscard]] bool any_copy() const;
+    void check_protected(twr_run* run, int mode, const int* ids, int count, const std::vector<int>& selected);
     static void offer(twr_run* run, const Region& region, void* data, std::uint64_t bytes);
     // [collective] The checkpoint that is begun becomes a step. problem: why this rank cannot.
     void commit(std::optional<std::string> problem);

@@ -92,6 +92,15 @@ TEST_F(StatusTest, NullIsAnErrorThatNamesTheArgument) {
     TWR_EXPECT_ERROR(twr_stored_bytes(nullptr, 0, "x", &bytes), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_stored_bytes(run, 0, nullptr, &bytes), TWR_ERROR_INVALID_ARGUMENT, "name");
     TWR_EXPECT_ERROR(twr_stored_bytes(run, 0, "x", nullptr), TWR_ERROR_INVALID_ARGUMENT, "bytes");
+    const auto ignore = [](void*, const char*) {};
+    TWR_EXPECT_ERROR(twr_stored_names(nullptr, 0, ignore, nullptr), TWR_ERROR_INVALID_ARGUMENT, "run");
+    TWR_EXPECT_ERROR(twr_stored_names(run, 0, nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT, "callback");
+    TWR_EXPECT_ERROR(twr_stored_names(run, 0, ignore, nullptr), TWR_ERROR_NOT_FOUND, "step 0");
+    std::uint64_t local_steps = 7;
+    TWR_EXPECT_ERROR(twr_local_steps(nullptr, &local_steps), TWR_ERROR_INVALID_ARGUMENT, "run");
+    TWR_EXPECT_ERROR(twr_local_steps(run, nullptr), TWR_ERROR_INVALID_ARGUMENT, "steps");
+    EXPECT_EQ(twr_local_steps(run, &local_steps), TWR_OK);
+    EXPECT_EQ(local_steps, 0U);
     TWR_EXPECT_ERROR(twr_restore(nullptr, 0), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_restore_some(nullptr, 0, names, 1), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_restore_some(run, 0, nullptr, 1), TWR_ERROR_INVALID_ARGUMENT, "names");

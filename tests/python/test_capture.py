@@ -287,6 +287,33 @@ def test_flush(parts: str, tmp_path: Path) -> None:
     assert again.status == 0 and "0 steps" in again.out and "3 were there already" in again.out
 
 
+def test_where_nobody_brings_steps_on(tmp_path: Path) -> None:
+    path, local = tmp_path / "run", tmp_path / "local"
+    with twinrun.Run(path, local=local, flusher="none") as run:
+        for step in range(3):
+            run.capture(step, fields(step))
+        run.wait()
+        assert run.steps == run.local_steps == [0, 1, 2] and run.latest() == 2
+    assert steps_of(path) == []
+    # Going on finds them; and says so only of what is there.
+    with twinrun.Run(path, local=local, flusher="none", existing="append") as run:
+        assert run.latest() == 2 and same(run.load(2), fields(2))
+        with pytest.raises(twinrun.TwinrunError, match="captured already"):
+            run.capture(1, fields(1))
+        run.capture(3, fields(3))
+    # Another history may have the folder once all of it is at home.
+    with pytest.raises(twinrun.TwinrunError, match="twinrun flush"):
+        twinrun.Run(tmp_path / "another", local=local)
+    assert not (tmp_path / "another").exists()
+    assert command("flush", local).status == 0
+    with twinrun.Run(path, local=local, flusher="none", existing="append") as run:
+        assert run.steps == [0, 1, 2, 3] and run.local_steps == []
+    with twinrun.Run(tmp_path / "another", local=local) as run:
+        run.capture(0, fields(0))
+    assert steps_of(path) == [0, 1, 2, 3] and steps_of(tmp_path / "another") == [0]
+    assert twinrun.verify(path)[0] == []
+
+
 def test_flush_leaves_damaged_steps_and_says_so(tmp_path: Path) -> None:
     path, local = tmp_path / "run", tmp_path / "local"
     with twinrun.Run(path, local=local, flusher="none") as run:
@@ -402,6 +429,41 @@ def test_load_and_restore_give_back_what_was_captured(tmp_path: Path) -> None:
         buffer = bytearray(given["u1[1025]"].size)
         run.restore(1, {"u1[1025]": memoryview(buffer)})
         assert bytes(buffer) == given["u1[1025]"].tobytes()
+
+
+class Counted:
+    """A session that counts its calls."""
+
+    def __init__(self, session: object) -> None:
+        self._session = session
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        self.calls.append(name)
+        return getattr(self._session, name)
+
+
+@pytest.mark.parametrize("record", [None, "runs"])
+def test_work_grows_with_the_number_of_fields_and_no_faster(record: str | None, tmp_path: Path) -> None:
+    """As many questions to the core for many fields as for few; and so many fields that looking through all for each of them
+    would not end."""
+    calls = {}
+    for n in (1, 20_000 if record is None else 5_000):
+        given = {f"layer{i}.weight": np.full(3, float(i)) for i in range(n)}
+        with twinrun.Run(tmp_path / f"run{n}", record=record) as run:
+            run.capture(1, given)
+            run._session = Counted(run._session)
+            loaded = run.load(1)
+            assert list(loaded) == list(given) and same(loaded, given)
+            into = {name: np.zeros(3) for name in given}
+            run.restore(1, into)
+            assert same(into, given)
+            calls[n] = run._session.calls
+    few, many = calls.values()
+    assert few == many and len(few) == 5  # each time: what is stored, and the bytes; and the end
+    with twinrun.Run(tmp_path / "run1", existing="append", record=record) as run:
+        with pytest.raises(twinrun.TwinrunError, match="no field of the name 'none'"):
+            run.load(1, ["none"])
 
 
 def test_restore_refuses_what_does_not_fit(tmp_path: Path) -> None:

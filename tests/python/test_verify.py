@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from commands import check_error, command
 from support import run_of_ranks
 
 import twinrun
+from twinrun import subject, verification
 
 STEP = "step-0000000001"
 
@@ -224,3 +226,150 @@ def test_many_problems_are_capped(tmp_path: Path) -> None:
     assert (
         done.status == 1 and "… and 10 more" in done.out and done.last == "damaged: 30 problems in 60 files"
     )
+
+
+# ---- of a history that is being written ----
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, module: object, name: str, work: object) -> list[int]:
+    """Work that is done once, when a function is about to be called for the first time: as another process would."""
+    calls: list[int] = []
+    original = getattr(module, name)
+
+    def call(*arguments: object, **more: object) -> object:
+        calls.append(1)
+        if len(calls) == 1:
+            work()
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(module, name, call)
+    return calls
+
+
+def x(seed: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(seed).normal(size=2000), "n": np.arange(7)}
+
+
+LEAVING = {
+    "steps": ({"keep_steps": 2}, lambda run: run.capture(9, x(9))),
+    "data": ({"keep_data_steps": 2}, lambda run: run.capture(9, x(9))),
+    "all but one": ({"keep_steps": 1, "keep_data_steps": 1}, lambda run: run.capture(9, x(9))),
+    "replaced": ({"replace_steps": True}, lambda run: [run.capture(s, x(s + 1)) for s in (0, 1)]),
+}
+
+
+@pytest.mark.parametrize("what", LEAVING)
+def test_what_left_meanwhile_is_not_damaged(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, change = LEAVING[what]
+    path = tmp_path / "run"
+    with twinrun.Run(path, **settings) as run:
+        for step in (0, 1):
+            run.capture(step, x(step))
+        calls = meanwhile(monkeypatch, verification, "_verify_step", lambda: change(run))
+        problems, files = twinrun.verify(path)
+        assert problems == [] and files >= 1 and calls
+
+
+def test_damage_is_told_though_a_run_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    with twinrun.Run(path, keep_steps=2) as run:
+        for step in (0, 1):
+            run.capture(step, x(step))
+        data = path / STEP / "rank-00000.data"
+        flip(data, 1000)
+        (path / "step-0000000000" / "rank-00000.twm").unlink()
+        meanwhile(monkeypatch, verification, "_verify_step", lambda: run.capture(2, x(2)))
+        problems, _ = twinrun.verify(path)
+        assert len(problems) == 1 and str(data) in problems[0], problems
+
+
+def test_between_its_metadata_and_its_data_a_step_may_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    with twinrun.Run(path, keep_steps=1) as run:
+        run.capture(0, x(0))
+        calls = meanwhile(monkeypatch, verification, "refs_of_metadata", lambda: run.capture(1, x(1)))
+        assert twinrun.verify(path)[0] == [] and calls
+    assert twinrun.verify(path) == ([], 3)
+
+
+def test_a_record_that_is_compacted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    with twinrun.Run(path, record="runs") as run:
+        for step in range(4):
+            run.capture(step, x(step // 2))
+    original = twinrun._core.check_record
+    rounds = []
+
+    def check(*arguments: object) -> list:
+        rounds.append(1)
+        if len(rounds) > 1:
+            return original(*arguments)
+        twinrun.compact(path, keep_last=2)
+        return [([0], "step-0000000000/rank-00000.twr: missing")]  # as who read the journal before
+
+    monkeypatch.setattr(twinrun._core, "check_record", check)
+    assert twinrun.verify(path)[0] == [] and len(rounds) == 2
+    rounds.append(1)
+    monkeypatch.setattr(twinrun._core, "check_record", lambda *_: [([3], "damaged")])
+    assert twinrun.verify(path)[0] == ["damaged: steps that need it: 3"]
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_a_comparison_tells_that_a_step_left(
+    common: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with twinrun.Run(tmp_path / "b") as run:
+        for step in (0, 1):
+            run.capture(step, x(step))
+    path = tmp_path / "a"
+    with twinrun.Run(path, keep_steps=2) as run:
+        for step in (0, 1):
+            run.capture(step, x(step))
+        meanwhile(monkeypatch, subject.HistorySubject, "metadata", lambda: run.capture(2, x(2)))
+        options = ("--common",) if common else ()
+        done = command("compare", path, tmp_path / "b", *options)
+    said = done.out + done.err
+    assert "step 0 left the history while it was read" in said
+    assert "damaged" not in said and "missing" not in said
+    # What left was not compared: it does not count as the same, unless what only one run has is left out.
+    assert done.status == (0 if common else 2), done
+    if common:
+        assert {f.step for f in twinrun.compare(path, tmp_path / "b", common=True).fields} == {1}
+
+
+def test_show_tells_that_a_step_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    with twinrun.Run(path, keep_steps=1) as run:
+        run.capture(0, x(0))
+        meanwhile(monkeypatch, subject.HistorySubject, "metadata", lambda: run.capture(1, x(1)))
+        check_error(command("show", path), "step 0 left the history while it was read")
+
+
+@pytest.mark.parametrize("setting", ["keep_steps", "keep_data_steps", "replace_steps"])
+def test_a_writer_and_who_verifies_it(setting: str, tmp_path: Path) -> None:
+    """Many rounds side by side: what is intact is never called damaged."""
+    path = tmp_path / "run"
+    with twinrun.Run(path, **{setting: True if setting == "replace_steps" else 2}) as run:
+        run.capture(0, x(0))
+        done = threading.Event()
+
+        def write() -> None:
+            try:
+                for step in range(1, 120):
+                    run.capture(step % 3 if setting == "replace_steps" else step, x(step))
+            finally:
+                done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        rounds, found = 0, []
+        while not done.is_set() or rounds == 0:
+            found += twinrun.verify(path, threads=1)[0]
+            rounds += 1
+        writer.join()
+        assert found == [], (rounds, found[:3])
+    assert twinrun.verify(path)[0] == []

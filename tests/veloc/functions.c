@@ -275,6 +275,24 @@ static void restarts(void) {
     OK(VELOC_Restart_begin("heat", 2));
     FAILS(VELOC_Restart_end(rank != ranks - 1));
 
+    /* A saved region that is not protected: nothing is read, unless it is left out by its id. */
+    OK(VELOC_Mem_unprotect(1));
+    fill(50);
+    FAILS_SAYING("no protected region", VELOC_Restart("heat", 2));
+    CHECK(is(50));
+    OK(VELOC_Restart_begin("heat", 2));
+    FAILS_SAYING("no protected region", VELOC_Recover_mem());
+    int other = 0;
+    FAILS_SAYING("no protected region", VELOC_Recover_selective(VELOC_RECOVER_REST, &other, 1));
+    int left_out = 1;
+    OK(VELOC_Recover_selective(VELOC_RECOVER_REST, &left_out, 1));
+    CHECK(number == 200 + rank && temperature[3] == 50 + 3 / 1024.0 + 1000.0 * rank);
+    OK(VELOC_Recover_selective(VELOC_RECOVER_SOME, &other, 1));
+    OK(VELOC_Restart_end(1));
+    protect();
+    OK(VELOC_Restart("heat", 2));
+    CHECK(is(2));
+
     /* Saved in part: the rest keeps its values. */
     fill(50);
     OK(VELOC_Restart("heat", 6));

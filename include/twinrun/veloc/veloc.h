@@ -75,12 +75,14 @@ TWR_VELOC_API int VELOC_Checkpoint_finished(void);
 
 /* [collective] The newest version that every rank completed and that is not after `version` (0: any), or VELOC_FAILURE. */
 TWR_VELOC_API int VELOC_Restart_test(const char* name, int version);
-/* [collective] begin, mem and end in one; succeeds on all ranks or on none. */
+/* [collective] begin, mem and end in one; succeeds on all ranks or on none. Fails if a region that was saved is not protected. */
 TWR_VELOC_API int VELOC_Restart(const char* name, int version);
 /* [collective] */
 TWR_VELOC_API int VELOC_Restart_begin(const char* name, int version);
 /* Bytes of a region as it was saved; VELOC_FAILURE if it was not. */
 TWR_VELOC_API int VELOC_Recover_size(int id);
+/* Every region that was saved must be protected, or, selectively, each of those that are meant. What is protected and was not saved
+ * keeps its values, unless it is named. */
 TWR_VELOC_API int VELOC_Recover_mem(void);
 TWR_VELOC_API int VELOC_Recover_selective(int mode, int* ids, int id_count);
 /* [collective] Fails everywhere if success is 0 on any rank. */

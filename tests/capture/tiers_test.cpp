@@ -1,0 +1,291 @@
+// What the node-local tier promises where nobody brings steps on, and to whom it may go.
+#include "capture/tiers.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "capture/flush.hpp"
+#include "capture/session.hpp"
+#include "support/threads_comm.hpp"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ThreadsComm;
+using Steps = std::vector<std::int64_t>;
+
+class TiersTest : public ::testing::Test {
+   protected:
+    void SetUp() override {
+        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+        folder_ = fs::temp_directory_path() /
+                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+        fs::remove_all(folder_);
+        fs::create_directories(folder_);
+        run_ = (folder_ / "run").string();
+        local_ = (folder_ / "local").string();
+    }
+    void TearDown() override { fs::remove_all(folder_); }
+
+    [[nodiscard]] SessionSettings settings(Flusher flusher, Existing existing = Existing::refuse) const {
+        SessionSettings s;
+        s.memory_bytes = 16 << 20;
+        s.threads = 1;
+        s.flush_threads = 1;
+        s.local = local_;
+        s.flusher = flusher;
+        s.existing = existing;
+        return s;
+    }
+    static CapturedField field(std::vector<double>& values, std::int64_t step) {
+        std::fill(values.begin(), values.end(), static_cast<double>(step));
+        CapturedField one;
+        one.name = "x";
+        one.dtype = DType::f64;
+        one.shape = {values.size()};
+        one.data = values.data();
+        return one;
+    }
+    static Result<CaptureReport> capture(Session& run, std::int64_t step) {
+        std::vector<double> values(500);
+        return run.capture_fields(step, {field(values, step)});
+    }
+    static void expect_whole(Session& run, const Steps& steps) {
+        EXPECT_EQ(run.committed(), steps);
+        for (const std::int64_t step : steps) {
+            std::vector<double> values(500);
+            const CapturedField to = field(values, -1);
+            const auto restored = run.restore_fields(step, {to});
+            EXPECT_TRUE(restored) << restored.error().message;
+            EXPECT_EQ(values.back(), static_cast<double>(step));
+        }
+    }
+    Result<FlushFacts> flush(int rank = 0) const {
+        return flush_folder(posix_file_system(), local_path(local_, static_cast<std::uint32_t>(rank)), run_,
+                            [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
+    }
+
+    SelfComm comm_;
+    fs::path folder_;
+    std::string run_;
+    std::string local_;
+};
+
+TEST_F(TiersTest, WhereNobodyBringsStepsOnTheLocalTierIsTheLast) {
+    for (const int ranks : {1, 3}) {
+        fs::remove_all(run_);
+        fs::remove_all(local_);
+        const auto session = [&](Comm& comm, SessionSettings s) {
+            auto run = Session::open(posix_file_system(), comm, run_, std::move(s));
+            EXPECT_TRUE(run) << run.error().message;
+            return run ? std::move(run).value() : nullptr;
+        };
+        ThreadsComm::run(ranks, [&](Comm& comm) {
+            auto run = session(comm, settings(Flusher::none));
+            ASSERT_NE(run, nullptr);
+            for (std::int64_t step = 1; step <= 3; ++step)
+                ASSERT_TRUE(capture(*run, step));
+            const auto lost = run->wait();
+            ASSERT_TRUE(lost && lost->empty());
+            EXPECT_EQ(run->latest().value(), std::optional<std::int64_t>(3));
+            EXPECT_EQ(run->latest(2).value(), std::optional<std::int64_t>(2));
+            EXPECT_EQ(run->local_only(), (Steps{1, 2, 3}));
+            ASSERT_TRUE(run->close());
+        });
+        ASSERT_TRUE(History::open(run_));
+        EXPECT_TRUE(History::open(run_)->steps.empty());
+        // Rank 1 lost its last step, as when its node died: no rank goes on from it, and all may capture it again.
+        if (ranks > 1) {
+            auto part = LocalHistory::read(local_path(local_, 1));
+            ASSERT_TRUE(part);
+            auto writer = HistoryWriter::open_local(posix_file_system(), local_path(local_, 1), part->settings,
+                                                    1, part->ranks, part->history, false);
+            ASSERT_TRUE(writer);
+            const std::int64_t three = 3;
+            ASSERT_TRUE((*writer)->drop({&three, 1}));
+        }
+        const std::int64_t newest = ranks > 1 ? 2 : 3;
+        ThreadsComm::run(ranks, [&](Comm& comm) {
+            auto run = session(comm, settings(Flusher::none, Existing::append));
+            ASSERT_NE(run, nullptr);
+            EXPECT_EQ(run->latest().value(), std::optional<std::int64_t>(newest));
+            const auto again = capture(*run, newest);
+            ASSERT_FALSE(again);
+            EXPECT_NE(again.error().message.find("captured already"), std::string::npos);
+            for (std::int64_t step = newest + 1; step <= 4; ++step)
+                ASSERT_TRUE(capture(*run, step));
+            ASSERT_TRUE(run->wait());
+            expect_whole(*run, {1, 2, 3, 4});
+            EXPECT_EQ(run->latest().value(), std::optional<std::int64_t>(4));
+            ASSERT_TRUE(run->close());
+        });
+        // Half of the ranks' steps are brought on by hand: still all are seen.
+        ASSERT_TRUE(flush(0));
+        ThreadsComm::run(ranks, [&](Comm& comm) {
+            auto run = session(comm, settings(Flusher::none, Existing::append));
+            ASSERT_NE(run, nullptr);
+            EXPECT_EQ(run->local_only(), comm.rank() == 0 ? Steps{} : (Steps{1, 2, 3, 4}));
+            EXPECT_EQ(run->latest().value(), std::optional<std::int64_t>(4));
+            expect_whole(*run, {1, 2, 3, 4});
+            ASSERT_TRUE(run->close());
+        });
+        // A later run that brings steps on finds them.
+        ThreadsComm::run(ranks, [&](Comm& comm) {
+            auto run = session(comm, settings(Flusher::thread, Existing::append));
+            ASSERT_NE(run, nullptr);
+            EXPECT_TRUE(run->local_only().empty());
+            EXPECT_EQ(run->latest().value(), std::optional<std::int64_t>(4));
+            expect_whole(*run, {1, 2, 3, 4});
+            ASSERT_TRUE(run->close());
+        });
+        EXPECT_EQ(History::open(run_)->steps.size(), 4U);
+    }
+}
+
+TEST_F(TiersTest, RetentionTakesPlaceWhereStepsStay) {
+    SessionSettings s = settings(Flusher::none);
+    s.keep.steps = 3;
+    s.keep.data_steps = 2;
+    {
+        auto run = Session::open(posix_file_system(), comm_, run_, s);
+        ASSERT_TRUE(run) << run.error().message;
+        for (std::int64_t step = 0; step < 6; ++step)
+            ASSERT_TRUE(capture(**run, step));
+        ASSERT_TRUE((*run)->close());
+    }
+    const auto part = LocalHistory::read(local_path(local_, 0));
+    ASSERT_TRUE(part);
+    Steps steps;
+    Steps with_data;
+    for (const auto& [step, entry] : part->journal.steps) {
+        steps.push_back(step);
+        if (!entry.files.data.empty()) with_data.push_back(step);
+    }
+    EXPECT_EQ(steps, (Steps{3, 4, 5}));
+    EXPECT_EQ(with_data, (Steps{4, 5}));
+    ASSERT_TRUE(flush());
+    EXPECT_EQ(History::open(run_)->steps.size(), 3U);
+    // Those that are on both tiers leave both.
+    s.existing = Existing::append;
+    auto run = Session::open(posix_file_system(), comm_, run_, s);
+    ASSERT_TRUE(run) << run.error().message;
+    ASSERT_TRUE(capture(**run, 6));
+    ASSERT_TRUE((*run)->wait());
+    EXPECT_EQ((*run)->committed(), (Steps{4, 5, 6}));
+    ASSERT_TRUE((*run)->close());
+    EXPECT_EQ(History::open(run_)->steps.size(), 2U);
+}
+
+// A step that could not be brought on is on no list, and may be captured again.
+TEST_F(TiersTest, WhatCouldNotBeBroughtOnIsNotCapturedAlready) {
+    {
+        auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::none));
+        ASSERT_TRUE(run);
+        for (std::int64_t step = 1; step <= 2; ++step)
+            ASSERT_TRUE(capture(**run, step));
+        ASSERT_TRUE((*run)->close());
+    }
+    const fs::path data = fs::path(local_path(local_, 0)) / step_folder(2, 0) / "rank-00000.data";
+    std::fstream(data, std::ios::in | std::ios::out | std::ios::binary).put('!');
+    auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread, Existing::append));
+    ASSERT_TRUE(run) << run.error().message;
+    EXPECT_EQ((*run)->latest().value(), std::optional<std::int64_t>(1));
+    EXPECT_EQ((*run)->local_only(), Steps{2});
+    EXPECT_FALSE(capture(**run, 1));
+    ASSERT_TRUE(capture(**run, 2));
+    ASSERT_TRUE((*run)->wait());
+    expect_whole(**run, {1, 2});
+    EXPECT_TRUE((*run)->local_only().empty());
+}
+
+TEST_F(TiersTest, AFlushedPartMayGoToAnotherHistory) {
+    const std::string other = (folder_ / "other").string();
+    const auto open_other = [&](Existing existing = Existing::append) {
+        return Session::open(posix_file_system(), comm_, other, settings(Flusher::thread, existing));
+    };
+    const auto refused = [&] {
+        const auto run = open_other();
+        EXPECT_FALSE(fs::exists(other)) << "asking makes no history";
+        return !run && run.error().message.find("twinrun flush") != std::string::npos;
+    };
+    {
+        auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::none));
+        ASSERT_TRUE(run);
+        for (std::int64_t step = 1; step <= 3; ++step)
+            ASSERT_TRUE(capture(**run, step));
+        ASSERT_TRUE((*run)->close());
+    }
+    EXPECT_TRUE(refused()) << "its steps are nowhere else";
+    ASSERT_TRUE(flush());
+    // What is not really there is not given up.
+    const fs::path data = fs::path(run_) / step_folder(2, 0) / "rank-00000.data";
+    fs::rename(data, folder_ / "away");
+    EXPECT_TRUE(refused());
+    std::ofstream(data) << "short";
+    EXPECT_TRUE(refused());
+    fs::remove(data);
+    fs::rename(folder_ / "away", data);
+    fs::rename(run_, folder_ / "moved");
+    EXPECT_TRUE(refused());
+    fs::rename(folder_ / "moved", run_);
+    // A file of somebody's lies in the folder too.
+    const fs::path mine = fs::path(local_path(local_, 0)) / "notes.txt";
+    std::ofstream(mine) << "mine";
+    {
+        auto run = open_other();
+        ASSERT_TRUE(run) << run.error().message;
+        ASSERT_TRUE(capture(**run, 7));
+        ASSERT_TRUE((*run)->close());
+    }
+    EXPECT_EQ(History::open(other)->steps.size(), 1U);
+    EXPECT_EQ(History::open(run_)->steps.size(), 3U);
+    EXPECT_TRUE(fs::exists(mine));
+    // And back: the flusher has brought all of it on.
+    auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread, Existing::append));
+    ASSERT_TRUE(run) << run.error().message;
+    expect_whole(**run, {1, 2, 3});
+}
+
+// Refused once is refused twice: asking makes no history that the steps would be taken for.
+TEST_F(TiersTest, StepsOfAHistoryThatIsGoneAreNotTakenForAnother) {
+    {
+        auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::none));
+        ASSERT_TRUE(run);
+        ASSERT_TRUE(capture(**run, 1));
+        ASSERT_TRUE((*run)->close());
+    }
+    fs::remove_all(run_);
+    for (int i = 0; i < 2; ++i) {
+        const auto run =
+            Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread, Existing::append));
+        ASSERT_FALSE(run);
+        EXPECT_NE(run.error().message.find("any more"), std::string::npos) << run.error().message;
+        EXPECT_FALSE(History::exists(run_));
+    }
+    auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread, Existing::replace));
+    ASSERT_TRUE(run) << run.error().message;
+    expect_whole(**run, {});
+}
+
+// Looking at each of many fields reads the step's directory once.
+TEST_F(TiersTest, WhatIsStoredIsReadOnce) {
+    auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread));
+    ASSERT_TRUE(run);
+    for (std::int64_t step = 1; step <= 2; ++step)
+        ASSERT_TRUE(capture(**run, step));
+    ASSERT_TRUE((*run)->wait());
+    const auto first = (*run)->stored(1);
+    ASSERT_TRUE(first) << first.error().message;
+    EXPECT_EQ((*run)->stored(1).value(), *first);
+    EXPECT_EQ((*run)->stored(2).value()->directory().step, 2);
+    EXPECT_FALSE((*run)->stored(3));
+    EXPECT_EQ((*first)->find("x"), std::optional<std::size_t>(0));
+    EXPECT_EQ((*first)->find("y"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace twinrun
