@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,14 @@ import xxhash
 import twinrun
 from twinrun import FieldComparison
 from twinrun.comparison import histogram_edges
+
+
+def step_files(folder: Path) -> list[str]:
+    """Names in a step's folder, but for the file that says whose it is."""
+    names = sorted(os.listdir(folder))
+    marks = [name for name in names if name.startswith(".twinrun-")]
+    assert len(marks) == 1
+    return [name for name in names if name not in marks]
 
 
 def exceeds(a: float | int, b: float | int, atol: float, rtol: float) -> bool:

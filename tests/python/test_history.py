@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import cannot_compare, check_error, command, load_json
+from support import step_files
 
 import twinrun
 
@@ -131,19 +132,21 @@ def test_a_torn_last_line(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
+    """Manifests are begun whole: a part of one is somebody else's file, or an older twinrun's, and stays as it is."""
     for left in (b"", b'{"atol":0.0'):
         for existing in ("refuse", "append", "replace"):
             path = tmp_path / f"run{len(left)}{existing}"
             path.mkdir()
             (path / "manifest.jsonl").write_bytes(left)
             check_error(command("log", path), "empty")
-            with twinrun.Run(path, existing=existing) as run:
-                run.capture(1, {"x": np.zeros(3)})
-            assert steps_of(path) == [1]
+            with pytest.raises(twinrun.TwinrunError, match="manifest.jsonl: damaged|holds a history already|manifest.jsonl: empty"):
+                twinrun.Run(path, existing=existing)
+            assert (path / "manifest.jsonl").read_bytes() == left
+            assert os.listdir(path) == ["manifest.jsonl"]
 
 
 def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:
-    """A temporary folder, or a step's folder without a line: not there, and no obstacle."""
+    """A step's folder without a line: not there, and no obstacle. It goes if the history made it."""
     path, other = tmp_path / "run", tmp_path / "other"
     x = np.arange(100.0)
     for p in (path, other):
@@ -158,7 +161,8 @@ def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:
         run.capture(2, {"x": x + 1})
         run.capture(3, {"x": x + 2})
     assert steps_of(path) == [1, 2, 3]
-    assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in (1, 2, 3))]
+    theirs = [".step-0000000003.tmp"]
+    assert sorted(os.listdir(path)) == [*theirs, "manifest.jsonl", *(f"step-{s:010}" for s in (1, 2, 3))]
     assert twinrun.verify(path) == ([], 7)
 
 
@@ -170,7 +174,7 @@ def test_metadata_only(tmp_path: Path) -> None:
     for name, v in (("a", x), ("same", x), ("near", x + 4e-4 * noise), ("far", y)):
         with twinrun.Run(tmp_path / name, atol=1e-3, keep_data=False) as run:
             run.capture(1, {"x": v, "n": np.arange(3)})
-        assert os.listdir(tmp_path / name / "step-0000000001") == ["rank-00000.twm"]
+        assert step_files(tmp_path / name / "step-0000000001") == ["rank-00000.twm"]
         assert twinrun.verify(tmp_path / name) == ([], 2)
     assert command("compare", tmp_path / "a", tmp_path / "same").status == 0
     assert command("compare", tmp_path / "a", tmp_path / "near").status == 0

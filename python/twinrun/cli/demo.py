@@ -45,6 +45,8 @@ def _simulate(
         "--atol",
         repr(atol),
     ]
+    # Of an earlier demonstration there; anything else in the folder stays.
+    command += ["--setting", "existing=replace"]
     command += ["--capture", captures, "--quiet"] + (["--deterministic"] if deterministic else [])
     try:
         subprocess.run(command, check=True)
@@ -86,7 +88,6 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     program = find_minihacc()
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
     for run in runs:
-        shutil.rmtree(run, ignore_errors=True)
         out.print(f"simulating {particles} particles, {steps} steps, into {run} …")
         sys.stdout.flush()
         _simulate(program, run, particles, steps, captures, atol, deterministic)

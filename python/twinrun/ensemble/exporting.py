@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,7 +53,13 @@ def write_parquet(folder: str | os.PathLike[str], target: str | os.PathLike[str]
             for row in rows:
                 row[name] = None if row[name] is None else float(row[name])
     table = pyarrow.Table.from_pylist(rows)
-    temporary = f"{os.fspath(target)}.tmp"
-    pyarrow.parquet.write_table(table, temporary)
-    os.replace(temporary, target)
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(target)), prefix=".twinrun-")
+    os.close(handle)
+    try:
+        pyarrow.parquet.write_table(table, temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
     return len(rows)

@@ -25,7 +25,7 @@ from ..provenance import read_provenance
 from ..settings import check_settings, checked_path
 from ..subject import FieldRef, Place, Subject, open_subject
 from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes
-from .manifest import MANIFEST, GoldenFieldFacts, GoldenPlace, Manifest, checksum
+from .manifest import MANIFEST, GoldenFieldFacts, GoldenPlace, Manifest, checksum, is_manifest, is_metadata
 
 __all__ = [
     "GoldenCheck",
@@ -157,16 +157,21 @@ def _old_files(folder: str) -> set[str]:
             "is a file, and golden files lie in a folder", where=folder, fix="name another one"
         )
     present = os.listdir(folder)
-    if present and MANIFEST not in present:
+    if present and not is_manifest(os.path.join(folder, MANIFEST)):
         raise TwinrunError(
             "is a folder with other files in it", where=folder, fix="name a new folder for the golden files"
         )
-    return {name for name in present if _OWN_FILE.fullmatch(name)}
+    return {name for name in present if _OWN_FILE.fullmatch(name) and is_metadata(os.path.join(folder, name))}
 
 
 def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
     """Moves new files over old ones, the manifest last: a check in between says that files are damaged, nothing worse."""
     os.makedirs(folder, exist_ok=True)
+    for name in sorted(names - old):
+        if os.path.lexists(os.path.join(folder, name)):
+            raise TwinrunError(
+                "is there already, and is not twinrun's", where=os.path.join(folder, name), fix="move it away"
+            )
     for name in [*sorted(names), MANIFEST]:
         os.replace(os.path.join(made, name), os.path.join(folder, name))
     for name in old - names:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ __all__ = ["MANIFEST", "VERSION", "GoldenFieldFacts", "GoldenPlace", "Manifest",
 MANIFEST = "golden.json"
 VERSION = 1
 _FORMAT = "twinrun golden"
+_METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"
 _MOST_BYTES = 1 << 28
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twm")
 _DIGITS = re.compile(r"[0-9a-f]{16}")
@@ -47,6 +49,29 @@ class GoldenPlace:
     xxh3: str
     one_array: bool
     fields: tuple[GoldenFieldFacts, ...]
+
+
+def is_manifest(path: str) -> bool:
+    """Whether a regular file, no link, says that it is a manifest of golden files; whatever else is wrong with it."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode) or os.path.getsize(path) > _MOST_BYTES:
+            return False
+        with open(path, "rb") as file:
+            said = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get("format") == _FORMAT
+
+
+def is_metadata(path: str) -> bool:
+    """Whether a regular file, no link, begins as metadata files do: twinrun wrote it."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_METADATA_MAGIC)) == _METADATA_MAGIC
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

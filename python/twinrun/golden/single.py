@@ -17,6 +17,7 @@ from ..errors import TwinrunError, one_line
 from ..indexing import FLOATING
 from ..subject import FieldRef, open_subject
 from .fields import GoldenField, check_field, golden_bytes
+from .manifest import is_metadata
 
 __all__ = ["NotReproduced", "Reproducible", "file_name"]
 
@@ -68,6 +69,8 @@ def _write_whole(path: Path, content: bytes) -> bool:
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return False
+    if os.path.lexists(path) and not is_metadata(os.fspath(path)):
+        raise TwinrunError("is there already, and is not twinrun's", where=path, fix="move it away")
     path.parent.mkdir(parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
