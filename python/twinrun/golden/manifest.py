@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..formats.model import ITEMSIZE
 
-__all__ = ["MANIFEST", "VERSION", "GoldenFieldFacts", "GoldenPlace", "Manifest", "checksum"]
+__all__ = ["MANIFEST", "VERSION", "GoldenFieldFacts", "GoldenPlace", "Manifest", "checksum", "is_manifest", "is_metadata"]
 
 MANIFEST = "golden.json"
 VERSION = 1
