@@ -681,7 +681,8 @@ def compare(
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
-    a, b: histories, folders, files, arrays or {name: array}, on the host or on a GPU; a is the reference. Elements differ where
+    a, b: histories, folders, files, arrays or what holds arrays ({name: array}, nested ones, models, tables, labelled arrays), on
+    the host or on a GPU; a is the reference. Elements differ where
     |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
     metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
     numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step

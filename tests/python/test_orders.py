@@ -13,6 +13,8 @@ from support import run_of_ranks
 
 import twinrun
 from twinrun import golden
+from twinrun.fieldwise import Settings, compare_part, put_together
+from twinrun.subject import FieldRef, open_subject
 
 SHAPES = [(7,), (5, 6), (1, 9), (9, 1), (3, 500), (500, 3), (4, 5, 6), (2, 1, 700), (33, 2, 3, 5)]
 F = np.asfortranarray
@@ -112,6 +114,30 @@ def test_larger_than_a_chunk_and_several_threads(tmp_path: Path) -> None:
         result = twinrun.compare(x, y, threads=threads)
         check(result, a, b)
         assert result.fields[0].max_abs_index == (5, 399) and result.fields[0].first_index == (5, 398)
+
+
+def test_ranges_compared_apart() -> None:
+    """As ranks of a job do it: the first place is the first row by row of all of them, whatever their order."""
+    a, b = pair((300, 40), 2)
+    x, y = F(a), F(b)
+    ref_a, ref_b = opened(x), opened(y)
+    settings, size = Settings(), a.size
+    cuts = [0, 2048, 8192, size]
+    parts = [
+        compare_part(ref_a, ref_b, (None, 0), settings, [(first, last - first)])
+        for first, last in itertools.pairwise(cuts)
+    ]
+    for some in (parts, parts[::-1]):
+        found = put_together(some)
+        want = expected(a, b, 0.0)
+        assert (found.first_index, found.different) == (want["first"], want["different"])
+        assert found.max_abs_index == want["max_abs"] and found.max_rel_index == want["max_rel"]
+
+
+def opened(array: np.ndarray) -> FieldRef:
+    subject = open_subject(array)
+    with subject.open(subject.places[0]) as fields:
+        return fields["array"]
 
 
 def test_bytes_of_another_order_and_strides() -> None:
