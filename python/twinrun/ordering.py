@@ -1,7 +1,8 @@
-"""Row-major and column-major arrays: the order in which a user counts elements is row by row, however they are stored.
+"""Row-major and column-major arrays, and other ways to tell one array: fields are brought into one form to be compared.
 
-Two fields of one order are compared as they lie, and the core tells the first places row by row (compare/column_order.hpp). Of two
-orders the column-major one is read row by row.
+The order in which a user counts elements is row by row, however they are stored. Two fields of one order are compared as they
+lie, and the core tells the first places row by row (compare/column_order.hpp). Of two orders the column-major one is read row by
+row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .formats.model import Field, decoded, storage_dtype
 from .formats.strided import Strided
 from .subject import FieldRef
 
-__all__ = ["columns_of", "in_one_order", "read_by_column", "read_by_row", "row_major_place"]
+__all__ = ["columns_of", "in_one_order", "in_one_type", "read_by_column", "read_by_row", "row_major_place"]
 
 _BAND = 48 << 20  # bytes of a field that are put into the other order at a time
 
@@ -55,6 +56,23 @@ def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
         # On devices strides are for nothing, and the first place is then the first row by row.
         return (read_by_row(a), read_by_row(b)) if on_device and columns_of(a) else (a, b)
     return read_by_row(a), read_by_row(b)
+
+
+def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
+    """Both fields as f64 where a text tells integers in one run and fractions in the other."""
+    if a.dtype == b.dtype or not (a.told_as_text and b.told_as_text):
+        return a, b
+    return _as_f64(a), _as_f64(b)
+
+
+def _as_f64(ref: FieldRef) -> FieldRef:
+    if ref.dtype == "f64" or not isinstance(ref.reader, Field) or ref.reader.read is None:
+        return ref
+    read = ref.reader.read
+    reader = dataclasses.replace(
+        ref.reader, dtype="f64", read=lambda first, count: read(first, count).astype(np.float64)
+    )
+    return dataclasses.replace(ref, dtype="f64", reader=reader, metadata=None)
 
 
 def read_by_row(ref: FieldRef) -> FieldRef:

@@ -91,6 +91,7 @@ class FieldRef:
     parts: object = None  # of a global array: where its parts are (placed.Parts)
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
     text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
+    told_as_text: bool = False  # see formats.Field
 
     @property
     def items(self) -> int:
@@ -299,6 +300,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             own_name=f.name,
             unit=f.unit,
             text=f.text,
+            told_as_text=f.told_as_text,
         )
         if f.extents is not None:
             ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]

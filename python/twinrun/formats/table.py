@@ -399,6 +399,7 @@ def _open_text(path: str) -> FileContent:
             table.rows,
             lambda f, n, at=at: table.read(at, f, n),
             text=lambda index, at=at: table.text(at, index[0]),
+            told_as_text=kind == "f" or (kind in "iu" and table.columns[at].largest <= _EXACT),
         )
     return content
 
@@ -411,11 +412,13 @@ def _add_column(
     read: Any,
     unit: str | None = None,
     text: Any = None,
+    told_as_text: bool = False,
 ) -> None:
     """A field of a column. code: None for text, whose `read` gives digests, and `text` what they are of."""
     if code is not None:
         reader = decoded(name, code, rows, content.path, read)
-        content.add(Field(name, code, sys.byteorder, (rows,), read=reader, unit=unit))
+        told = {"unit": unit, "told_as_text": told_as_text}
+        content.add(Field(name, code, sys.byteorder, (rows,), read=reader, **told))
         return
     name += SUFFIX
 

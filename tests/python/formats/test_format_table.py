@@ -136,6 +136,20 @@ def test_differences_are_found(tmp_path: Path) -> None:
             twinrun.compare(a, written(tmp_path / "b.csv", text))
 
 
+def test_integers_beside_fractions(tmp_path: Path) -> None:
+    """A column may happen to be integers in one run; as numbers they are compared all the same."""
+    a = written(tmp_path / "a.dat", "1 0\n2 5\n")
+    b = written(tmp_path / "b.dat", "1.0 1e-9\n2 5\n")
+    for x, y in ((a, b), (b, a)):
+        result = twinrun.compare(x, y)
+        assert result.different == 1 and result.first_divergence["field"] == "column_1"
+        assert twinrun.compare(x, y, atol=1e-6).same
+        assert [part.index.tolist() for part in result.differences()] == [[[0]]]
+    large = written(tmp_path / "c.dat", f"{(1 << 53) + 1} 0\n2 5\n")
+    with pytest.raises(twinrun.Incomparable):
+        twinrun.compare(large, b)
+
+
 def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "t.dat", np.random.default_rng(3).random((100, 10)))
     path = tmp_path / "t.dat"
