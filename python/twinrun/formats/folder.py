@@ -126,7 +126,7 @@ def _format_of(path: str, described: bool) -> Format | None:
         found = detect(path)
     except FormatError:
         return None  # not a regular file, or not readable and nameless: reported as ignored
-    if found is not None and found.name == "raw" and promised is found and not described:
+    if found is not None and found.name == "raw" and promised is found and (not described or _is_text(path)):
         return found if found.claims is not None and found.claims(path) else None
     return found
 
