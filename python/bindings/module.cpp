@@ -594,8 +594,10 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
                  const std::string& cache, nb::object progress, const std::string& device,
                  std::vector<int> devices, std::optional<std::uint64_t> ulps,
                  const std::vector<double>& period, std::uint64_t component_stride,
-                 const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges) {
+                 const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges,
+                 std::vector<std::uint64_t> columns) {
     CompareOptions options;
+    options.columns = std::move(columns);
     if (ranges) {
         options.ranges.emplace();
         for (const auto& [first, count] : *ranges)
@@ -1019,7 +1021,7 @@ NB_MODULE(_core, m) {
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
           "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>(),
           "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1},
-          "ranges"_a = nb::none());
+          "ranges"_a = nb::none(), "columns"_a = std::vector<std::uint64_t>());
 
     m.def(
         "range_unit",

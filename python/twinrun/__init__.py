@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
     from .aggregation import AggregationPlan, plan_aggregation
+    from .asserting import NotSame, assert_same
     from .capture import CaptureFacts, Divergence, Run
     from .comparison import Comparison, FieldComparison, compare
     from .errors import (
@@ -55,6 +56,7 @@ __all__ = [
     "Incomparable",
     "MissingFile",
     "MissingPackage",
+    "NotSame",
     "PackFacts",
     "PackedStep",
     "RecordOptions",
@@ -66,6 +68,7 @@ __all__ = [
     "TwinrunError",
     "Unsupported",
     "__version__",
+    "assert_same",
     "compact",
     "compare",
     "index",
@@ -88,6 +91,7 @@ _PLACES = {
     "Divergence": "capture",
     "FieldComparison": "comparison",
     "FieldSketchComparison": "sketching",
+    "NotSame": "asserting",
     "PackFacts": "recording",
     "PackedStep": "recording",
     "RecordOptions": "recording",
@@ -95,6 +99,7 @@ _PLACES = {
     "Sketch": "sketching",
     "SketchComparison": "sketching",
     "__version__": "_core",
+    "assert_same": "asserting",
     "compact": "recording",
     "compare": "comparison",
     "index": "indexing",

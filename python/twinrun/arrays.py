@@ -10,15 +10,15 @@ import contextlib
 import math
 import operator
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from . import _core
 from .errors import TwinrunError, Unsupported
-from .formats.model import ITEMSIZE, dtype_of
+from .formats.model import ITEMSIZE, dtype_of, storage_dtype
 
-__all__ = ["ArrayView", "DeviceArrayView", "stream_handle", "taken", "view", "writable"]
+__all__ = ["ArrayView", "DeviceArrayView", "row_major", "stream_handle", "taken", "view", "writable"]
 
 # Of DLPack: the devices that this knows, and its element types by (code, bits).
 _HOST = (1, 3)  # kDLCPU, kDLCUDAHost
@@ -346,6 +346,18 @@ def view(name: str, array: object, stream: object = None) -> ArrayView | DeviceA
         return _host_view(name, array)
     array = _plain_tensor(array)
     return _device_view(name, array, stream_handle(stream)) or _host_view(name, array)
+
+
+def row_major(v: ArrayView | DeviceArrayView) -> ArrayView | DeviceArrayView:
+    """The same array with its first dimension slowest: a copy on the host, strides on a GPU."""
+    if not v.fortran_order:
+        return v
+    if isinstance(v, DeviceArrayView):
+        strides = v.strides or tuple(np.empty(v.shape, storage_dtype(v.dtype)).strides)
+        return replace(v, shape=v.shape[::-1], strides=strides[::-1], fortran_order=False)
+    a = np.ascontiguousarray(v.owner.T)
+    address = a.__array_interface__["data"][0]
+    return replace(v, shape=a.shape, address=address, stride=a.itemsize, fortran_order=False, owner=a)
 
 
 def taken(name: str, array: object, stream: object = None) -> ArrayView | DeviceArrayView:

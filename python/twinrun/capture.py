@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from . import _core
-from .arrays import ArrayView, DeviceArrayView, taken, writable
+from .arrays import ArrayView, DeviceArrayView, row_major, taken, writable
+from .containers import named_arrays
 from .errors import Incomparable, StepLost, TwinrunError
 from .formats.model import storage_dtype
 from .provenance import python_facts
@@ -38,18 +39,6 @@ def own_tolerances(
     }
 
 
-def _row_major(v: ArrayView | DeviceArrayView) -> ArrayView | DeviceArrayView:
-    """The same array with its first dimension slowest, for fields whose rows are sorted by IDs."""
-    if not v.fortran_order:
-        return v
-    if isinstance(v, DeviceArrayView):
-        strides = v.strides or tuple(np.empty(v.shape, storage_dtype(v.dtype)).strides)
-        return replace(v, shape=v.shape[::-1], strides=strides[::-1], fortran_order=False)
-    a = np.ascontiguousarray(v.owner.T)
-    address = a.__array_interface__["data"][0]
-    return replace(v, shape=a.shape, address=address, stride=a.itemsize, fortran_order=False, owner=a)
-
-
 def captured_entries(
     fields: Mapping[str, object],
     tolerances: Mapping[str, tuple[float, float]],
@@ -60,8 +49,8 @@ def captured_entries(
 ) -> tuple[list[tuple], list[object]]:
     """Arrays as the core captures them, and what must live until it has read them."""
     views: dict[str, ArrayView | DeviceArrayView] = {}
-    for given, array in fields.items():
-        name = utf8(str(given), "the name of a field")
+    for given, array in named_arrays(fields, where).items():
+        name = utf8(given, "the name of a field")
         if name in views:
             raise TwinrunError(f"two fields of the name {name!r}", where=where)
         views[name] = taken(name, array, stream)
@@ -82,7 +71,7 @@ def captured_entries(
             address = native.__array_interface__["data"][0]
             v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
         if name in ids:
-            v = _row_major(v)
+            v = row_major(v)
         keep.append(v)
         shape, offset = ([int(n) for n in numbers] for numbers in places.get(name, ((), ())))
         if v.fortran_order:
@@ -100,7 +89,7 @@ class Divergence:
     """Where a step is not proven equal to the same step of the reference run.
 
     Only metadata was read: a difference above the tolerance, or, rarely, one just below it. field: the first one, in
-    the order of capture. first_item: of the flattened field, where the first such chunk begins. chunks: of this field
+    the order of capture. first_item: of the field as it is stored, where the first such chunk begins. chunks: of this field
     that are not proven equal, of chunks_in_all. fields: of the step that are not proven equal. reason: why they could
     not be compared (another shape, a field that the reference lacks), or "".
     """
@@ -314,7 +303,8 @@ class Run:
     ) -> CaptureFacts:
         """Takes one step: when it returns, the arrays may change, and unless it works in the background the step is on storage.
 
-        fields: {name: array}; anything that numpy takes for an array of numbers, any shape, 0-d and empty included, and
+        fields: {name: array}, or any container of arrays: a model, nested mappings and lists, whose names are joined by dots;
+        anything that numpy takes for an array of numbers, any shape, 0-d and empty included (of texts digests are kept), and
         arrays on GPUs (DLPack or __cuda_array_interface__), which are digested there: without keep_data no element is
         copied to the host. stream: the one whose work makes those arrays, as a handle or an object of PyTorch, CuPy or
         Numba; by default what the arrays themselves say. ids: {field: name of a 1-D integer field of this capture},

@@ -20,6 +20,7 @@ from .errors import Incomparable, TwinrunError, Unmatched
 from .fieldwise import FieldComparison, Settings, compare_part, divisible, place_text, put_together
 from .keyed import compare_particles, order_note
 from .matching import ALIGNMENTS, StepMatch, match_fields, match_steps, missing_ranks, same_ranks
+from .ordering import in_one_order
 from .particles import find_particles, without_ids
 from .placed import give_places, parts_of_both
 from .provenance import Difference, Provenance, difference, read_provenance
@@ -53,7 +54,7 @@ def histogram_edges() -> list[float]:
 
 @dataclass
 class Comparison:
-    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left.
+    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left. True only if 'same'.
 
     problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
     first one raises). A verdict never is 'same' with one of them.
@@ -119,8 +120,11 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Everything was compared, and agrees within the tolerance."""
+        """Everything was compared, and agrees within the tolerance. So says `bool(comparison)`."""
         return self.verdict == "same"
+
+    def __bool__(self) -> bool:
+        return self.same
 
     @property
     def different(self) -> int:
@@ -495,11 +499,26 @@ class _Work:
             part = compare_it(x, y, place, self.settings, ranges)
             if ranges is None:
                 self.results.append(put_together([part]))
+                self._say_texts(x, y, self.results[-1])
             else:
                 outcome.parts.append((piece.at, part))
         except TwinrunError as error:
             self.tell(error)
         outcome.keep_places(piece.at, len(self.results), len(self.problems))
+
+    def _say_texts(self, x: FieldRef, y: FieldRef, found: FieldComparison) -> None:
+        """What the first two texts are that differ: their digests say nothing to a person."""
+        if not found.same and found.first_index is not None and x.text is not None and y.text is not None:
+            try:
+                of_a, of_b = (ref.text(found.first_index) for ref in (x, y))
+            except TwinrunError:  # only a note
+                return
+            at = ", ".join(map(str, found.first_index[:-1]))
+            name = f"{found.field}[{at}]" if at else found.field
+            self.notes.append(
+                f"{place_text((found.step, found.rank))}: {name} is {of_a:.200} in {self.a.label}, "
+                f"{of_b:.200} in {self.b.label}"
+            )
 
     def _say_order(
         self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
@@ -570,7 +589,7 @@ class _Work:
         parts = parts_of_both(name, [side[name] for side in held], labels, self.settings.cache)
         x, y = (of_run.field() for of_run in parts)
         check_alike(x, y, f"{place_text((match.step, 0))}: field {name!r}", *labels)
-        return x, y
+        return in_one_order(x, y)
 
     def _pair_at(self, place: Place, x: FieldRef, y: FieldRef) -> tuple[FieldRef, FieldRef] | TwinrunError:
         """A field of one rank of both runs, or why it cannot be compared."""
@@ -578,7 +597,7 @@ class _Work:
             check_alike(x, y, f"{place_text(place)}: field {x.name!r}", self.a.label, self.b.label)
         except TwinrunError as error:
             return error
-        return x, y
+        return in_one_order(x, y)
 
     def _recut(
         self,
@@ -677,7 +696,8 @@ def compare(
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
-    a, b: histories, folders, files, arrays or {name: array}, on the host or on a GPU; a is the reference. Elements differ where
+    a, b: histories, folders, files, arrays or what holds arrays ({name: array}, nested ones, models, tables, labelled arrays), on
+    the host or on a GPU; a is the reference. Elements differ where
     |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
     metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
     numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _core
+from .containers import is_container
 from .errors import Incomparable, Stale, TwinrunError
 from .fieldwise import Decision, FieldComparison, Settings, place_text
 from .formats.model import storage_dtype
 from .keyed import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
+from .ordering import read_by_row
 from .particles import Particles, find_particles
 from .placed import give_places, parts_of_both
 from .subject import FieldRef, Subject, open_subject
@@ -43,14 +45,45 @@ class _Gone(TwinrunError):
 
 def _held(what: object) -> object:
     """What a later look needs of one side. Arrays are the caller's: nothing here keeps them alive."""
+    if isinstance(what, Subject):
+        return what if what.kind != "arrays" else None
+    if isinstance(what, (list, tuple)) and is_container(what):
+        names = getattr(what, "_fields", None)
+        entries = enumerate(what) if names is None else zip(names, what, strict=True)
+        return _Container(names is None, [(k, _held(v)) for k, v in entries])
     try:
-        if isinstance(what, Mapping):
-            return {str(k): weakref.ref(v) for k, v in what.items()}
-        if isinstance(what, Subject):
-            return what if what.kind != "arrays" else None
         return weakref.ref(what)
-    except TypeError:  # lists and numbers cannot be referred to weakly
-        return None
+    except TypeError:
+        pass
+    if isinstance(what, Mapping):
+        return _Container(False, [(k, _held(v)) for k, v in what.items()])
+    return _Value(what)  # numbers and texts
+
+
+@dataclass
+class _Container:
+    """Entries of a list or a mapping, by their keys."""
+
+    is_list: bool
+    entries: list[tuple[object, object]]
+
+
+@dataclass
+class _Value:
+    value: object
+
+
+def _there(held: object) -> object:
+    """What `_held` was given. Raises _Gone."""
+    if isinstance(held, _Container):
+        entries = [(k, _there(v)) for k, v in held.entries]
+        return [v for _, v in entries] if held.is_list else dict(entries)
+    if isinstance(held, _Value):
+        return held.value
+    found = held() if isinstance(held, weakref.ref) else None
+    if found is None:
+        raise _Gone("the arrays that were compared are gone", fix="keep them until this is done")
+    return found
 
 
 @dataclass
@@ -86,16 +119,7 @@ class Again:
     def _side(self, held: object) -> Subject:
         if isinstance(held, (str, Subject)):
             return open_subject(held, self.options, self.stream)
-        if isinstance(held, weakref.ref):
-            found = held()
-        elif isinstance(held, dict):
-            found = {k: ref() for k, ref in held.items()}
-            found = None if any(v is None for v in found.values()) else found
-        else:
-            found = None
-        if found is None:
-            raise _Gone("the arrays that were compared are gone", fix="keep them until this is done")
-        return open_subject(found, self.options, self.stream)
+        return open_subject(_there(held), self.options, self.stream)
 
 
 @dataclass
@@ -132,7 +156,7 @@ def differences(
     wanted: Callable[[FieldComparison], bool] | None = None,
     more: Callable[[FieldComparison, int], bool] | None = None,
 ) -> Iterator[Differences]:
-    """Every element that differs, in stretches: by step, rank and field; particles by shares of their IDs.
+    """Every element that differs, in stretches: by step, rank and field, of a field row by row; particles by shares of their IDs.
 
     wanted: which fields; all by default. more: is asked before so many bytes are read for a field, and may say that it is
     enough of it. Of each as many are given as the comparison counted, unless it was. Raises Stale where the data was changed since,
@@ -246,7 +270,8 @@ class _Walk:
     def _pair(
         self, f: FieldComparison, x: FieldRef, y: FieldRef, parts_a: Sequence[tuple[int, Mapping]]
     ) -> Iterator[Differences]:
-        """Of two fields whose elements lie in the same order."""
+        """Of two fields whose elements lie in the same order; they come row by row."""
+        x, y = read_by_row(x), read_by_row(y)
         decision = self.again.settings.decision(x, y, f.step)
         sources = [ref.source(self.again.settings.cache) for ref in (x, y)]
         for ref, source in zip((x, y), sources, strict=True):
@@ -273,7 +298,7 @@ class _Walk:
                 ]
                 yield Differences(
                     f,
-                    _indices(x.shape, x.fortran_order, part, pair),
+                    _indices(x.shape, part, pair),
                     None,
                     *values,
                     _abs_diff(*values, part, decision),
@@ -336,7 +361,7 @@ class _Walk:
                         values = [v[at] for v in flat]
                         yield Differences(
                             f,
-                            _indices(ref.user_shape[1:], False, part % np.uint64(width * pair), pair),
+                            _indices(ref.user_shape[1:], part % np.uint64(width * pair), pair),
                             m.ids[rows],
                             *values,
                             _abs_diff(*values, part, decision),
@@ -408,15 +433,13 @@ def _first_item(f: FieldComparison, ref: FieldRef) -> int:
         return 0
     if not at:
         return 0
-    return int(np.ravel_multi_index(at[::-1] if ref.fortran_order else at, ref.shape))
+    return int(np.ravel_multi_index(at, ref.shape))
 
 
-def _indices(shape: tuple[int, ...], reverse: bool, scalars: np.ndarray, pair: int) -> np.ndarray:
+def _indices(shape: tuple[int, ...], scalars: np.ndarray, pair: int) -> np.ndarray:
     """(n, dimensions) indices as the user knows them."""
     items, part = np.divmod(scalars.astype(np.int64), pair)
     columns = list(np.unravel_index(items, shape)) if shape else []
-    if reverse:
-        columns.reverse()
     if pair == 2:
         columns.append(part)
     return np.stack(columns, axis=1).astype(np.int64) if columns else np.empty((scalars.size, 0), np.int64)

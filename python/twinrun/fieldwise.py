@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from . import _core
 from .errors import Incomparable, TwinrunError
+from .formats.texts import never_tolerated
 from .indexing import FLOATING, build, field_plan
 from .merging import merged
+from .ordering import columns_of, row_major_place
 from .subject import FieldRef, Place
 from .tolerances import Periods, Rule, Tolerances
 
@@ -50,7 +52,7 @@ class FieldComparison:
 
     elements: scalars (complex numbers count twice: real and imaginary part). different: those with
     |a - b| > atol + rtol |a|; a is the first-named run. first_index, max_abs_index: N-D indices as the user knows
-    them. max_abs_diff: the largest |a - b| of all elements; where max_abs_diff_is_bound, none exceeds it (None: not
+    them: the first row by row, however the elements are stored. max_abs_diff: the largest |a - b| of all elements; where max_abs_diff_is_bound, none exceeds it (None: not
     even a bound is known). max_rel_diff, rms_diff: of |a - b| / |a| and |a - b| over the elements that differ.
     histogram: of |a - b| over the elements that were read; histogram_different over those that differ.
     A NaN against a number, or an infinity against anything else, counts as an infinite difference.
@@ -119,6 +121,9 @@ class FieldComparison:
     def same(self) -> bool:
         """No element differs."""
         return self.different == 0
+
+    def __bool__(self) -> bool:
+        return self.same
 
     def _repr_html_(self) -> str:
         from .showing import field_html
@@ -202,7 +207,8 @@ class Settings:
         rule = self.rule(a.name, step)
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.dtype not in FLOATING:
-            if not (self.integers if rule is None else rule.integers or self.integers):
+            tolerant = self.integers if rule is None else rule.integers or self.integers
+            if not tolerant or never_tolerated(a.name):
                 return Decision(equal_nan=equal_nan)
         ulps = self.ulps if rule is None else rule.ulps
         if rule is not None and not (rule.atol is None and rule.rtol is None and rule.ulps is None):
@@ -319,7 +325,8 @@ class FieldPart:
 def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
     parts = sorted(parts, key=lambda part: part.first)
-    first, found = parts[0], merged([part.found for part in parts])
+    first = parts[0]
+    found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
     if found["scalars"] != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
         raise RuntimeError("a part of a field was lost")  # must not happen; nothing then counts as compared
     seconds = sum(part.seconds for part in parts)
@@ -416,6 +423,7 @@ def compare_part(
                 device=settings.device,
                 devices=settings.devices,
                 ranges=ranges,
+                columns=columns_of(a),
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None

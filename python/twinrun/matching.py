@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from .errors import Incomparable, TwinrunError, Unmatched
 from .fieldwise import place_text
+from .ordering import in_one_order, in_one_type
 from .subject import FieldRef, Place, Subject, check_alike
 
 __all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
@@ -194,6 +195,7 @@ def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject,
                 f"of {list(of_y[0])} in {b.label}",
                 fix="the shapes must be the same",
             )
+        x, y = in_one_type(x, y)
         if cut_otherwise(x, y):
             result.recut.append(x.name)
             return
@@ -201,7 +203,7 @@ def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject,
     except Incomparable as error:
         result.problems.append(error)
         return
-    result.pairs.append((x, y))
+    result.pairs.append(in_one_order(x, y))
 
 
 def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:

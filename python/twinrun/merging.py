@@ -41,8 +41,9 @@ def with_places(r: dict, place_of: Callable[[int], object]) -> dict:
     return r | {key: None if r[key] is None else place_of(r[key]) for key in _PLACES}
 
 
-def merged(parts: Sequence[dict]) -> dict:
-    """The result of all parts together, in the form of one. parts: at least one, of one field, settings and method.
+def merged(parts: Sequence[dict], order: Callable[[object], object] | None = None) -> dict:
+    """The result of all parts together, in the form of one. parts: at least one, of one field, settings and method. order: what
+    places are ordered by, if not by themselves.
 
     Parts may come in any order, and merge in groups: the outcome is the same but for the rounding of sums, and for which part's
     words are kept (why a device was chosen, how files were read). Raises ValueError for parts of different methods.
@@ -57,11 +58,11 @@ def merged(parts: Sequence[dict]) -> dict:
         whole[key] = sum(part[key] for part in parts)
     for key in _ADDED_LISTS:
         whole[key] = [sum(column) for column in zip(*(part[key] for part in parts), strict=True)]
-    _take(whole, _first(parts, "first"), ("first", "first_a", "first_b"))
+    _take(whole, _first(parts, "first", order), ("first", "first_a", "first_b"))
     for largest, with_it in _LARGEST.items():
         most = max(part[largest] for part in parts)
         holders = [part for part in parts if part[largest] == most]
-        _take(whole, _first(holders, with_it[0]), (largest, *with_it))
+        _take(whole, _first(holders, with_it[0], order), (largest, *with_it))
     whole["max_abs_unread"] = _most([part["max_abs_unread"] for part in parts])
     whole["max_abs"], whole["max_abs_is_bound"] = bound(whole["max_abs_read"], whole["max_abs_unread"])
     # The core warns of what it sees at the largest value: a part with smaller ones would warn of these.
@@ -82,10 +83,11 @@ def merged(parts: Sequence[dict]) -> dict:
     return whole
 
 
-def _first(parts: Sequence[dict], place: str) -> dict:
+def _first(parts: Sequence[dict], place: str, order: Callable[[object], object] | None) -> dict:
     """The part with the smallest place; any where none has one."""
     there = [part for part in parts if part[place] is not None]
-    return min(there, key=lambda part: part[place]) if there else parts[0]
+    by = order or (lambda at: at)
+    return min(there, key=lambda part: by(part[place])) if there else parts[0]
 
 
 def _take(whole: dict, part: dict, keys: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from . import _core
 from .errors import Incomparable
 from .formats import Field
 from .formats.model import storage_dtype
+from .ordering import read_by_row
 from .subject import FieldRef
 
 __all__ = ["Parts", "give_places", "parts_of_both"]
@@ -119,8 +120,8 @@ def _stored_alike(
     Those that are turned lose their metadata: its sums count in the other order.
     """
     orders = {ref.fortran_order for side in sides for _, ref in side if sum(n > 1 for n in ref.shape) > 1}
-    if len(orders) > 1:
-        return [list(side) for side in sides]  # told by whoever compares them
+    if len(orders) > 1:  # row by row, then
+        return [[(rank, read_by_row(ref)) for rank, ref in side] for side in sides]
     wanted = orders.pop() if orders else next((ref.fortran_order for side in sides for _, ref in side), False)
     return [
         [(rank, ref if ref.fortran_order == wanted else _turned(ref)) for rank, ref in side] for side in sides

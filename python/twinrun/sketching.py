@@ -69,6 +69,9 @@ class FieldSketchComparison:
         """Every element agrees within the tolerance."""
         return self.chunks_open == 0
 
+    def __bool__(self) -> bool:
+        return self.same
+
 
 @dataclass(frozen=True)
 class SketchComparison:
@@ -86,6 +89,9 @@ class SketchComparison:
     def same(self) -> bool:
         """Every element of every field agrees within the tolerance."""
         return all(f.same for f in self.fields)
+
+    def __bool__(self) -> bool:
+        return self.same
 
     @property
     def open(self) -> list[str]:
@@ -253,6 +259,11 @@ class Sketch:
         a, b = self._facts(name), other._facts(name)
         what = f"field {name!r}"
         check_alike(a, b, what, self.label, other.label)
+        if a.fortran_order != b.fortran_order and sum(n > 1 for n in a.shape) > 1:
+            raise Incomparable(
+                f"{what}: row-major in one sketch, column-major in the other",
+                fix="compare the arrays themselves, or sketch both in one order",
+            )
         here, there = self._fields[name].device, other._fields[name].device
         if here != there:
             raise Incomparable(
@@ -277,7 +288,7 @@ class Sketch:
 
 
 def sketch(
-    fields: Mapping[str, object],
+    fields: object,
     *,
     atol: float = 0.0,
     rtol: float = 0.0,
@@ -288,15 +299,14 @@ def sketch(
     stream: object = None,
     threads: int = 0,
 ) -> Sketch:
-    """Digests {name: array}, all arrays of a GPU in one batch, and keeps the digests there.
+    """Digests {name: array}, or any container of arrays (a model, nested mappings), all arrays of a GPU in one batch, and keeps
+    the digests there.
 
     atol, rtol, tolerances, residue_bits, chunk_bytes, digest: as for `Run`; sketches that are compared need the same.
     stream: the one whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba; by default what the
     arrays themselves say. Arrays on the host are digested there, by `threads` cores (0: all). When it returns, the arrays
     may change.
     """
-    if not isinstance(fields, Mapping):
-        raise TwinrunError("fields must be a mapping {name: array}", fix="write sketch({'x': x})")
     if digest not in ("linear", "published"):
         raise TwinrunError("digest must be 'linear' or 'published'")
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)

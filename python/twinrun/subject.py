@@ -11,7 +11,7 @@ import copy
 import math
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from . import _core
 from .arrays import ArrayView, DeviceArrayView, taken
+from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from .formats import Field, FileContent, detect, formats, open_file
 from .formats.files import reading
@@ -89,6 +90,8 @@ class FieldRef:
     unit: str | None = None  # of dates and time spans, where that is known
     parts: object = None  # of a global array: where its parts are (placed.Parts)
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
+    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
+    told_as_text: bool = False  # see formats.Field
 
     @property
     def items(self) -> int:
@@ -173,7 +176,7 @@ class FieldLayout(Protocol):
 
 
 def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
-    """Raises Incomparable where two runs' fields have other types, shapes or orders. what: names the field."""
+    """Raises Incomparable where two runs' fields have other types or shapes. what: names the field."""
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
     units = getattr(a, "unit", None), getattr(b, "unit", None)
@@ -185,10 +188,6 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
         raise Incomparable(
             f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
             fix="shapes must agree",
-        )
-    if a.fortran_order != b.fortran_order and len([n for n in a.shape if n > 1]) > 1:
-        raise Incomparable(
-            f"{what}: row-major in one run, column-major in the other", fix="store both in one order"
         )
 
 
@@ -300,6 +299,8 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             group=f.group,
             own_name=f.name,
             unit=f.unit,
+            text=f.text,
+            told_as_text=f.told_as_text,
         )
         if f.extents is not None:
             ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
@@ -370,6 +371,8 @@ class _Arrays(Subject):
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
             if isinstance(v, ArrayView):
                 ref.unit = unit_of(v.owner.dtype)
+            if isinstance(array, Texts):
+                ref.text = array.text
             self._refs[name] = ref
 
     @contextlib.contextmanager
@@ -718,22 +721,21 @@ def _one_array_format(name: str) -> bool:
 
 
 def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
-    """The subject that a path, an array or a mapping {name: array} is.
+    """The subject that a path, an array or a container of arrays is (see `containers`).
 
     options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises MissingFile, FormatError.
     """
     options = dict(options or {})
     if isinstance(what, Subject):
         return what
-    if isinstance(what, Mapping):
-        if not what:
-            raise TwinrunError("an empty mapping has nothing to compare")
-        named = {str(k): v for k, v in what.items()}
-        if len(named) != len(what):
-            raise TwinrunError("two arrays have the same name", where="arrays", fix="1 and '1' are one name")
+    if is_container(what):
+        named = flattened("", what, "arrays")
+        if not named:
+            raise TwinrunError("an empty container has nothing to compare")
         return _Arrays(named, "arrays", stream=stream)
     if not isinstance(what, (str, os.PathLike)):
-        return _Arrays({"array": what}, "array", one_array=True, stream=stream)
+        named = flattened("array", what)
+        return _Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
     path = checked_path(what)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")

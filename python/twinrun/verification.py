@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+from typing import NamedTuple
 
 from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
@@ -14,9 +15,19 @@ from .formats.folder import is_history
 from .settings import check_settings, checked_path
 from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, open_subject, refs_of_metadata
 
-__all__ = ["verify"]
+__all__ = ["Verified", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
+
+
+class Verified(NamedTuple):
+    """What `verify` found. True only if there are no problems."""
+
+    problems: list[str]
+    files: int
+
+    def __bool__(self) -> bool:
+        return not self.problems
 
 
 def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: int) -> list[str]:
@@ -172,11 +183,11 @@ def _parts(path: str) -> list[str]:
         return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
 
-def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str], int]:
+def verify(path: str | os.PathLike[str], *, threads: int = 0) -> Verified:
     """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
 
-    Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no
-    problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
+    Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked), which is true if there are
+    no problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
     files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
@@ -187,7 +198,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str]
     histories = [] if not os.path.isdir(path) else [path] if is_history(path) else _parts(path)
     if histories:
         found = [_verify_history(p, threads) for p in histories]
-        return [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
+        return Verified(
+            [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
+        )
     targets: list[str] = []
     if os.path.isdir(path):
         for folder, _, names in os.walk(path):
@@ -212,7 +225,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str]
                 problems.extend(_verify_metadata(metadata, _refs(target, metadata, stack), threads))
         except TwinrunError as e:
             problems.append(str(e))
-    return problems, 2 * len(targets)
+    return Verified(problems, 2 * len(targets))
 
 
 def _refs(target: str, metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:

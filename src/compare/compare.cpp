@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/checked.hpp"
+#include "compare/column_order.hpp"
 #include "compare/device_array.hpp"
 #include "compare/gathered.hpp"
 #include "compare/plan.hpp"
@@ -32,7 +33,7 @@ class Stopwatch {
 class ElementJob final : public SliceJob {
    public:
     ElementJob(ElementSource& a, ElementSource& b, std::size_t chunk_items, std::span<const Range> chunks,
-               const DifferenceRule& rule, int workers)
+               const DifferenceRule& rule, const ColumnOrder& order, int workers)
         : a_(a),
           b_(b),
           chunk_items_(chunk_items),
@@ -41,6 +42,7 @@ class ElementJob final : public SliceJob {
           plan_(plan_reads(chunks, chunk_bytes_, storage_ ? kSliceBytes : kSliceBytesInCache,
                            storage_ ? kGapOnStorage : kGapInCache, kMostWindows)),
           rule_(rule),
+          order_(order),
           gathered_(workers, plan_.slices.size()),
           different_chunks_(static_cast<std::size_t>(workers)) {
         // The room that the windows of the hungriest slice take, each widened by its source.
@@ -90,8 +92,13 @@ class ElementJob final : public SliceJob {
                     const std::uint64_t item = c * chunk_items_;
                     const std::uint64_t items = std::min<std::uint64_t>(chunk_items_, a_.items() - item);
                     const std::uint64_t before = stats.different;
-                    compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair,
-                                     item * pair, rule_, &stats);
+                    if (order_.matters()) {
+                        compare_in_columns(order_, kernels, view_a, view_b, (item - first) * pair,
+                                           items * pair, item * pair, rule_, &stats);
+                    } else {
+                        compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair,
+                                         item * pair, rule_, &stats);
+                    }
                     different_chunks_[static_cast<std::size_t>(worker)].count += stats.different != before;
                 }
             }
@@ -101,7 +108,7 @@ class ElementJob final : public SliceJob {
         gathered_.close(worker, slice);
         return success();
     }
-    [[nodiscard]] DifferenceStats total() const { return gathered_.total(); }
+    [[nodiscard]] DifferenceStats total() const { return gathered_.total(order_); }
     [[nodiscard]] std::uint64_t different_chunks() const {
         std::uint64_t all = 0;
         for (const Counter& c : different_chunks_)
@@ -125,6 +132,7 @@ class ElementJob final : public SliceJob {
     bool storage_;
     ReadPlan plan_;
     const DifferenceRule& rule_;
+    const ColumnOrder& order_;
     Gathered gathered_;
     std::vector<Counter> different_chunks_;
     std::size_t room_a_ = 0;
@@ -247,17 +255,26 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
     if (const DeviceArray* array = b.device_array(); array != nullptr) work.array_b = array->device;
     const std::string device_before = result.device;
     work.measured = is_floating(scalar_type(a.dtype())) && !options.rule.measure.plain();
+    const ColumnOrder order(options.columns, scalars_per_item(a.dtype()));
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
                                          options.stream, options.device.direct_storage);
         if (found) {
             note_devices(found->outcome, result);
-            return ElementsFound{found->outcome.stream, found->stats, found->different_chunks};
+            DifferenceStats stats = found->stats;
+            // Devices tell the first places as elements lie: the host looks for those that come first row by row.
+            if (order.matters() && stats.max_rel_at != kNowhere) {
+                ElementJob again(a, b, chunk_items, chunks, options.rule, order,
+                                 worker_count(options.stream));
+                TWR_CHECK(run_slices(again, options.stream));
+                order.take_places(again.total(), stats);
+            }
+            return ElementsFound{found->outcome.stream, stats, found->different_chunks};
         }
         if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
     }
-    ElementJob job(a, b, chunk_items, chunks, options.rule, worker_count(options.stream));
+    ElementJob job(a, b, chunk_items, chunks, options.rule, order, worker_count(options.stream));
     TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
     return ElementsFound{stats, job.total(), job.different_chunks()};
 }
@@ -465,6 +482,8 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
             return Error{ErrorCode::invalid_argument, "a side with neither data nor metadata"};
         }
     }
+    if (!options.columns.empty() && checked_product(options.columns).value_or(items + 1) != items)
+        return Error{ErrorCode::invalid_argument, "a shape of columns that is not the field's"};
     result.scalars = items * scalars_per_item(dtype);
     if (options.ranges) {
         result.scalars = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "compare/column_order.hpp"
 #include "compare/difference.hpp"
 
 namespace twinrun {
@@ -21,10 +22,10 @@ class Gathered {
         sums_[slice] = {mine.sum_squares, mine.sum_squares_different};
         mine.sum_squares = mine.sum_squares_different = 0;
     }
-    [[nodiscard]] DifferenceStats total() const {
+    [[nodiscard]] DifferenceStats total(const ColumnOrder& order = {}) const {
         DifferenceStats all;
         for (const DifferenceStats& w : workers_)
-            all.merge(w);
+            order.merge(w, all);
         for (const Sums& s : sums_) {
             all.sum_squares += s.all;
             all.sum_squares_different += s.different;

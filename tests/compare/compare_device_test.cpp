@@ -265,6 +265,31 @@ TEST_F(DeviceCompare, MemoryOfAnySizeAndDensity) {
     }
 }
 
+TEST_F(DeviceCompare, ColumnMajorArraysAreToldRowByRow) {
+    std::mt19937_64 random(21);
+    int moved = 0;
+    for (const std::vector<std::uint64_t>& shape :
+         {std::vector<std::uint64_t>{300, 700}, {70'000, 3}, {3, 70'000}, {20, 30, 40}}) {
+        std::size_t n = 1;
+        for (const std::uint64_t size : shape)
+            n *= size;
+        std::vector<float> a(n);
+        std::vector<float> b(n);
+        for (std::size_t i = 0; i < n; ++i) {
+            a[i] = b[i] = static_cast<float>(random() % 3);
+            if (random() % 500 == 0) b[i] += static_cast<float>(random() % 3);
+        }
+        auto source_a = memory(DType::f32, a);
+        auto source_b = memory(DType::f32, b);
+        CompareOptions options = with_tolerance(0);
+        const FieldResult stored = check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options);
+        options.columns = shape;
+        const FieldResult told = check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options);
+        moved += told.read.first != stored.read.first;
+    }
+    EXPECT_GE(moved, 2);
+}
+
 TEST_F(DeviceCompare, EveryType) {
     std::mt19937_64 random(8);
     std::vector<std::uint64_t> a(60'001);

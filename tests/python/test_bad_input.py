@@ -114,15 +114,6 @@ def test_other_shape_type_or_fields(kind: str, tmp_path: Path) -> None:
     assert command("compare", a, tmp_path / f"fewer{a.suffix}", "--field", "x").status == 0
 
 
-def test_row_against_column_major(tmp_path: Path) -> None:
-    x = np.arange(12.0).reshape(3, 4)
-    np.save(tmp_path / "c.npy", x)
-    np.save(tmp_path / "f.npy", np.asfortranarray(x))
-    cannot_compare(
-        tmp_path / "c.npy", tmp_path / "f.npy", tmp_path, "row-major in one run, column-major in the other"
-    )
-
-
 @pytest.mark.parametrize("keep", [0, 1, 100, 4095, 4096, 32000, 32767])
 def test_truncated_history_data(keep: int, pair: tuple[Path, Path], tmp_path: Path) -> None:
     data = pair[1] / STEP / "rank-00000.data"
@@ -447,9 +438,9 @@ def test_capture_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
         for step, fields, said in (
             (1, {"x": x}, "captured already"),
             (2, {}, "no fields"),
-            (2, {"x": np.array(["text"])}, "not supported"),
-            (2, {"x": np.array([object()])}, "not supported"),
-            (2, {"x": x, "t": np.array([(1, 2)], "i4,i4")}, "not supported"),
+            (2, {"x": np.zeros(2, np.longdouble)}, "not supported"),
+            (2, {"x": np.array([object()])}, "x: values of type builtins.object cannot be compared"),
+            (2, {"x": x, "t": [{1, 2}]}, "t.0: .*not supported"),
             (2, {1: x, "1": x}, "two fields of the name '1'"),
             (2, {"\udcff": x}, "not UTF-8"),
             (1.5, {"x": x}, "a step is an integer"),

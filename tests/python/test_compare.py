@@ -235,7 +235,7 @@ def test_column_major_and_strided_and_big_endian() -> None:
 
 def test_names_and_units_that_only_look_the_same() -> None:
     one, other = np.ones(3), np.zeros(3)
-    with pytest.raises(twinrun.TwinrunError, match="two arrays have the same name"):
+    with pytest.raises(twinrun.TwinrunError, match="two fields of the name"):
         twinrun.compare(
             {1: one, "1": one}, {1: other, "1": one}
         )  # the last one of a name would hide the first

@@ -24,9 +24,9 @@ def test_text_that_is_left_out_is_in_the_verdict(tmp_path: Path) -> None:
     assert plain.not_compared == 0 and "not compared" not in verdict_line(plain)
 
 
-def test_masked_elements_are_refused() -> None:
+def test_masked_elements_are_not_those_of_a_plain_array() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
-    with pytest.raises(twinrun.TwinrunError, match="masked"):
+    with pytest.raises(twinrun.Incomparable, match="mask"):
         twinrun.compare(masked, np.array([1.0, 2.0]))
     unmasked = np.ma.masked_array([1.0, 2.0], mask=False)
     assert twinrun.compare(unmasked, np.array([1.0, 2.0])).same

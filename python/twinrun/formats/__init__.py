@@ -15,6 +15,7 @@ import pkgutil
 from ..errors import FormatError
 from .files import file_size, open_regular, reading
 from .model import ITEMSIZE, Extent, Field, FileContent, Format
+from .texts import printable
 
 __all__ = [
     "ITEMSIZE",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _extra: dict[str, Format] = {}
+_TEXT_SAMPLE = 4096
 _HEAD = 16  # bytes: the longest magic
 
 
@@ -99,7 +101,8 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
         wrong = sorted(set(options) - chosen.options)
         if wrong:
             known = f"it takes {' '.join(sorted(chosen.options))}" if chosen.options else "it takes none"
-            hint = "; to read it as raw all the same, add format=raw" if format is None else ""
+            as_raw = format is None and chosen.name != "table"
+            hint = "; to read it as raw all the same, add format=raw" if as_raw else ""
             raise FormatError(
                 f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
             )
@@ -128,5 +131,13 @@ def _choose(path: str, format: str | None, options: dict[str, object]) -> Format
                 "is a folder, not a file of a known format", where=path, fix="name one of its files"
             )
         fix = "give its format, or dtype= and shape= for a raw file; formats: " + " ".join(formats())
+        file, _ = open_regular(path)
+        with file:
+            if printable(file.read(_TEXT_SAMPLE)):
+                raise FormatError(
+                    "its format is not recognised: text, and no table",
+                    where=path,
+                    fix="rows of one length are: format=table",
+                )
         raise FormatError("its format is not recognised", where=path, fix=fix)
     return found

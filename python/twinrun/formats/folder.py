@@ -14,6 +14,7 @@ from . import by_suffix, detect, formats, open_file
 from .files import reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
+from .texts import printable
 
 __all__ = ["DataFile", "Listing", "is_history", "list_folder"]
 
@@ -98,6 +99,8 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
             if promised is not None:  # a .dat may be data as well as text: only a description tells
                 sidecar = os.path.basename(path) + ".json"
                 reason = f"{promised.name} without a description: give dtype=, or write {sidecar}"
+                if _is_text(path):
+                    reason = "text, and no table"
             listing.ignored.append((relative, reason))
             continue
         place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
@@ -110,6 +113,11 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     return listing
 
 
+def _is_text(path: str) -> bool:
+    with reading(path), open(path, "rb") as file:
+        return printable(file.read(4096))
+
+
 def _format_of(path: str, described: bool) -> Format | None:
     promised = by_suffix(path)
     if promised is not None and promised.name != "raw":
@@ -118,7 +126,7 @@ def _format_of(path: str, described: bool) -> Format | None:
         found = detect(path)
     except FormatError:
         return None  # not a regular file, or not readable and nameless: reported as ignored
-    if found is not None and found.name == "raw" and promised is found and not described:
+    if found is not None and found.name == "raw" and promised is found and (not described or _is_text(path)):
         return found if found.claims is not None and found.claims(path) else None
     return found
 

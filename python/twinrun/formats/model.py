@@ -171,6 +171,8 @@ class Field:
         to what the user knows.
     problem: why this field cannot be read though the file can (a missing filter, a missing external file).
         `read` raises the same error.
+    text: of digests of texts (`texts`), what the one at an index of the field was made of, for messages.
+    told_as_text: numbers that a text tells, of which f64 holds all: 1 in one file may be 1.5 in the other.
     reads_anywhere: `read` takes as long as what it reads, wherever that begins: several processes may read a part each.
 
     What a file may tell beside the elements, None where it does not:
@@ -197,6 +199,8 @@ class Field:
     group: str | None = None
     key: str | None = None
     unit: str | None = None
+    text: Callable[[tuple[int, ...]], str] | None = None
+    told_as_text: bool = False
     reads_anywhere: bool = False
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@
     step-10/rank-00003/x.npy   step 10, rank 3, x
     snap_010.3.hdf5            step 10, rank 3, snap
     output_00010/part/x1.f32   step 10, rank 0, part/x1
+    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: what changes from file to file is no part of the name
 
 Rules, in this order. Rank: a number after the word rank, proc or mpi in any part of the path; else a number
 between dots in the file's name (`.3.`), if the path has a step without it. Step: a number after a word such
@@ -23,14 +24,15 @@ from dataclasses import dataclass
 
 __all__ = ["Place", "field_name", "parse_path"]
 
-_RANK = re.compile(r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.]?(\d{1,18})(?!\d)")
+_RANK = re.compile(r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.=]?(\d{1,18})(?!\d)")
 _STEP = re.compile(
     r"(?i)(?<![a-z])(?:time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt|snapshot"
-    r"|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_.]?(\d{1,18})(?!\d)"
+    r"|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_.=]?(\d{1,18})(?!\d)"
 )
 _DOTTED = re.compile(r"\.(\d{1,18})(?=\.|$)")
 _APART = re.compile(r"(?<=[-_.])\d{1,18}(?!\d)|(?<!\d)\d{3,18}(?!\d)")
 _NUMBER = re.compile(r"(?<!\d)\d{1,18}(?!\d)")
+_PAIR = re.compile(r"[A-Za-z][A-Za-z0-9_]*=[^-=]*(?=-|$)")
 _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -64,9 +66,11 @@ def parse_path(path: str) -> Place:
                 m
                 for m in pattern.finditer(parts[at])
                 if not any(a < m.end() and m.start() < b for a, b in used[at])
+                and (pattern in (_RANK, _STEP) or at != last or not any(a <= m.start() < b for a, b in pairs))
             ]
-            if hits:
-                return at, hits[-1]
+            if hits:  # a step within an epoch says more than the epoch
+                finer = [m for m in hits if not m[0].lower().startswith("epoch")]
+                return at, (finer or hits)[-1]
         return None
 
     def take(hit: tuple[int, re.Match[str]], group: int) -> int:
@@ -74,6 +78,12 @@ def parse_path(path: str) -> Place:
         return int(hit[1].group(group))
 
     last = len(parts) - 1
+    # epoch=3, and val_loss=0.25 of a checkpoint, change from file to file.
+    pairs = {
+        m.span()
+        for m in _PAIR.finditer(stem)
+        if suffix.lower() == ".ckpt" or _STEP.fullmatch(m[0]) is not None
+    }
     rank: int | None = None
     if (hit := search(_RANK, inner_first)) is not None:
         rank = take(hit, 1)
@@ -104,10 +114,13 @@ def parse_path(path: str) -> Place:
 
     # A word such as "plt" before the step stays in a file's name, "step" and "rank" go; folders go whole.
     kept = [folder for at, folder in enumerate(folders) if not used[at] and folder not in ("", ".")]
+    if pairs:
+        inside = [m for m in used[last] if any(a <= m[0] and m[1] <= b for a, b in pairs)]
+        used[last] = (used[last] - set(inside)) | pairs
     rest = stem
     for start, end in sorted(used[last], reverse=True):
         word = re.match(r"(?i)[a-z_]*", rest[start:end])
-        keep = word.group(0).strip("_") if word else ""
+        keep = word.group(0).strip("_") if word and "=" not in rest[start:end] else ""
         if re.fullmatch(r"(?i)rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts", keep):
             keep = ""
         rest = rest[:start] + keep + "\0" + rest[end:]

@@ -19,8 +19,9 @@ from typing import Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError
 from .files import file_size, open_regular, read_exact, reading
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, parse_dtype
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag, parse_dtype
 from .naming import field_name
+from .texts import printable
 
 SUFFIXES = (".bin", ".raw", ".dat")
 # .i8 is one byte, as everywhere in this project; .float64 and the like are common too.
@@ -34,10 +35,24 @@ TYPED = {"." + name: name for name in ITEMSIZE} | {
     for bits in widths
 }
 _KEYS = frozenset(
-    {"dtype", "shape", "offset", "order", "name", "fields", "record", "arrays", "partial", "comment"}
+    {
+        "dtype",
+        "shape",
+        "offset",
+        "order",
+        "name",
+        "fields",
+        "record",
+        "arrays",
+        "partial",
+        "printable",
+        "comment",
+    }
 )
 _LONGEST_SIDECAR = 1 << 20
 _MOST_FIELDS = 10_000
+_SAMPLE = 1 << 16
+_SHORT = 64  # bytes: so few may be printable by chance, unless there are lines
 
 
 def sidecar(path: str) -> str:
@@ -52,7 +67,8 @@ def open_raw(path: str, **options: object) -> FileContent:
     before the first element. order: 'little' (default) or 'big'. name: of the field; without it the file's.
     fields: members of a record, [(name, dtype)], [(name, dtype, offset)], [{name, dtype, offset}] or text.
     record: bytes from one record to the next. partial: the description covers only part of the file;
-    otherwise bytes that it does not cover are an error.
+    otherwise bytes that it does not cover are an error. printable: read bytes as numbers of several bytes although all of them
+    could be text; else that is an error.
     """
     size = file_size(path)
     where = path
@@ -72,6 +88,7 @@ def open_raw(path: str, **options: object) -> FileContent:
     if not kinds:
         typed = TYPED.get(os.path.splitext(path)[1].lower())
         if typed is None:
+            _refuse_text(path, 0, size)  # a type would make numbers of it
             fix = f"give dtype=f32 (and shape=, offset=, order=) or write {os.path.basename(sidecar(path))}"
             raise FormatError("a raw file whose element type is not known", where=path, fix=fix)
         given["dtype"] = typed
@@ -86,6 +103,8 @@ def open_raw(path: str, **options: object) -> FileContent:
 
     content = FileContent(path, "raw")
     offset = _integer(given.get("offset", 0), "offset", where)
+    if not flag(given.get("printable", False), "printable", where):
+        _refuse_text(path, offset, size)
     if offset > size:
         raise DamagedFile(f"offset {offset} lies behind the end of the file ({size} bytes)", where=path)
     if "arrays" in given:
@@ -100,6 +119,17 @@ def open_raw(path: str, **options: object) -> FileContent:
         message = f"{size - end} bytes after the described {end} belong to nothing"
         raise DamagedFile(message, where=path, fix="correct the shape, or say partial=true")
     return content
+
+
+def _refuse_text(path: str, offset: int, size: int) -> None:
+    """Text read as numbers gives numbers all the same, only not those that it tells."""
+    count = min(_SAMPLE, max(size - offset, 0))
+    file, _ = open_regular(path)
+    with file:
+        sample = read_exact(file, offset, count, path, "first bytes")
+    if printable(sample) and (count >= _SHORT or b"\n" in sample):
+        fix = "read it as a table: format=table" if offset == 0 else "is the offset right?"
+        raise FormatError("holds text, not numbers as they lie in memory", where=path, fix=fix)
 
 
 def _array(

@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 from .. import __version__, _core
 from ..comparison import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ..formats.texts import never_tolerated
 from ..indexing import FLOATING
+from ..ordering import read_by_row
 from ..provenance import read_provenance
 from ..settings import check_settings, checked_path
 from ..subject import FieldRef, Place, Subject, open_subject
@@ -105,6 +107,9 @@ class GoldenCheck:
     def same(self) -> bool:
         """Every element of every field was compared and agrees; or cannot be told, where that passes."""
         return self.status == 0
+
+    def __bool__(self) -> bool:
+        return self.same
 
     @property
     def status(self) -> int:
@@ -239,7 +244,7 @@ def save(
         if own is None and atol is None and rtol is None and ref.facts is not None:
             return ref.facts["atol"], ref.facts["rtol"]
         chosen = (atol or 0.0, rtol or 0.0) if own is None else own
-        if ref.dtype not in FLOATING and not tolerate_integers:
+        if ref.dtype not in FLOATING and (not tolerate_integers or never_tolerated(ref.name)):
             return 0.0, 0.0
         _core.check_tolerance(float(chosen[0]), float(chosen[1]))
         return float(chosen[0]), float(chosen[1])
@@ -259,7 +264,7 @@ def save(
                         continue
                     kept = not by_glob if keep is None else keep(place[0], name)
                     if kept:
-                        refs.append(ref)
+                        refs.append(read_by_row(ref))
                     elif not by_glob:
                         left_out[glob.escape(name)] = None
                 if not refs:

@@ -14,6 +14,7 @@ from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.model import storage_dtype
 from ..indexing import FLOATING, build, field_plan
+from ..ordering import read_by_column, read_by_row
 from ..subject import FieldRef, Place
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
@@ -99,6 +100,9 @@ class GoldenField:
             return "different"
         return "undecided" if self.undecided or self.chunks_undecided else "same"
 
+    def __bool__(self) -> bool:
+        return self.verdict == "same"
+
     @property
     def first(self) -> GoldenElement | None:
         """The first element that is known to differ; else the first that cannot be told."""
@@ -143,7 +147,7 @@ def golden_bytes(
         return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
                                   chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
 
-    refs = list(refs)
+    refs = [read_by_row(ref) for ref in refs]  # in one order, whatever that of a run
     with _moment(sum(ref.items * ref.itemsize for ref in refs)) as folder:
         target = os.path.join(folder, "golden.twm")
         step, rank = place
@@ -216,11 +220,6 @@ def _alike(known: dict, ref: FieldRef, label: str) -> None:
             f"shape {list(shape)} in the golden files, {list(ref.user_shape)} in {label}",
             fix="shapes must agree",
         )
-    if known["fortran_order"] != ref.fortran_order and len([n for n in shape if n > 1]) > 1:
-        raise Incomparable(
-            f"{'column' if known['fortran_order'] else 'row'}-major in the golden files, not so in {label}",
-            fix="store both in one order",
-        )
     if known["digest"] != "linear":
         raise DamagedFile("holds digests of another kind", fix="save again with 'twinrun golden save'")
 
@@ -246,6 +245,7 @@ def check_field(
     """
     known = golden.fields[at]
     _alike(known, ref, label)
+    ref = read_by_column(ref) if known["fortran_order"] else read_by_row(ref)
     source = ref.source()
     if source is None:
         raise Incomparable("only its metadata is at hand, and golden checks read data", where=ref.where)
@@ -295,6 +295,8 @@ def check_field(
                 ]
             s = settle(x, *residues, int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block)
             _add(result, s, x, first, ref, most_listed)
+    if known["fortran_order"]:
+        result.listed.sort(key=lambda e: e.index)
     return result
 
 

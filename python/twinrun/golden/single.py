@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core
+from ..containers import flattened, is_container, named_arrays
 from ..errors import TwinrunError, one_line
+from ..formats.texts import never_tolerated
 from ..indexing import FLOATING
 from ..subject import FieldRef, open_subject
 from .fields import GoldenField, check_field, golden_bytes
@@ -119,8 +121,8 @@ class Reproducible:
     ) -> list[GoldenField] | None:
         """Raises NotReproduced unless the arrays are what they were: |a - b| <= atol + rtol |a|, a the golden values.
 
-        name: of the golden file, once in a test. arrays: an array (numpy, PyTorch, CuPy, JAX, a list, a number) or
-        {name: array}. Integers and booleans are held to equality unless tolerate_integers. key: IDs, or the name of the
+        name: of the golden file, once in a test. arrays: an array (numpy, PyTorch, CuPy, JAX, a list, a number) or a container
+        of arrays: {name: array}, nested ones, a model, a table. Integers and booleans are held to equality unless tolerate_integers. key: IDs, or the name of the
         array that holds them: then the order of elements along the first axis does not matter. residue_bits: 4, 2 or 0;
         undecided: 'fail' or 'pass', for what cannot be told within one cell. Gives what is known of each field; None
         where the file was written.
@@ -138,14 +140,15 @@ class Reproducible:
             raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
         _core.check_tolerance(float(atol), float(rtol))
         self._names.add(name)
-        fields = dict(arrays) if isinstance(arrays, Mapping) else {name: arrays}
+        fields = named_arrays(arrays) if is_container(arrays) else flattened(name, arrays)
         if key is not None:
             fields = _ordered(fields, key)
         path = self.folder / f"{file_name(name)}.twm"
         subject = open_subject(fields)
 
         def tolerance(ref: FieldRef) -> tuple[float, float]:
-            return (float(atol), float(rtol)) if tolerate_integers or ref.dtype in FLOATING else (0.0, 0.0)
+            tolerant = ref.dtype in FLOATING or (tolerate_integers and not never_tolerated(ref.name))
+            return (float(atol), float(rtol)) if tolerant else (0.0, 0.0)
 
         with subject.open(subject.places[0]) as refs:
             if self._update:

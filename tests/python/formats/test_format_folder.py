@@ -37,6 +37,12 @@ from twinrun.formats.naming import Place, field_name, parse_path
         ("frankfurt7.npy", 7, 0, "frankfurt"),
         ("x.10.npy.gz", 10, 0, "x"),
         ("iter10_field2.npy", 10, 0, "iter10_field2".replace("iter10_", "")),
+        ("epoch=3-step=1000.ckpt", 1000, 0, ""),
+        ("checkpoints/epoch=3-step=1000-val_loss=0.25.ckpt", 1000, 0, "checkpoints"),
+        ("model-epoch=12.ckpt", 12, 0, "model"),
+        ("step=10-epoch=2.pt", 10, 0, ""),
+        ("x_step=5_rank=2.npy", 5, 2, "x"),
+        ("lr=0.25-step=10.npy", 10, 0, "lr=0.25"),
         ("99999999999999999999999.npy", None, 0, "99999999999999999999999"),
     ],
 )
@@ -71,12 +77,14 @@ def test_a_folder_of_steps(tmp_path):
     (tmp_path / "log.txt").write_text("text")
     (tmp_path / "note.json").write_text("{}")
     (tmp_path / "unknown.bin").write_bytes(bytes(8))
+    (tmp_path / "words.dat").write_text("some words, and no table\nmore\n")
     listing = list_folder(tmp_path)
     assert listing.steps() == [9, 10, 100]
     assert [(f.step, f.rank, f.prefix) for f in listing.files] == [
         (s, r, n) for s in (9, 10, 100) for r in (0, 1) for n in ("x", "y")
     ]
-    assert sorted(name for name, _ in listing.ignored) == ["log.txt", "note.json", "unknown.bin"]
+    assert sorted(name for name, _ in listing.ignored) == ["log.txt", "note.json", "unknown.bin", "words.dat"]
+    assert "dtype" not in dict(listing.ignored)["words.dat"]
     assert "unknown.bin.json" in dict(listing.ignored)["unknown.bin"]
     found = fields_of(listing)
     assert found[10, 1, "x"].tolist() == [11] * 4 and found[100, 0, "y"].tolist() == [100] * 2

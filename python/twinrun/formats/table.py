@@ -1,0 +1,687 @@
+"""Tables: text with commas, tabs or spaces (CSV, numpy.savetxt, pandas.to_csv), and Parquet. Each column is a field.
+
+Text is read by pandas, a block of lines at a time; Parquet by pyarrow, a batch of a row group at a time. Columns of numbers are i64, u64,
+f64 or bool; every other column is text, compared exactly (see `texts`). Missing numbers are NaN in text, and have a mask in Parquet.
+"""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import io
+import itertools
+import os
+import re
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
+from .files import open_regular, read_exact, reading
+from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
+from .texts import SUFFIX, printable, text_digests
+
+__all__ = ["arrow_columns", "looks_like_table"]
+
+_HEAD = 1 << 16
+_BLOCK = 1 << 20
+_LONGEST_RECORD = 64 << 20
+_MOST_COLUMNS = 100_000
+_CACHE_BYTES = 128 << 20
+_SAMPLED = 200  # lines
+_TEXT_SUFFIXES = (".csv", ".tsv", ".tab")
+_SOME_TEXT = (".txt", ".dat", ".asc", ".xvg", ".out", ".data")
+_COMMENT = "#%@"
+_NUMBER = re.compile(
+    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE
+)
+_LONG_INTEGER = r"\s*[+-]?\d{16,}\s*"
+_EXACT = 1 << 53  # integers up to it are exact in f64
+_MISSING = ["", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "<NA>", "null", "NULL"]
+_WORD = re.compile(r'"(?:[^"]|"")*"|\S+')
+_ROWS_A_BYTE = 1 << 20  # of Parquet: more than runs of one value, or of none, come to
+_BATCH = 1 << 16
+_PARQUET = b"PAR1"
+
+
+_EXACT_NUMBERS = {"float_precision": "round_trip"}
+
+
+def _rounds_wrong(pandas: ModuleType) -> bool:
+    """Before 3.1 pandas read numbers wrong in the last digit unless it was told not to; now it warns where it is told."""
+    return tuple(int(n) for n in pandas.__version__.split(".")[:2]) < (3, 1)
+
+
+# ---- what a text is ----
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces."""
+
+    delimiter: str | None
+    names: tuple[str, ...]
+    begin: int
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    if delimiter is None:
+        return _WORD.findall(line)
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _records(lines: Sequence[str], delimiter: str | None, whole: bool) -> list[tuple[int, list[str]]]:
+    """(number of its first line, cells) of some rows; texts may go over several lines. None where it is no such text."""
+    found: list[tuple[int, list[str]]] = []
+    if delimiter is None:
+        for at, line in enumerate(lines):
+            if line.strip() and not line.lstrip().startswith("#"):
+                found.append((at, _cells(line, None)))
+            if len(found) > _SAMPLED:
+                break
+        return found
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
+    try:
+        at = 0
+        for row in reader:
+            if row:
+                found.append((at, row))
+            at = reader.line_num
+            if len(found) > _SAMPLED:
+                return found
+    except csv.Error:
+        return []
+    if not whole and len(found) > 1:
+        found.pop()  # may be cut within a text
+    return found
+
+
+def _numeric(cell: str, missing: bool = True) -> bool:
+    return _NUMBER.fullmatch(cell) is not None or (missing and cell.strip() in _MISSING)
+
+
+def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | None:
+    """The layout of a text that begins like this, and some of its rows; None: it is no table."""
+    if not printable(head):
+        return None
+    begin = 3 if head.startswith(b"\xef\xbb\xbf") else 0
+    text = head[begin:].decode("utf-8", "replace")
+    lines = text.split("\n")
+    if not whole:
+        lines.pop()  # may be cut
+    comment, skipped = "", 0
+    for line in lines:
+        if line.strip() and line.strip()[0] not in _COMMENT:
+            break
+        comment = line.strip() or comment
+        skipped += 1
+    for delimiter in (",", "\t", ";", "|", None):
+        records = _records(lines[skipped:], delimiter, whole)
+        if not records:
+            continue
+        rows = [row for _, row in records]
+        width = len(rows[-1])
+        least = 1 if delimiter is None else 2
+        ragged = any(len(row) != width for row in rows[1:]) or len(rows[0]) not in (width, width - 1)
+        if width < least or ragged or width > _MOST_COLUMNS:
+            continue
+        values = rows[1:] or rows
+        numbers = [all(_numeric(row[c]) for row in values if c < len(row)) for c in range(width)]
+        first = rows[0]
+        header = len(first) < width or not any(_numeric(c, missing=False) for c in first)
+        if len(rows) == 1 and header:
+            return None
+        if header:
+            names = first if len(first) == width else ["", *first]  # R leaves out the name of the row names
+            names = [name.strip().strip('"') for name in names]
+            start = skipped + records[1][0]
+        else:
+            names = _words_of(comment, delimiter, width)
+            start = skipped + records[0][0]
+        if not any(numbers) and delimiter is None:
+            return None
+        at = begin + sum(len(line.encode()) + 1 for line in lines[:start])
+        return _Layout(delimiter, tuple(names), at), list(values) if header else rows
+    return None
+
+
+def _words_of(comment: str, delimiter: str | None, width: int) -> list[str]:
+    """Names of columns that the last comment in front of them tells, or their numbers."""
+    text = comment.lstrip("#%").strip()
+    for words in (_cells(text, delimiter), text.split()):
+        if len(words) == width and text[:1] != "@" and not all(_numeric(w) for w in words):
+            return [w.strip().strip('"') for w in words]
+    return [f"column_{n}" for n in range(width)]
+
+
+def looks_like_table(path: str, head: bytes, whole: bool) -> bool:
+    """Whether a file that begins like this is a table of text.
+
+    Text of any kind may look like one: what has no suffix of a table must be numbers only, or some, to be taken for one.
+    """
+    found = _layout_of(head, whole)
+    if found is None:
+        return False
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _TEXT_SUFFIXES:
+        return True
+    layout, rows = found
+    width = len(layout.names)
+    numbers = [all(_numeric(row[c]) for row in rows if c < len(row)) for c in range(width)]
+    if suffix in _SOME_TEXT or suffix[1:].isdecimal() or not suffix:
+        return all(numbers) or (any(numbers) and len(rows) > 1 and suffix in _SOME_TEXT)
+    return all(numbers) and len(rows) > 1
+
+
+# ---- tables of text ----
+
+
+@dataclass
+class _Column:
+    """What the blocks of a column hold."""
+
+    kinds: set[str] = field(default_factory=set)
+    largest: int = 0  # of integers, by magnitude
+    negative: bool = False
+    inexact: bool = False  # integers among fractions that f64 does not hold
+
+    def look(self, series: Any, texts: Any) -> None:
+        """Takes a block's. texts(): its cells as they are."""
+        kind = series.dtype.kind
+        if kind not in "biuf":
+            kind = "O"
+        self.kinds.add(kind)
+        if kind in "iu" and len(series):
+            values = series.to_numpy()
+            self.largest = max(self.largest, abs(int(values.min())), int(values.max()))
+            self.negative = self.negative or int(values.min()) < 0
+        elif kind == "f":
+            with np.errstate(invalid="ignore"):
+                large = bool((np.abs(series.to_numpy()) >= _EXACT).any())
+            if large:
+                cells = texts()
+                whole = (int(cell) for cell in cells[cells.str.fullmatch(_LONG_INTEGER)])
+                self.inexact = self.inexact or any(n != int(float(n)) for n in whole)
+
+    def kind(self) -> str:
+        """'i', 'u', 'f', 'b', or 'O' for text."""
+        if len(self.kinds) == 1 and not self.inexact:
+            return next(iter(self.kinds))
+        if "O" in self.kinds or "b" in self.kinds or self.inexact or not self.kinds:
+            return "O"
+        if "f" not in self.kinds:
+            return "O" if self.negative else "u"
+        return "f" if self.largest <= _EXACT else "O"
+
+
+_CODES = {"i": "i64", "u": "u64", "f": "f64", "b": "bool"}
+
+
+class _TextTable:
+    """Blocks of whole lines, parsed when they are read; the last ones are kept."""
+
+    def __init__(self, path: str, pandas: ModuleType) -> None:
+        self.path, self._pandas = path, pandas
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[list[np.ndarray], int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._file, self._size = open_regular(path)
+        try:
+            head = read_exact(self._file, 0, min(self._size, _HEAD), path, "first lines")
+            found = _layout_of(head, self._size <= _HEAD)
+            if found is None:
+                raise FormatError(
+                    "is no table that can be read",
+                    where=path,
+                    fix="rows of one length, as numpy.savetxt writes",
+                )
+            self.layout, _ = found
+            self._quotes = self.layout.delimiter is not None
+            self.columns = [_Column() for _ in self.layout.names]
+            self._begins: list[int] = []  # bytes
+            self._rows = [0]
+            for begin, block in self._blocks():
+                frame = self._parse(block)
+                for at, column in enumerate(self.columns):
+                    column.look(frame[at], lambda at=at, block=block: self._parse(block, {at: str})[at])
+                self._begins.append(begin)
+                self._rows.append(self._rows[-1] + len(frame))
+            self._begins.append(self._size)
+            self.kinds = [column.kind() for column in self.columns]
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def rows(self) -> int:
+        return self._rows[-1]
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._file.close()
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        at = self.layout.begin
+        while at < self._size:
+            length = _BLOCK
+            while True:
+                block = read_exact(self._file, at, min(length, self._size - at), self.path, "rows")
+                end = len(block) if at + len(block) == self._size else self._last_end(block)
+                if end:
+                    break
+                if length >= _LONGEST_RECORD:
+                    raise Unsupported(
+                        f"a row of more than {_LONGEST_RECORD} bytes at byte {at}", where=self.path
+                    )
+                length *= 4
+            yield at, block[:end]
+            at += end
+
+    def _last_end(self, block: bytes) -> int:
+        """Behind the last line that ends outside of quotes; 0 where there is none."""
+        if not self._quotes or b'"' not in block:
+            return block.rfind(b"\n") + 1
+        data = np.frombuffer(block, np.uint8)
+        inside = np.cumsum(data == ord('"')) % 2
+        ends = np.flatnonzero((data == ord("\n")) & (inside == 0))
+        return int(ends[-1]) + 1 if ends.size else 0
+
+    def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
+        if self.layout.delimiter is None:  # a row of others may begin so
+            block = re.sub(rb"(?m)^[ \t]*#[^\n]*(\n|\Z)", b"", block)
+        width = len(self.columns)
+        if not block.strip():
+            return self._pandas.DataFrame({at: np.empty(0) for at in range(width)})
+        types = types or {}
+        # Texts are as they are: an empty one is no missing number.
+        missing = {at: [] if types.get(at) is str else _MISSING for at in range(width)}
+        frame = self._pandas.read_csv(
+            io.BytesIO(block),
+            header=None,
+            sep=r"\s+" if self.layout.delimiter is None else self.layout.delimiter,
+            engine="c",
+            dtype=types or None,
+            **_EXACT_NUMBERS if _rounds_wrong(self._pandas) else {},
+            keep_default_na=False,
+            na_values=missing,
+            skipinitialspace=self.layout.delimiter is not None and not any(t is str for t in types.values()),
+            low_memory=False,
+            encoding="utf-8",
+        )
+        if frame.shape[1] != width:
+            raise DamagedFile(f"rows of {frame.shape[1]} cells where the first has {width}", where=self.path)
+        return frame
+
+    def _arrays(self, number: int) -> list[np.ndarray]:
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+            return kept[0]
+        begin, end = self._begins[number], self._begins[number + 1]
+        block = read_exact(self._file, begin, end - begin, self.path, "rows")
+        numbers = {"f": np.float64, "i": np.int64, "u": np.uint64, "b": np.bool_, "O": str}
+        frame = self._parse(block, {at: numbers[kind] for at, kind in enumerate(self.kinds)})
+        if len(frame) != self._rows[number + 1] - self._rows[number]:
+            raise DamagedFile("was changed while it was read", where=self.path)
+        arrays = [
+            text_digests(v if isinstance(v, str) else None for v in frame[at])
+            if kind == "O"
+            else frame[at].to_numpy()
+            for at, kind in enumerate(self.kinds)
+        ]
+        size = sum(a.nbytes for a in arrays)
+        while self._kept and self._kept_bytes + size > _CACHE_BYTES:
+            self._kept_bytes -= self._kept.popitem(last=False)[1][1]
+        self._kept[number] = arrays, size
+        self._kept_bytes += size
+        return arrays
+
+    def text(self, column: int, row: int) -> str:
+        """A cell of text."""
+        with self._lock:
+            number = bisect.bisect_right(self._rows, row) - 1
+            begin, end = self._begins[number], self._begins[number + 1]
+            block = read_exact(self._file, begin, end - begin, self.path, "rows")
+            with reading(self.path, "rows"):
+                return repr(self._parse(block, {column: str})[column].iloc[row - self._rows[number]])
+
+    def read(self, column: int, first: int, count: int) -> np.ndarray:
+        """Rows [first, first + count) of a column."""
+        with self._lock:
+            parts = []
+            number = bisect.bisect_right(self._rows, first) - 1
+            while count:
+                skip = first - self._rows[number]
+                part = self._arrays(number)[column][skip : skip + count]
+                parts.append(part)
+                first, count, number = first + len(part), count - len(part), number + 1
+            return np.concatenate(parts)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names of columns: `index` for the one that pandas leaves without, `a#2` for the second `a`."""
+    seen: dict[str, int] = {}
+    result = []
+    for at, name in enumerate(names):
+        name = name or ("index" if at == 0 else f"column_{at}")
+        while True:
+            number = seen[name] = seen.get(name, 0) + 1
+            if number == 1:
+                break
+            name = f"{name}#{number}"
+        result.append(name)
+    return result
+
+
+def _pandas(path: str) -> ModuleType:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingPackage.of("pandas", "twinrun[tables]", path) from None
+    return pandas
+
+
+def _open_text(path: str) -> FileContent:
+    content = FileContent(path, "table")
+    table = _TextTable(path, _pandas(path))
+    content.on_close = table.close
+    for at, (name, kind) in enumerate(zip(_unique(table.layout.names), table.kinds, strict=True)):
+        _add_column(
+            content,
+            name,
+            None if kind == "O" else _CODES[kind],
+            table.rows,
+            lambda f, n, at=at: table.read(at, f, n),
+            text=lambda index, at=at: table.text(at, index[0]),
+            told_as_text=kind == "f" or (kind in "iu" and table.columns[at].largest <= _EXACT),
+        )
+    return content
+
+
+def _add_column(
+    content: FileContent,
+    name: str,
+    code: str | None,
+    rows: int,
+    read: Any,
+    unit: str | None = None,
+    text: Any = None,
+    told_as_text: bool = False,
+) -> None:
+    """A field of a column. code: None for text, whose `read` gives digests, and `text` what they are of."""
+    if code is not None:
+        reader = decoded(name, code, rows, content.path, read)
+        told = {"unit": unit, "told_as_text": told_as_text}
+        content.add(Field(name, code, sys.byteorder, (rows,), read=reader, **told))
+        return
+    name += SUFFIX
+
+    def read_words(first: int, count: int) -> np.ndarray:
+        begin, end = first // 2, -(-(first + count) // 2)
+        words = read(begin, end - begin).reshape(-1)
+        return words[first - 2 * begin :][:count]
+
+    reader = decoded(name, "u64", 2 * rows, content.path, read_words)
+    content.add(Field(name, "u64", sys.byteorder, (rows, 2), read=reader, text=text))
+
+
+# ---- Parquet, and tables of Arrow ----
+
+
+def _pyarrow(path: str) -> tuple[ModuleType, ModuleType]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingPackage.of("pyarrow", "twinrun[tables]", path) from None
+    return pyarrow, pyarrow.parquet
+
+
+def _code_of(kind: Any, pa: ModuleType) -> tuple[str | None, str | None]:
+    """(type, unit) of a column as a field; no type for text and all else."""
+    t = pa.types
+    if t.is_boolean(kind):
+        return "bool", None
+    if t.is_integer(kind) or t.is_floating(kind):
+        known = dtype_of(np.dtype(kind.to_pandas_dtype()))
+        return (None if known is None else known[0]), None
+    if t.is_timestamp(kind) or t.is_duration(kind) or t.is_time64(kind) or t.is_date64(kind):
+        return "i64", str(kind)
+    if t.is_time32(kind) or t.is_date32(kind):
+        return "i32", str(kind)
+    return None, None
+
+
+def _numbers(array: Any, code: str, pa: ModuleType) -> np.ndarray:
+    """A column of numbers, 0 where they are missing."""
+    if code in ("i64", "i32") and not pa.types.is_integer(array.type):
+        array = array.view(pa.int64() if code == "i64" else pa.int32())
+    if array.null_count:
+        import pyarrow.compute
+
+        zero = (
+            pa.scalar(np.float16(0) if pa.types.is_float16(array.type) else 0, array.type)
+            if not pa.types.is_boolean(array.type)
+            else pa.scalar(False)
+        )
+        array = pyarrow.compute.if_else(pyarrow.compute.is_null(array), zero, array)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _digests(array: Any, pa: ModuleType) -> np.ndarray:
+    if pa.types.is_dictionary(array.type):  # each text once, however often it is there
+        missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), bool)
+        import pyarrow.compute
+
+        places = pyarrow.compute.fill_null(array.indices, 0).to_numpy(zero_copy_only=False)
+        of_each = text_digests([*array.dictionary.to_pylist(), None])
+        return of_each[np.where(missing, len(of_each) - 1, places)]
+    return text_digests(array.to_pylist())
+
+
+def _is_missing(array: Any) -> np.ndarray:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), bool)
+
+
+def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
+    """(name, array) of the columns of a table in memory, and masks of what is missing."""
+    pa, _ = _pyarrow(where)
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        code, _ = _code_of(column.type, pa)
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        if code is None:
+            values = np.empty(len(column), object)
+            for at, value in enumerate(itertools.chain.from_iterable(c.to_pylist() for c in chunks)):
+                values[at] = value
+            yield name, values
+            continue
+        parts = [_numbers(c, code, pa) for c in chunks]
+        yield name, np.concatenate(parts) if parts else np.empty(0, code)
+        if column.null_count:
+            yield f"{name}@mask", np.concatenate([_is_missing(c) for c in chunks])
+
+
+class _ParquetColumn:
+    """A column of a Parquet file: batches one after another, from the row group that is asked for."""
+
+    def __init__(
+        self, file: Any, path: str, at: int, rows: Sequence[int], name: str, lock: threading.Lock
+    ) -> None:
+        self._file, self._path, self._at, self._rows, self._name, self._lock = (
+            file,
+            path,
+            at,
+            rows,
+            name,
+            lock,
+        )
+        self._batches: Iterator[Any] | None = None
+        self._next = 0  # row behind the last batch
+        self._first, self._batch = 0, None
+
+    def read(self, first: int, count: int, take: Any) -> np.ndarray:
+        """Rows [first, first + count), each batch as `take` makes it."""
+        parts = []
+        with self._lock:
+            while count:
+                batch = self._holding(first)
+                skip = first - self._first
+                part = take(batch.slice(skip, count))
+                if len(part) == 0:
+                    raise DamagedFile(
+                        f"column {self._name!r:.80} has fewer rows than its footer says", where=self._path
+                    )
+                parts.append(part)
+                first, count = first + len(part), count - len(part)
+        return np.concatenate(parts)
+
+    def whole(self, batch: Any) -> Any:
+        """A batch in which nothing is missing, as the file says."""
+        if batch.null_count:
+            raise DamagedFile(
+                f"column {self._name!r:.80} lacks values, and its statistics tell of none", where=self._path
+            )
+        return batch
+
+    def text(self, row: int) -> str:
+        """What a row holds."""
+        with self._lock:
+            return repr(self._holding(row)[row - self._first].as_py())
+
+    def _holding(self, row: int) -> Any:
+        if self._batches is None or row < self._first:
+            group = bisect.bisect_right(self._rows, row) - 1
+            groups = range(group, len(self._rows) - 1)
+            self._batches = self._file.iter_batches(
+                _BATCH, row_groups=list(groups), columns=[self._name], use_threads=False
+            )
+            self._first = self._next = self._rows[group]
+            self._batch = None
+        while self._batch is None or row >= self._next:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise DamagedFile(
+                    f"column {self._name!r:.80} has fewer rows than its footer says", where=self._path
+                )
+            self._first, self._next = self._next, self._next + batch.num_rows
+            self._batch = batch.column(0)
+        return self._batch
+
+
+def _open_parquet(path: str) -> FileContent:
+    pa, pq = _pyarrow(path)
+    file, size = open_regular(path)
+    file.close()
+    content = FileContent(path, "table")
+    with reading(path, "Parquet"):
+        limits = {"thrift_string_size_limit": 1 << 26, "thrift_container_size_limit": 1 << 22}
+        schema = pq.read_schema(path)
+        texts = [
+            f.name
+            for f in schema
+            if pa.types.is_string(f.type) or pa.types.is_large_string(f.type) or pa.types.is_binary(f.type)
+        ]
+        opened = pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False, **limits)
+    content.on_close = opened.close
+    try:
+        with reading(path, "Parquet"):
+            _add_parquet(content, opened, schema, size, pa)
+    except BaseException:
+        content.close()
+        raise
+    return content
+
+
+def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: ModuleType) -> None:
+    meta, path = opened.metadata, content.path
+    rows = [0]
+    for group in range(meta.num_row_groups):
+        here = meta.row_group(group).num_rows
+        if here < 0:
+            raise DamagedFile("a row group of less than no rows", where=path)
+        rows.append(rows[-1] + here)
+    if rows[-1] != meta.num_rows or rows[-1] > size * _ROWS_A_BYTE:
+        raise DamagedFile(
+            f"its footer tells {meta.num_rows} rows in {size} bytes, its row groups {rows[-1]}", where=path
+        )
+    if len(schema) > _MOST_COLUMNS:
+        raise Unsupported(f"more than {_MOST_COLUMNS} columns", where=path)
+    lock = threading.Lock()
+    names = _unique(schema.names)
+    twice = (
+        {n for n in schema.names if schema.names.count(n) > 1}
+        if len(set(schema.names)) < len(schema)
+        else set()
+    )
+    for at, (name, told) in enumerate(zip(names, schema, strict=True)):
+        code, unit = _code_of(told.type, pa)
+        if told.name in twice or "." in told.name:  # pyarrow takes a dot for a path into a struct
+            why = "several columns have this name" if told.name in twice else "a name with a dot in it"
+            content.add(
+                unreadable(name, code or "u64", sys.byteorder, (rows[-1],), Unsupported(why, where=path))
+            )
+            continue
+        column = _ParquetColumn(opened, path, at, rows, told.name, lock)
+        if code is None:
+            _add_column(content, name, None, rows[-1],
+                        lambda f, n, c=column: c.read(f, n, lambda batch: _digests(batch, pa)),
+                        text=lambda index, c=column: c.text(index[0]))  # fmt: skip
+            continue
+        masked = told.nullable and _may_miss(meta, at, told.name)
+        _add_column(content, name, code, rows[-1],
+                    lambda f, n, c=column, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
+                        batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
+        if masked:
+            mask = _ParquetColumn(opened, path, at, rows, told.name, lock)
+            _add_column(content, f"{name}@mask", "bool", rows[-1],
+                        lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
+    content.notes.append("of a Parquet file columns are compared, not the metadata of its schema")
+
+
+def _may_miss(meta: Any, at: int, name: str) -> bool:
+    """Whether a column has missing values, as far as its statistics tell."""
+    for group in range(meta.num_row_groups):
+        of_group = meta.row_group(group)
+        for c in range(of_group.num_columns):
+            column = of_group.column(c)
+            if column.path_in_schema != name:
+                continue
+            told = column.statistics
+            if told is None or not told.has_null_count or told.null_count:
+                return True
+    return False
+
+
+def open_table(path: str) -> FileContent:
+    """Opens a table of text, or a Parquet file."""
+    file, size = open_regular(path)
+    with file:
+        head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
+    return _open_parquet(path) if head == _PARQUET else _open_text(path)
+
+
+def _sniff(path: str, file: BinaryIO) -> bool:
+    from . import by_suffix
+
+    promised = by_suffix(path)  # other formats are text too
+    if promised is not None and promised.name not in ("table", "raw"):
+        return False
+    head = file.read(_HEAD + 1)
+    return looks_like_table(path, head[:_HEAD], len(head) <= _HEAD)
+
+
+FORMAT = Format(
+    "table",
+    "table: CSV, whitespace, Parquet",
+    open_table,
+    suffixes=(*_TEXT_SUFFIXES, ".parquet", ".pq"),
+    magic=(_PARQUET,),
+    sniff=_sniff,
+    order=90,  # text may be many things: asked when nothing else knows it
+)

@@ -1,0 +1,329 @@
+"""Tables: text and Parquet, by column."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from format_checks import check_content, mutations, survives
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun.errors import FormatError
+from twinrun.formats import detect, open_file
+from twinrun.formats.texts import text_digests
+
+pd = pytest.importorskip("pandas")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def columns(path: Path, **options: object) -> dict[str, np.ndarray]:
+    with open_file(path, **options) as content:
+        assert content.format == "table"
+        return {n: f.elements().reshape(f.shape) for n, f in content.fields.items()}
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def texts(*values: object) -> list:
+    return text_digests(values).tolist()
+
+
+# ---- text ----
+
+
+def test_what_numpy_writes(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(50, 3)) * 10.0 ** np.arange(-300, 300, 4).reshape(50, 3)
+    np.savetxt(tmp_path / "t.dat", values, fmt="%.17g", header="x y z")
+    found = columns(tmp_path / "t.dat")
+    assert list(found) == ["x", "y", "z"]
+    np.testing.assert_array_equal(np.stack(list(found.values()), 1), values)  # every bit
+    np.savetxt(tmp_path / "u.txt", values, delimiter=",", header="made by a test", fmt="%.17g")
+    found = columns(tmp_path / "u.txt")
+    assert list(found) == ["column_0", "column_1", "column_2"]
+    np.testing.assert_array_equal(found["column_2"], values[:, 2])
+    np.savetxt(tmp_path / "one.dat", values[:, 0])
+    assert list(columns(tmp_path / "one.dat")) == ["column_0"]
+
+
+def test_what_pandas_writes(tmp_path: Path) -> None:
+    frame = pd.DataFrame({
+        "x": np.random.default_rng(2).normal(size=7), "n": np.arange(7) - 3, "big": np.full(7, (1 << 64) - 1, np.uint64),
+        "ok": [True, False] * 3 + [True], "name": ["a", 'b "q", c', "d\ne", "", "NA", "1", " f "],
+    })  # fmt: skip
+    for index in (True, False):
+        frame.to_csv(tmp_path / "t.csv", index=index)
+        found = columns(tmp_path / "t.csv")
+        assert list(found) == ["index"] * index + ["x", "n", "big", "ok", "name@text"]
+        for name in ("x", "n", "big", "ok"):
+            np.testing.assert_array_equal(found[name], frame[name].to_numpy())
+            assert found[name].dtype == frame[name].dtype
+        assert found["name@text"].tolist() == texts(*frame["name"])
+    frame.drop(columns="name").to_csv(tmp_path / "t.tsv", sep="\t")
+    assert columns(tmp_path / "t.tsv")["n"].tolist() == list(range(-3, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.csv", "a,b\r\n1,2\r\n3,4\r\n", {"a": [1, 3], "b": [2, 4]}),
+        ("a.csv", "\ufeffa;b\n1;2.5\n3;4\n", {"a": [1, 3], "b": [2.5, 4]}),
+        ("a.csv", "a,b\n1,\n,2.5\n", {"a": [1, np.nan], "b": [np.nan, 2.5]}),
+        ("a.csv", "a,a,\n1,2,3\n", {"a": [1], "a#2": [2], "column_2": [3]}),
+        ("a.txt", "  1 2.0\n 10   -inf\n", {"column_0": [1, 10], "column_1": [2, -np.inf]}),
+        ("a.txt", "# n  v\n# second\n1 nan\n\n2 1e-3\n# end\n", {"column_0": [1, 2], "column_1": [np.nan, 1e-3]}),
+        ("a.xvg", '# made\n@ title "t"\n0.0 1.5\n0.1 1.6\n', {"column_0": [0, 0.1], "column_1": [1.5, 1.6]}),
+        ("a.txt", "x y\nr1 1 2\nr2 3 4\n", {"index@text": ["r1", "r2"], "x": [1, 3], "y": [2, 4]}),
+        ("a.csv", "k,v\n9007199254740993,1\n,2\n", {"k@text": ["9007199254740993", ""], "v": [1, 2]}),
+        ("a.csv", "k\n,\n", None),
+    ],
+)  # fmt: skip
+def test_layouts(tmp_path: Path, name: str, text: str, expected: dict | None) -> None:
+    path = written(tmp_path / name, text)
+    if expected is None:
+        return
+    found = columns(path)
+    assert list(found) == list(expected)
+    for column, values in expected.items():
+        if column.endswith("@text"):
+            assert found[column].tolist() == texts(*values)
+        else:
+            np.testing.assert_array_equal(found[column], values)
+
+
+def test_many_blocks(tmp_path: Path) -> None:
+    """Types and rows of a file of several megabytes, with texts over two lines, read from anywhere."""
+    n = 150_000
+    frame = pd.DataFrame({
+        "i": np.arange(n), "x": np.where(np.arange(n) == n - 1, 0.5, np.arange(n)),
+        "t": [f'{i}, "line"\nnext' if i % 5 == 0 else str(i) for i in range(n)],
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert (tmp_path / "t.csv").stat().st_size > 3 << 20
+    with open_file(tmp_path / "t.csv") as content:
+        f = content.fields
+        assert [x.dtype for x in f.values()] == ["i64", "f64", "u64"] and f["t@text"].shape == (n, 2)
+        np.testing.assert_array_equal(f["x"].elements(), frame["x"])
+        for first, count in ((0, 10), (n - 3, 3), (77_777, 40_000), (5, 1)):
+            np.testing.assert_array_equal(f["i"].elements(first, count), np.arange(first, first + count))
+            want = text_digests(frame["t"][first : first + count]).reshape(-1)
+            np.testing.assert_array_equal(f["t@text"].elements(2 * first, 2 * count), want)
+            np.testing.assert_array_equal(f["t@text"].elements(2 * first + 1, 2 * count - 1), want[1:])
+        check_content(
+            content,
+            {"i": frame["i"].to_numpy(), "x": frame["x"].to_numpy(), "t@text": text_digests(frame["t"])},
+        )
+
+
+def test_differences_are_found(tmp_path: Path) -> None:
+    a = written(tmp_path / "a.csv", "n,x,t\n1,0.5,u#1\n2,1.5,v\n")
+    for text in (
+        "n,x,t\n1,0.5,u#2\n2,1.5,v\n",
+        "n,x,t\n1,0.5,u#1\n2,1.25,v\n",
+        "n,x,t\n3,0.5,u#1\n2,1.5,v\n",
+    ):
+        b = written(tmp_path / "b.csv", text)
+        assert twinrun.compare(a, a).same and not twinrun.compare(a, b)
+    for text in ("n,y,t\n1,0.5,u#1\n2,1.5,v\n", "n,x,t\n1,0.5,u#1\n", "n,x,t\n1,a,u#1\n2,1.5,v\n"):
+        with pytest.raises(twinrun.Incomparable):
+            twinrun.compare(a, written(tmp_path / "b.csv", text))
+
+
+def test_integers_beside_fractions(tmp_path: Path) -> None:
+    """A column may happen to be integers in one run; as numbers they are compared all the same."""
+    a = written(tmp_path / "a.dat", "1 0\n2 5\n")
+    b = written(tmp_path / "b.dat", "1.0 1e-9\n2 5\n")
+    for x, y in ((a, b), (b, a)):
+        result = twinrun.compare(x, y)
+        assert result.different == 1 and result.first_divergence["field"] == "column_1"
+        assert twinrun.compare(x, y, atol=1e-6).same
+        assert [part.index.tolist() for part in result.differences()] == [[[0]]]
+    large = written(tmp_path / "c.dat", f"{(1 << 53) + 1} 0\n2 5\n")
+    with pytest.raises(twinrun.Incomparable):
+        twinrun.compare(large, b)
+
+
+def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
+    np.savetxt(tmp_path / "t.dat", np.random.default_rng(3).random((100, 10)))
+    path = tmp_path / "t.dat"
+    assert path.stat().st_size % 8 == 0
+    assert detect(str(path)).name == "table"
+    for options in (
+        {"dtype": "f64"},
+        {"format": "raw", "dtype": "f64"},
+        {"format": "raw", "fields": "x:f32,y:f32"},
+    ):
+        with pytest.raises(FormatError) as caught:
+            open_file(path, **options)
+        assert "printable" not in str(caught.value) and "add format=raw" not in str(caught.value)
+    with pytest.raises(FormatError, match=r"holds text, not numbers.*format=table"):
+        open_file(path, format="raw", dtype="u8")
+    os.rename(path, tmp_path / "t.f64")  # by a name that promises numbers
+    with pytest.raises(FormatError, match="holds text"):
+        open_file(tmp_path / "t.f64")
+    with open_file(tmp_path / "t.f64", format="raw", dtype="f64", printable="true") as content:
+        assert content.fields
+    with pytest.raises(
+        FormatError, match="holds text"
+    ) as caught:  # no type is proposed for what is no table either
+        open_file(written(tmp_path / "words.dat", "hello world\n"))
+    assert "dtype" not in str(caught.value)
+    (tmp_path / "b.dat").write_bytes(b"# a header of text\n" + np.arange(20.0).tobytes())
+    with open_file(tmp_path / "b.dat", format="raw", dtype="f64", offset=19) as content:
+        assert content.fields["b"].elements().tolist() == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.txt", "step 1 done\nstep 2 failed badly\n"),
+        ("notes.md", "# title\n\nsome words\nand more words here\n"),
+        ("params.yaml", "x: 1\ny: 2\n"),
+        ("input.nml", "&run\n n = 3\n/\n"),
+        ("code.py", "x = 1\ny = 2\n"),
+        ("a.json", '{"a": 1}\n'),
+        ("words.txt", "hello"),
+        ("bytes.csv", b"a,b\n1,\x00\n"),
+    ],
+)
+def test_what_is_no_table(tmp_path: Path, name: str, text: str | bytes) -> None:
+    path = written(tmp_path / name, text)
+    assert detect(str(path)) is None or detect(str(path)).name != "table" or name.endswith(".csv")
+    with pytest.raises(FormatError):
+        open_file(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"a,b\n1,2\n3,4,5\n", b"a,b\n1,2\n3\n4,5,6\n", b'a,b\n1,"2\n', b"a,b\n1,\xff\n", b"\n\n\n", b""],
+)
+def test_damaged_text(tmp_path: Path, text: bytes) -> None:
+    path = written(tmp_path / "t.csv", text)
+    try:
+        with open_file(path, format="table") as content:
+            for f in content.fields.values():
+                f.elements()
+    except FormatError:
+        pass
+
+
+# Damage of all kinds: a line of error, or a content that agrees with itself.
+HOSTILE = settings(
+    max_examples=60, derandomize=True, deadline=None, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+
+@HOSTILE
+@given(data=st.data())
+def test_hostile_text(tmp_path: Path, data: st.DataObject) -> None:
+    good = b'n,name,x\n1,a,0.5\n2,"b, c",\n3,d,1e9\n'
+    survives(tmp_path / "t.csv", data.draw(mutations(good)), format="table")
+
+
+# ---- Parquet ----
+
+
+def sample() -> object:
+    return pa.table({
+        "x": pa.array([0.5, None, float("nan"), 4.0]), "n": pa.array([1, 2, 3, 4], pa.int16()), "m": pa.array([1, None, 3, 4]),
+        "ok": [True, False, True, True], "name": ["a", None, "", "b"], "raw": [b"a", b"", b"c", None],
+        "kind": pa.array(["u", "v", "u", None]).dictionary_encode(), "when": pa.array([0, 1, None, 3], pa.timestamp("ms", "UTC")),
+        "day": pa.array([0, 1, 2, 3], pa.date32()), "list": [[1, 2], [], None, [3]], "pair": [{"a": 1}, {"a": 2}, None, {"a": 3}],
+        "sum": pa.array(["1.10", "2.00", None, "3.00"]).cast(pa.decimal128(10, 2)), "half": pa.array(np.arange(4, dtype="f2")),
+    })  # fmt: skip
+
+
+def test_columns_of_parquet(tmp_path: Path) -> None:
+    pq.write_table(sample(), tmp_path / "t.parquet", row_group_size=3)
+    found = columns(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(found["x"], [0.5, 0, np.nan, 4])
+    assert found["x@mask"].tolist() == [False, True, False, False]
+    assert found["n"].dtype == np.int16 and found["n"].tolist() == [1, 2, 3, 4]
+    assert found["m"].tolist() == [1, 0, 3, 4] and found["m@mask"].tolist() == [False, True, False, False]
+    assert found["ok"].tolist() == [True, False, True, True]
+    assert found["name@text"].tolist() == texts("a", None, "", "b")
+    assert found["raw@text"].tolist() == texts(b"a", b"", b"c", None)
+    assert found["kind@text"].tolist() == texts("u", "v", "u", None)
+    assert found["when"].tolist() == [0, 1, 0, 3] and found["when@mask"].tolist() == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert found["day"].tolist() == [0, 1, 2, 3] and found["half"].dtype == np.float16
+    assert len(np.unique(found["list@text"][:, 0])) == len(np.unique(found["pair@text"][:, 0])) == 4
+    with open_file(tmp_path / "t.parquet") as content:
+        check_content(content, found)
+
+
+def test_parquet_in_any_storage_is_the_same(tmp_path: Path) -> None:
+    table = sample()
+    pq.write_table(table, tmp_path / "a.parquet")
+    for at, options in enumerate(
+        ({"compression": "gzip"}, {"use_dictionary": False}, {"row_group_size": 2}, {"version": "1.0"})
+    ):
+        pq.write_table(table, tmp_path / f"{at}.parquet", **options)
+        assert twinrun.compare(
+            tmp_path / "a.parquet", tmp_path / f"{at}.parquet", fields=["x", "n", "name@text"]
+        ).same
+    changed = table.set_column(4, "name", pa.array(["a", "", "", "b"]))
+    pq.write_table(changed, tmp_path / "b.parquet")
+    result = twinrun.compare(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert result.verdict == "different" and [f.field for f in result.fields if not f.same] == ["name@text"]
+
+
+def test_statistics_that_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing value is no 0, whatever the footer tells."""
+    pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "a.parquet")
+    monkeypatch.setattr("twinrun.formats.table._may_miss", lambda *_: False)
+    with open_file(tmp_path / "a.parquet") as content, pytest.raises(FormatError, match="lacks values"):
+        content.fields["n"].elements()
+
+
+def test_texts_are_told(tmp_path: Path) -> None:
+    for name, word in (("a", "heat"), ("b", "flow")):
+        frame = pd.DataFrame({"n": [1, 2], "t": ["x", word]})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    for suffix in ("csv", "parquet"):
+        result = twinrun.compare(tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}")
+        assert any("t@text[1] is 'heat' in" in note and "'flow' in" in note for note in result.notes)
+
+
+def test_batches_and_row_groups(tmp_path: Path) -> None:
+    n = 200_000
+    table = pa.table({"i": np.arange(n), "t": [f"t{i % 9}" for i in range(n)]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=90_000)
+    with open_file(tmp_path / "t.parquet") as content:
+        for first, count in ((0, 5), (150_000, 49_999), (89_990, 20), (3, 100_000), (n - 1, 1)):
+            np.testing.assert_array_equal(
+                content.fields["i"].elements(first, count), np.arange(first, first + count)
+            )
+            want = text_digests(f"t{i % 9}" for i in range(first, first + count)).reshape(-1)
+            np.testing.assert_array_equal(content.fields["t@text"].elements(2 * first, 2 * count), want)
+
+
+@HOSTILE
+@given(data=st.data())
+def test_hostile_parquet(tmp_path: Path, data: st.DataObject) -> None:
+    pq.write_table(sample(), tmp_path / "t.parquet", compression="none")
+    good = (tmp_path / "t.parquet").read_bytes()
+    survives(tmp_path / "bad.parquet", data.draw(mutations(good)), format="table")
+
+
+def test_a_folder_of_tables(tmp_path: Path) -> None:
+    for run, change in (("a", 0.0), ("b", 1.0)):
+        (tmp_path / run).mkdir()
+        for step in (10, 20):
+            values = np.arange(12.0).reshape(4, 3) + (change if step == 20 else 0)
+            np.savetxt(tmp_path / run / f"out_{step}.dat", values, header="x y z")
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert result.first_divergence["step"] == 20 and {f.field for f in result.fields} == {"x", "y", "z"}

@@ -1,0 +1,394 @@
+"""Containers, and arrays that are more than their numbers: what is in them is compared under names, labels and texts exactly."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import decimal
+import gc
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import twinrun
+from twinrun import golden
+from twinrun.containers import flattened
+from twinrun.golden.single import NotReproduced, Reproducible
+
+Moments = namedtuple("Moments", "mu nu")
+
+
+@dataclasses.dataclass
+class Config:
+    rate: float
+    name: str | None
+    weights: np.ndarray
+
+
+def state() -> dict:
+    return {
+        "model": OrderedDict(
+            {"layer.weight": np.arange(6.0).reshape(2, 3), "layer.bias": np.zeros(2, np.float32)}
+        ),
+        "optimizer": {
+            "state": {0: {"exp_avg": np.ones(3), "step": 7}, 1: {"exp_avg": np.ones(2), "step": 7}},
+            "param_groups": [
+                {"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 1], "name": "adam", "maximize": False}
+            ],
+        },
+        "moments": Moments(np.zeros(2), np.ones(2)),
+        "config": Config(1e-3, None, np.eye(2)),
+        "epoch": 3,
+        "big": 1 << 70,
+        "nothing": {},
+        "none": [],
+        "callbacks": ["a", "b"],
+    }
+
+
+def verdict(a: object, b: object, **options: object) -> str:
+    """'incomparable' where `compare` raises that."""
+    try:
+        return twinrun.compare(a, b, **options).verdict
+    except twinrun.Incomparable:
+        return "incomparable"
+
+
+def check_differ(a: object, b: object) -> None:
+    """Not the same, in either order; and each is the same as its copy."""
+    for x, y in ((a, b), (b, a), ({"x": a}, {"x": b}), ([1, {"x": a}], [1, {"x": b}])):
+        assert verdict(x, y) != "same"
+        assert verdict(x, copy.deepcopy(x)) == "same"
+
+
+def test_names_are_joined_by_dots() -> None:
+    assert list(flattened("", state())) == [
+        "model.layer.weight", "model.layer.bias",
+        "optimizer.state.0.exp_avg", "optimizer.state.0.step", "optimizer.state.1.exp_avg", "optimizer.state.1.step",
+        "optimizer.param_groups.0.lr", "optimizer.param_groups.0.betas", "optimizer.param_groups.0.params",
+        "optimizer.param_groups.0.name@text", "optimizer.param_groups.0.maximize",
+        "moments.mu", "moments.nu", "config.rate", "config.name@text", "config.weights", "epoch", "big@text",
+        "nothing@text", "none", "callbacks@text",
+    ]  # fmt: skip
+
+
+CHANGES = {
+    "a tensor": lambda s: s["model"]["layer.weight"].__setitem__((1, 2), 9),
+    "a number": lambda s: s["optimizer"]["state"][0].update(step=8),
+    "a number in a tuple": lambda s: s["optimizer"]["param_groups"][0].update(betas=(0.9, 0.99)),
+    "a text": lambda s: s["optimizer"]["param_groups"][0].update(name="sgd"),
+    "a truth": lambda s: s["optimizer"]["param_groups"][0].update(maximize=True),
+    "None": lambda s: setattr(s["config"], "name", "None"),
+    "a number for None": lambda s: setattr(s["config"], "name", 0),
+    "a large integer": lambda s: s.update(big=(1 << 70) + 1),
+    "the type of a number": lambda s: s.update(epoch=3.0),
+    "an empty mapping": lambda s: s.pop("nothing"),
+    "an empty list": lambda s: s.update(none={}),
+    "a list of texts": lambda s: s["callbacks"].append("c"),
+    "a new key": lambda s: s["model"].update(extra=np.zeros(1)),
+    "a named tuple": lambda s: s.update(moments=Moments(np.zeros(2), np.zeros(2))),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_every_leaf_counts(what: str, tmp_path: Path) -> None:
+    a, b = state(), state()
+    assert verdict(a, b) == "same"
+    CHANGES[what](b)
+    check_differ(a, b)
+    with twinrun.Run(tmp_path / "a") as run:
+        run.capture(1, a)
+    with twinrun.Run(tmp_path / "b") as run:
+        run.capture(1, b)
+    assert verdict(tmp_path / "a", a) == verdict(tmp_path / "b", b) == "same"
+    for x, y in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "a", b)):
+        assert verdict(x, y) != "same"
+    golden.save(a, tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", a) and not golden.check(tmp_path / "golden", b)
+    Reproducible(tmp_path, ["test"], update=True).check("state", a)
+    Reproducible(tmp_path, ["test"]).check("state", state())
+    with pytest.raises(NotReproduced):
+        Reproducible(tmp_path, ["test"]).check("state", b)
+    try:
+        assert not twinrun.sketch(a).compare(twinrun.sketch(b))
+    except twinrun.Incomparable:
+        pass
+
+
+def test_texts_are_told(tmp_path: Path) -> None:
+    result = twinrun.compare({"name": ["heat", "flow"]}, {"name": ["heat", "rain"]})
+    assert result.verdict == "different" and result.first_divergence["index"][0] == 1
+    assert any("name@text[1] is 'flow' in arrays, 'rain' in arrays" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ({"name": "heat"}, {"name": "flow"}),
+        (np.array(["a", "b"]), np.array(["a", "c"])),
+        (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
+    ],
+)
+def test_no_tolerance_holds_for_texts_and_masks(a: object, b: object, tmp_path: Path) -> None:
+    wide = {"tolerate_integers": True, "rtol": 1.0, "atol": 1e300}
+    assert verdict(a, b, **wide) == "different"
+    a, b = {"x": a}, {"x": b}
+    for name, x in (("a", a), ("b", b)):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, x)
+    assert verdict(tmp_path / "a", tmp_path / "b", **wide) == "different"
+    golden.save(a, tmp_path / "golden", tolerate_integers=True, atol=1e15)
+    assert golden.check(tmp_path / "golden", a) and not golden.check(tmp_path / "golden", b)
+
+
+def test_names_that_collide_are_an_error() -> None:
+    for what in ({"a": {"b": 1.0}, "a.b": 2.0}, {1: 1.0, "1": 2.0}, {"a": [1.0, {}], "a.0": 1.0}):
+        with pytest.raises(twinrun.TwinrunError, match="two fields of the name"):
+            twinrun.compare(what, what)
+        with pytest.raises(twinrun.TwinrunError, match="two fields of the name"):
+            twinrun.sketch(what)
+
+
+def test_cycles_and_depth_are_an_error() -> None:
+    cycle: dict = {"x": np.zeros(2)}
+    cycle["self"] = [cycle]
+    with pytest.raises(twinrun.TwinrunError, match="holds itself"):
+        twinrun.compare(cycle, cycle)
+    deep: dict = {}
+    for _ in range(200):
+        deep = {"d": deep}
+    with pytest.raises(twinrun.TwinrunError, match="nested more than 100 deep"):
+        twinrun.compare(deep, deep)
+    shared = np.ones(3)
+    assert verdict({"a": [shared, shared], "b": shared}, {"a": [shared, shared], "b": shared}) == "same"
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    for what in (object(), {1, 2}, np.array([object()]), lambda: 0, np.zeros(2, np.longdouble)):
+        with pytest.raises(twinrun.TwinrunError, match=r"^here\.0: "):
+            twinrun.compare({"here": [what, 1]}, {"here": [what, 1]})
+    with pytest.raises(twinrun.TwinrunError, match="nothing to compare"):
+        twinrun.compare({}, {})
+
+
+def test_lists_of_numbers_are_arrays() -> None:
+    assert verdict([1, 2, 3], np.array([1, 2, 3])) == "same"
+    assert verdict({"x": [[1, 2], [3, 4]]}, {"x": np.array([[1, 2], [3, 4]])}) == "same"
+    assert verdict({"x": [1, 2.5]}, {"x": np.array([1, 2.5])}) == "same"
+    check_differ([(1 << 53) + 1, 0.5], [1 << 53, 0.5])  # not rounded to one number
+    check_differ([True, 2], [1, 2])
+    check_differ([[1, 2], [3]], [[1, 2], [4]])
+    check_differ([1 << 64, 1], [(1 << 64) + 1, 1])
+
+
+def test_containers_are_not_kept_alive() -> None:
+    a, b = {"x": {"y": np.zeros(3)}}, {"x": {"y": np.ones(3)}}
+    result = twinrun.compare(a, b)
+    assert [part.count for part in result.differences()] == [3]
+    del a
+    gc.collect()
+    with pytest.raises(twinrun.TwinrunError, match="are gone"):
+        list(result.differences())
+
+
+# ---- arrays that are more than their numbers ----
+
+
+def test_texts_and_objects_of_numpy() -> None:
+    assert verdict(np.array(["a", "bc"]), np.array(["a", "bc"], "U10")) == "same"  # padding is storage
+    check_differ(np.array(["a", "b"]), np.array(["a", "B"]))
+    check_differ(np.array([b"a"]), np.array(["a"]))
+    check_differ(np.array(["a", None], object), np.array(["a", "None"], object))
+    check_differ(np.array([1, "1"], object), np.array([1, 1], object))
+    check_differ(np.array([1.0], object), np.array([1], object))
+    check_differ(np.array([datetime.date(2000, 1, 1)]), np.array([datetime.date(2000, 1, 2)]))
+    check_differ(np.array([decimal.Decimal("1.0")]), np.array([decimal.Decimal("1.00")]))
+    check_differ(np.array([(1, "a")], "i4,U3"), np.array([(1, "b")], "i4,U3"))
+    check_differ(np.array([(1, 2.0)], "i4,f4"), np.array([(1, 3.0)], "i4,f4"))
+    check_differ(np.zeros(2, "V3"), np.frombuffer(b"000001", "V3"))
+    check_differ(np.array(["2000"], "M8[s]"), np.array(["2001"], "M8[s]"))
+    check_differ(np.zeros(2, "M8[s]"), np.zeros(2, "M8[D]"))
+
+
+def test_masks() -> None:
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    assert verdict(masked, np.ma.array([1.0, 99.0, 3.0], mask=[0, 1, 0])) == "same"
+    check_differ(masked, np.ma.array([1.0, 2.0, 3.0], mask=[0, 0, 1]))
+    check_differ(masked, np.ma.array([1.0, 2.0, 4.0], mask=[0, 1, 0]))
+    check_differ(masked, np.array([1.0, 0.0, 3.0]))
+    assert verdict(np.ma.array([1.0, 2.0]), np.array([1.0, 2.0])) == "same"
+
+
+def test_frames_of_pandas() -> None:
+    pd = pytest.importorskip("pandas")
+
+    def frame(**change: object) -> object:
+        made = {
+            "x": [1.0, 2.0, np.nan], "n": [1, 2, 3], "name": ["a", "b", None],
+            "kind": pd.Categorical(["u", "v", "u"]), "when": pd.to_datetime(["2000-01-01"] * 3),
+            "maybe": pd.array([1, None, 3], dtype="Int64"),
+        }  # fmt: skip
+        made.update(change)
+        return pd.DataFrame(made)
+
+    a = frame()
+    for b in (
+        frame(x=[1.0, 2.0, 3.0]),
+        frame(name=["a", "b", "None"]),
+        frame(n=np.array([1, 2, 3], np.int32)),
+        frame(kind=pd.Categorical(["u", "v", "u"], ["u", "v", "w"])),
+        frame(kind=pd.Categorical(["u", "v", "u"], ordered=True)),
+        frame(kind=["u", "v", "u"]),
+        frame(when=pd.to_datetime(["2000-01-01"] * 3).tz_localize("UTC")),
+        frame(maybe=pd.array([1, 0, 3], dtype="Int64")),
+        frame(maybe=pd.array([1, 2, 3], dtype="Int64")),
+        frame().rename(columns={"x": "y"}),
+        frame()[["n", "x", "name", "kind", "when", "maybe"]],
+        frame().set_index(pd.Index([1, 2, 3])),
+        frame().set_index(pd.Index(["a", "b", "c"])),
+        frame().rename_axis(index="row"),
+        frame().rename_axis(columns="column"),
+        frame().set_index(pd.MultiIndex.from_tuples([(0, "a"), (0, "b"), (1, "a")])),
+    ):
+        check_differ(a, b)
+    check_differ(pd.DataFrame({1: [1.0]}), pd.DataFrame({"1": [1.0]}))
+    check_differ(pd.DataFrame({"index": [1.0]}), pd.DataFrame({"index": [1.0]}, index=[4]))
+    s = pd.Series([1.0, 2.0], name="s")
+    check_differ(s, s.rename("t"))
+    check_differ(s, s.set_axis([2, 3]))
+    check_differ(s.set_axis([2, 3]), s.set_axis([2, 4]))
+    check_differ(pd.Index([1, 2]), pd.Index([1, 2], name="i"))
+    assert verdict(pd.Series([1.0, 2.0]), np.array([1.0, 2.0])) == "same"  # nothing is labelled
+    assert verdict(pd.DataFrame({"x": [1]}, index=[0]), pd.DataFrame({"x": [1]})) == "same"
+    with pytest.raises(twinrun.TwinrunError, match="two fields of the name"):
+        twinrun.compare(pd.DataFrame([[1, 2]], columns=["x", "x"]), a)
+
+
+def test_labels_can_be_left_out() -> None:
+    pd = pytest.importorskip("pandas")
+    a = pd.DataFrame({"x": [1.0, 2.0]}, index=[3, 4])
+    b = pd.DataFrame({"x": [1.0, 2.0]}, index=[5, 6])
+    assert verdict(a, b) == "different" and verdict(a, b, fields=["x"]) == "same"
+
+
+def test_arrays_of_xarray() -> None:
+    xr = pytest.importorskip("xarray")
+
+    def array(values: object = ((1.0, 2.0), (3.0, 4.0)), dims: tuple = ("y", "x"), **told: object) -> object:
+        coords = {"x": [10, 20], "y": ["n", "s"], "level": 5.0}
+        coords.update(told.pop("coords", {}))
+        return xr.DataArray(
+            np.array(values), dims=dims, coords=coords, **{"name": "T", "attrs": {"units": "K"}, **told}
+        )
+
+    a = array()
+    others = [
+        array(((1.0, 2.0), (3.0, 5.0))), array(dims=("x", "y")), array(coords={"x": [10, 21]}),
+        array(coords={"y": ["n", "w"]}), array(coords={"level": 6.0}), array(attrs={"units": "C"}), array(attrs={}),
+        array(attrs={"units": "K", "more": [1, 2]}), array(name="U"), array(name=None), a.drop_vars("x"), a.variable,
+        a.values,
+    ]  # fmt: skip
+    for b in others:
+        check_differ(a, b)
+    labelled = array()
+    labelled.coords["x"].attrs["units"] = "m"
+    check_differ(a, labelled)
+    for x, y in ((a, labelled), *((a, b) for b in others[:8])):
+        check_differ(x.to_dataset(name="v"), y.to_dataset(name="v") if hasattr(y, "to_dataset") else y)
+    ds = a.to_dataset(name="v")
+    check_differ(ds, ds.rename(v="w"))
+    check_differ(ds, ds.assign_attrs(title="t"))
+    check_differ(ds, ds.reset_coords("level"))
+    check_differ(ds, ds.assign(other=1))
+    stored = array()
+    stored.encoding["scale_factor"] = 2.0
+    assert verdict(a, stored) == "same"  # how it was stored is no part of it
+    assert verdict(xr.DataArray(np.ones(3)), np.ones(3)) == "same"
+    assert verdict(a, array(((1.0, 2.0), (3.0, 4.1))), atol=0.2) == "same"
+
+
+def test_units() -> None:
+    pint = pytest.importorskip("pint")
+    unit = pint.UnitRegistry()
+    check_differ(np.ones(3) * unit.m, np.ones(3) * unit.km)
+    check_differ(np.ones(3) * unit.m, np.ones(3))
+    check_differ(np.ones(3) * unit.m, 2 * np.ones(3) * unit.m)
+
+
+@pytest.mark.parametrize("package", ["astropy.units", "unyt"])
+def test_units_of_other_packages(package: str) -> None:
+    unit = pytest.importorskip(package)
+    check_differ(np.ones(3) * unit.m, np.ones(3) * unit.km)
+    check_differ(np.ones(3) * unit.m, np.ones(3))
+
+
+def test_sparse_arrays() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    dense = np.array([[0, 1.0, 0], [2.0, 0, 3.0]])
+    a = sparse.csr_array(dense)
+    zero = a.copy()
+    zero.data[0] = 0.0
+    zero = zero.tolil()
+    zero[0, 1] = 1.0
+    for same in (sparse.coo_array(dense), sparse.csc_matrix(dense), sparse.lil_array(dense), zero):
+        assert verdict(a, same) == "same"  # one array, stored otherwise
+    double = sparse.coo_array((np.array([0.5, 0.5, 2.0, 3.0]), ([0, 0, 1, 1], [1, 1, 0, 2])), shape=(2, 3))
+    assert verdict(a, double) == "same"
+    dense[0, 0] = 9.0
+    check_differ(a, sparse.csr_array(dense))
+    check_differ(a, sparse.csr_array(a.toarray() * 2))
+    check_differ(a, sparse.csr_array((a.data, a.indices, a.indptr), shape=(2, 4)))
+
+
+def test_tables_of_polars() -> None:
+    pl = pytest.importorskip("polars")
+    a = pl.DataFrame({"x": [1.0, 2.0], "name": ["a", None], "n": [1, None]})
+    check_differ(a, a.with_columns(x=pl.Series([1.0, 3.0])))
+    check_differ(a, a.with_columns(name=pl.Series(["a", "b"])))
+    check_differ(a, a.with_columns(n=pl.Series([1, 0])))
+    check_differ(a, a.rename({"x": "y"}))
+    check_differ(a, a.select("n", "name", "x"))
+    check_differ(a, a.with_columns(x=pl.Series([1, 2])))
+    check_differ(pl.Series("s", [1, 2]), pl.Series("t", [1, 2]))
+
+
+def test_tables_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    a = pa.table({"x": [1.0, 2.0], "name": ["a", None], "n": [1, None]})
+    check_differ(a, pa.table({"x": [1.0, 3.0], "name": ["a", None], "n": [1, None]}))
+    check_differ(a, pa.table({"x": [1.0, 2.0], "name": ["a", "b"], "n": [1, None]}))
+    check_differ(a, pa.table({"x": [1.0, 2.0], "name": ["a", None], "n": [1, 0]}))
+    check_differ(a, a.rename_columns(["y", "name", "n"]))
+    check_differ(a, a.select(["n", "x", "name"]))
+
+
+def test_models_and_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    other = copy.deepcopy(model)
+    assert list(flattened("model", model))[:2] == ["model.0.weight", "model.0.bias"]
+    assert verdict(model, other) == verdict(model, other.state_dict()) == "same"
+    with torch.no_grad():
+        other[0].weight[1, 2] += 1
+    check_differ(model, other)
+    states = []
+    for rate in (0.1, 0.2):
+        net = copy.deepcopy(model)
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)
+        net(torch.ones(5, 3)).sum().backward()
+        optimizer.step()
+        states.append(optimizer)
+    assert "state.0.exp_avg" in flattened("", states[0])
+    check_differ(states[0], states[1])
+    check_differ(states[0].state_dict(), states[1].state_dict())
+    dense = torch.tensor([[0, 1.0], [2.0, 0]])
+    for kind in ("to_sparse", "to_sparse_csr", "to_sparse_csc"):
+        for other in (dense * 2, dense.T):
+            assert verdict(getattr(dense, kind)(), getattr(other, kind)()) == "different"
+        assert verdict(getattr(dense, kind)(), getattr(dense, kind)()) == "same"
+    wide = torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 3))
+    check_differ(dense.to_sparse(), wide)
