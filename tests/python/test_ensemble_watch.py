@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import HANG
 from ensemble_support import PYTHON, attempt, start_watch, within
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with within(60):
+    with within(HANG):
         yield
 
 
@@ -322,13 +323,13 @@ def test_only_one_runs_an_attempt(tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", f"echo x >> {log}"]
     folder = tmp_path / "a"
     watchers = [start_watch(folder, command) for _ in range(4)]
-    assert {w.wait(timeout=60) for w in watchers} <= {0, 3}
+    assert {w.wait(timeout=HANG) for w in watchers} <= {0, 3}
     assert log.read_text() == "x\n"
     # Withdrawn before it began.
     folder = tmp_path / "b"
     folder.mkdir()
     (folder / "claim").touch()
-    assert start_watch(folder, command).wait(timeout=60) == 0
+    assert start_watch(folder, command).wait(timeout=HANG) == 0
     assert log.read_text() == "x\n" and not (folder / "record.json").exists()
 
 
@@ -339,7 +340,7 @@ def test_sigterm_ends_it_with_a_record(tmp_path: Path) -> None:
     fifo.read_text()  # it runs
     (tmp_path / "a" / "stop").touch()
     watcher.terminate()
-    assert watcher.wait(timeout=60) == 0
+    assert watcher.wait(timeout=HANG) == 0
     record = json.loads((tmp_path / "a" / "record.json").read_text())
     assert (record["status"], record["signal"], record["interrupted"]) == ("killed", signal.SIGTERM, True)
 
@@ -366,7 +367,7 @@ def test_the_task_dies_with_its_watcher(tmp_path: Path) -> None:
     watcher = start_watch(tmp_path / "a", ["/bin/sh", "-c", f"echo $$ > {fifo}; exec cat {fifo}"])
     task = os.pidfd_open(int(fifo.read_text()))
     watcher.kill()
-    watcher.wait(timeout=60)
+    watcher.wait(timeout=HANG)
     poll = select.poll()
     poll.register(task, select.POLLIN)
     assert poll.poll(30_000), "it has ended"
