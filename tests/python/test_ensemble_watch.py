@@ -140,7 +140,8 @@ os.wait()
     record = attempt(tmp_path / "a", [*PYTHON, program])
     used = record["user"] + record["system"]
     assert 0.55 <= used < 0.85, "0.55 s were burnt; starting Python takes some"
-    assert record["sampling"]["own_seconds"] < 0.1 * used
+    # It looks again and again as long as the task lives, which on a busy machine is longer.
+    assert record["sampling"]["own_seconds"] < 0.1 * max(used, record["wall"])
 
 
 def test_io_is_exact(tmp_path: Path) -> None:
@@ -202,12 +203,14 @@ for i in range(0, len(x), 4096): x[i] = 1
     )
 
 
-# Two burners on one core: each waits while the other runs, and knows from its own clocks for how long.
+# Two burners on one core: each waits while the other runs, and knows from its own clocks for how long. What all three processes waited,
+# with their beginnings, the kernel says: on a busy machine that is much more.
 CONTEND = (
     BURN
     + """
 import os
 import select
+def in_queue(): return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
 pids = []
 for i in range(2):
     r, w = os.pipe()
@@ -215,11 +218,13 @@ for i in range(2):
     if pid == 0:
         begin, used = time.monotonic(), time.process_time()
         burn(0.25)
-        os.write(w, repr(time.monotonic() - begin - (time.process_time() - used)).encode())
+        waited = time.monotonic() - begin - (time.process_time() - used)
+        os.write(w, f"{waited!r} {in_queue()!r}".encode())
         os._exit(0)
     pids.append(r)
-print(sum(float(os.read(r, 64)) for r in pids))
+told = [[float(x) for x in os.read(r, 128).split()] for r in pids]
 os.wait(), os.wait()
+print(sum(t[0] for t in told), sum(t[1] for t in told) + in_queue())
 """
 )
 
@@ -229,16 +234,16 @@ def test_run_queue_delay(listen: bool, tmp_path: Path) -> None:
     if listen and not exact():
         pytest.skip("the kernel does not tell of threads that end: needs root and CONFIG_TASKSTATS")
     record = attempt(tmp_path / "a", [*PYTHON, CONTEND], cores=CORES[:1], listen=listen, period=0.02)
-    truth = float((tmp_path / "a" / "stdout").read_text())
+    truth, most = map(float, (tmp_path / "a" / "stdout").read_text().split())
     assert truth > 0.1, "they were in each other's way"
     assert record["sampling"]["run_queue_delay"] == ("exact" if listen else "sampled")
     if listen:
-        # Starting, and the parent's own waits, come on top.
-        assert 0.98 * truth <= record["run_queue_delay"] <= 1.1 * truth + 0.15
+        # What they wait after they have told comes on top: their ends.
+        assert 0.98 * truth <= record["run_queue_delay"] <= 1.1 * most + 0.15
         assert record["sampling"]["threads"] == 3
     else:
         # A reading may come late where cores are busy: what it missed, it says.
-        assert record["run_queue_delay"] <= 1.1 * truth + 0.15
+        assert record["run_queue_delay"] <= 1.1 * most + 0.15
         assert record["run_queue_delay"] >= 0.5 * truth * record["sampling"]["coverage"]
 
 
