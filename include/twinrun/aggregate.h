@@ -51,7 +51,7 @@ typedef struct twr_aggregate_options {
         time_limit; /* seconds that a rank waits for the others before it gives up with an error; 0: as TWINRUN_AGGREGATE_TIME_LIMIT
                               says, else 600; negative: for ever */
     uint64_t seed;  /* of "random" */
-    int no_index;   /* 1: several files get no PATH.twr-index, and none is asked for: the program itself knows which belong together */
+    int no_index; /* 1: several files get no PATH.twr-index, and none is asked for: the program itself knows which belong together */
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
     { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
