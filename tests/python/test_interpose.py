@@ -363,6 +363,20 @@ def test_malformed_rules_are_told_by_the_library_too(library: str, tmp_path: Pat
 # ---- studies
 
 
+def test_a_study_knows_of_processes_that_were_killed(tmp_path: Path) -> None:
+    """The task ends well; a process of it does not."""
+    program = "import os, signal\nif os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)\nos.wait()"
+    study = write_study(
+        tmp_path, command=[sys.executable, "-c", program], repetitions=1, interpose={"arm": False}
+    )
+    folder = tmp_path / "s"
+    assert runner.run_study(study, folder).failed == 0
+    (line,) = lines(folder)
+    (killed,) = line["not_in_profiles"]
+    assert os.path.realpath(killed["program"]) == os.path.realpath(sys.executable) and killed["host"]
+    assert len(line["profiles"]) == 1 and str(killed["pid"]) not in line["profiles"][0]
+
+
 def test_a_study_with_its_own_cost_as_an_arm(tmp_path: Path, calls: str) -> None:
     study = write_study(
         tmp_path,
