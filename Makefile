@@ -25,6 +25,8 @@ export TMPDIR := $(CURDIR)/.cache/tmp
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# The order of Python's sets is a random input of tests too: the same each time.
+export PYTHONHASHSEED ?= 0
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 # Where the demo and the tests find the simulation.

@@ -91,7 +91,11 @@ def run_cpp(program: Path, tests: list[str], seed: int) -> list[str]:
 def run_python(root: Path, file: Path, seed: int) -> bool:
     """Whether its tests of hypothesis pass."""
     words = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", str(file.relative_to(root))]
-    return subprocess.run(words, cwd=root, env={**os.environ, "TWINRUN_HUNT_SEED": str(seed)}).returncode in (
+    return subprocess.run(
+        words,
+        cwd=root,
+        env={**os.environ, "TWINRUN_HUNT_SEED": str(seed), "PYTHONHASHSEED": str(seed % 2**32)},
+    ).returncode in (
         0,
         5,
     )
