@@ -13,6 +13,8 @@ PYTEST := env --default-signal=INT $(PYTHON_VENV) -m pytest
 BIN := build/$(PRESET)/bin
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+HUNT_SECONDS ?= 3600
+HUNT_ARGS ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
@@ -23,6 +25,8 @@ export TMPDIR := $(CURDIR)/.cache/tmp
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# The order of Python's sets is a random input of tests too: the same each time.
+export PYTHONHASHSEED ?= 0
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 # Where the demo and the tests find the simulation.
@@ -30,7 +34,7 @@ export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
 export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
 
-.PHONY: help setup demo test test-cpp test-python test-mpi test-backends test-asan test-tsan coverage bench fuzz lint format \
+.PHONY: help setup demo test test-cpp test-python test-mpi test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
         layers build clean
 
 help: ## List the recipes
@@ -55,6 +59,7 @@ test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, layers, Python
 
 test-cpp: build
 	@ctest --preset $(PRESET)
+	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --replay
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
 	@tools/mpi_matrix.sh build/$(PRESET) other
 
@@ -96,6 +101,9 @@ fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds
 	@cmake --preset fuzz >/dev/null
 	@cmake --build --preset fuzz
 	@tools/fuzz.sh build/fuzz/bin $(FUZZ_SECONDS)
+
+hunt: build ## Run the randomized tests on fresh seeds for HUNT_SECONDS (an hour), and keep what they find in tests/hunted
+	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --seconds $(HUNT_SECONDS) $(HUNT_ARGS)
 
 lint: ## Check format, layers and common mistakes
 	@tools/setup.sh lint

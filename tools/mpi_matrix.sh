@@ -118,7 +118,7 @@ one() { # <name> <tests>
     start=$SECONDS
     # MPICH before 4.1 does not give way while it waits: with more ranks than cores it takes many times as long.
     if [[ $name == mpich-debian ]]; then local -x TWINRUN_TEST_PATIENCE=3; fi
-    if ctest --test-dir "$folder/build" --output-on-failure --timeout 300 -R "$2" && comparisons "$2"; then
+    if ctest --test-dir "$folder/build" --output-on-failure --timeout 3600 -R "$2" && comparisons "$2"; then
         say "$name: tests passed in $((SECONDS - start)) s"
         done_well+=("$name")
     else

@@ -188,9 +188,13 @@ class Job {
         together(world_, [&] {
             const FileGroup group = entry.method->group();
             if (group.rank != 0) return;
-            const std::string path = file_path(entry.path, group);
-            if (::unlink(path.c_str()) != 0 && errno != ENOENT)
-                throw Failure(path + ": cannot be removed: " + std::generic_category().message(errno));
+            const auto remove = [](const std::string& path) {
+                if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+                    throw Failure(path + ": cannot be removed: " + std::generic_category().message(errno));
+            };
+            remove(file_path(entry.path, group));
+            if (entry.method->prefix_path() && group.files > 1 && group.file == 0)
+                remove(entry.path + ".twr-index");
         });
     }
 

@@ -51,9 +51,10 @@ typedef struct twr_aggregate_options {
         time_limit; /* seconds that a rank waits for the others before it gives up with an error; 0: as TWINRUN_AGGREGATE_TIME_LIMIT
                               says, else 600; negative: for ever */
     uint64_t seed;  /* of "random" */
+    int no_index; /* 1: several files get no PATH.twr-index, and none is asked for: the program itself knows which belong together */
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* One array of this rank's: `items` items of item_bytes, whose first byte goes to file_offset. */
 typedef struct twr_aggregate_variable {
@@ -87,11 +88,14 @@ TWR_API int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64
                                           uint64_t items, int layout, uint64_t file_offset);
 
 /* [collective] data: a pointer for each declared variable (host memory). `path`: the same on all ranks; with several files, file k is
- * PATH.kkkkk (five digits and more). Until it is complete it is PATH.twr-partial. The file is there, whole, when this returns TWR_OK;
+ * PATH.kkkkk (five digits and more), and PATH.twr-index says how many there are: written last, when all are in place, and gone while
+ * they are replaced. Files of an earlier write that had more are removed where its index shows that nobody has touched them since.
+ * Until it is complete a file is PATH.twr-partial. The file is there, whole, when this returns TWR_OK;
  * after an error an old one is as it was (unless `update`, or of several files some are in place when another one cannot be put
  * there). A power cut after a write without `sync` may take both. */
 TWR_API int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data);
-/* [collective] The declared bytes of the file(s) into the arrays. Errors: a file that ends before. */
+/* [collective] The declared bytes of the file(s) into the arrays. Errors: a file that ends before; TWR_ERROR_MISMATCH: another number of
+ * files than were written; TWR_ERROR_NOT_FOUND: several files without their index (their write did not end). */
 TWR_API int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data);
 
 /* What the last declare, write and read did: a JSON text (docs/aggregate.md), the same on all ranks of a file. Valid until the next call. */

@@ -19,7 +19,7 @@ from .differences import differences as list_differences
 from .errors import Incomparable, TwinrunError, Unmatched
 from .fieldwise import FieldComparison, Settings, compare_part, divisible, place_text, put_together
 from .keyed import compare_particles, order_note
-from .matching import ALIGNMENTS, StepMatch, match_fields, match_steps, missing_ranks, same_ranks
+from .matching import ALIGNMENTS, StepMatch, lost, match_fields, match_steps, missing_ranks, same_ranks
 from .ordering import in_one_order
 from .particles import find_particles, without_ids
 from .placed import give_places, parts_of_both
@@ -563,7 +563,9 @@ class _Work:
                     done |= members | {kind.key}
                     if not kind.parts_a or not kind.parts_b:
                         label = (self.b if kind.parts_a else self.a).label
-                        self.tell(Unmatched(f"{kind.key!r} at step {match.step}: not there", where=label))
+                        said = f"{kind.key!r} at step {match.step}: not there"
+                        went = lost(match, [p[0] for p in (*kind.parts_a, *kind.parts_b)], bool(kind.parts_a))
+                        self.tell((Incomparable if went else Unmatched)(said, where=label))
                         continue
                     results, problems, notes = compare_particles(
                         kind, match.step, self.settings, self.chosen(match.step), self.a.label, self.b.label
@@ -623,11 +625,16 @@ class _Work:
                             if name not in done and wanted(name) and (only is None or name in only):
                                 parts.setdefault(name, []).append((rank, ref))
                 give_places(held)
-                scattered: list[str] = []  # fields that only rank by rank could be compared
+                scattered: list[
+                    str
+                ] = []  # fields of ranks that only one run has, and that only rank by rank could be compared
                 entries: list[tuple[Place, tuple[FieldRef, FieldRef] | TwinrunError]] = []
                 for name in dict.fromkeys((*held[0], *held[1])):
                     parts = [*held[0].get(name, ()), *held[1].get(name, ())]
                     everywhere = all(name in side for side in held)
+                    if not everywhere and lost(match, [rank for rank, _ in parts], name in held[0]):
+                        scattered.append(name)
+                        continue
                     if only is None and everywhere and any(ref.place is None for _, ref in parts):
                         of_a, of_b = (dict(side[name]) for side in held)
                         if set(of_a) != set(of_b):
@@ -653,7 +660,7 @@ class _Work:
                     for piece in mine.get(at, ()):
                         self._field(*entry, place, piece, outcome)
                 if scattered:
-                    # Not as what only one run has: both have these fields.
+                    # Not as what only one run has: a rank that is lost is nothing that the runs just do not have in common.
                     lacking = "; ".join(map(str, missing_ranks(match, self.a, self.b)))
                     self.tell(Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}"))
                     outcome.keep_places(len(entries), len(self.results), len(self.problems))
@@ -680,6 +687,7 @@ def compare(
     method: str = "auto",
     fields: Iterable[str] | None = None,
     steps: str | None = None,
+    ranks: str | None = None,
     tolerate_integers: bool = False,
     use_metadata: bool = True,
     residue_bits: int = 4,
@@ -709,10 +717,10 @@ def compare(
     compared as the arrays that they are parts of.
 
     align: 'step' (the same number) or 'time'. common: steps and fields that only one run has are left out, and noted; else
-    they are problems. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
+    they are problems. A rank that only one run has in a step is a problem in any case. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
 
     method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
-    'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'.
+    'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'; ranks: the same.
     residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
     buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
     device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
@@ -763,16 +771,17 @@ def compare(
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
+    chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     work = _Work(subject_a, subject_b, settings, globs, key, use_metadata, partial or common)
-    matched = match_steps(subject_a, subject_b, chosen_steps, align)
+    matched = match_steps(subject_a, subject_b, chosen_steps, align, chosen_ranks)
     work.notes.extend(matched.notes)
     for problem in matched.problems:
         work.tell(problem)
     work.compare(matched.matches, team)
     result = _result(work, common, partial, str(device), time.perf_counter() - start)
     result._again = Again.of(
-        a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, align=align,
+        a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, ranks=ranks, align=align,
         options=options, stream=stream,
     )  # fmt: skip
     return result

@@ -97,6 +97,7 @@ class Again:
     key: str | None
     use_metadata: bool
     steps: str | None
+    ranks: str | None
     align: str
     options: Mapping[str, object] | None
     stream: object
@@ -203,7 +204,8 @@ class _Walk:
         self.enough: set[int] = set()  # fields that were left before their end
         self.a, self.b = again.open()
         steps = None if again.steps is None else parse_steps(again.steps)
-        self.matches = {m.step: m for m in match_steps(self.a, self.b, steps, again.align).matches}
+        ranks = None if again.ranks is None else parse_steps(again.ranks, "ranks")
+        self.matches = {m.step: m for m in match_steps(self.a, self.b, steps, again.align, ranks).matches}
 
     def _goes_on(self, f: FieldComparison, size: int) -> bool:
         if id(f) not in self.enough and (self.more is None or self.more(f, size)):

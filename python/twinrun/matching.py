@@ -59,20 +59,26 @@ def _by_step(places: Iterable[Place]) -> dict[int | None, list[int]]:
 
 
 def match_steps(
-    a: Subject, b: Subject, steps: Callable[[int | None], bool] | None, align: str = "step"
+    a: Subject,
+    b: Subject,
+    steps: Callable[[int | None], bool] | None,
+    align: str = "step",
+    ranks: Callable[[int | None], bool] | None = None,
 ) -> Steps:
-    """The steps to compare: those of the same number, or of the same time.
+    """The steps to compare: those of the same number, or of the same time. steps, ranks: which are wanted; None: all.
 
     Arrays have no step and belong to any single one. Raises Incomparable where nothing is left to compare.
     """
+
+    wanted = ranks or (lambda _: True)
     arrays, other = (a, b) if a.kind == "arrays" else (b, a)
     if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
-        places = [p for p in other.places if steps is None or steps(p[0])]
+        places = [p for p in other.places if (steps is None or steps(p[0])) and wanted(p[1])]
         if len(places) != 1:
             raise Incomparable(
                 f"{len(places)} steps and ranks are chosen, and arrays compare with one",
                 where=other.label,
-                fix="choose one with steps",
+                fix="choose one with steps and ranks",
             )
         none, only = arrays.places[0], places[0]
         first, second = (none, only) if arrays is a else (only, none)
@@ -96,7 +102,15 @@ def match_steps(
                     f"{said} of {here.label}: not there", where=there.label, fix=_fix(in_a, in_b, align)
                 )
             )
-    result.matches = [StepMatch(x, y, sorted(in_a[x]), sorted(in_b[y])) for x, y in pairs]
+    # Ranks are chosen within steps: a step stays one of both runs where one of them has lost what is chosen.
+    for x, y in pairs:
+        match = StepMatch(x, y, sorted(filter(wanted, in_a[x])), sorted(filter(wanted, in_b[y])))
+        if match.ranks_a or match.ranks_b:
+            result.matches.append(match)
+    if pairs and not result.matches:
+        raise Incomparable(
+            "no rank matches --ranks", where=f"{a.label}, {b.label}", fix="nothing was compared"
+        )
     return result
 
 
@@ -220,8 +234,14 @@ def same_ranks(match: StepMatch) -> bool:
     return single or match.ranks_a == match.ranks_b
 
 
+def lost(match: StepMatch, ranks: Iterable[int], of_a: bool) -> bool:
+    """Whether what lies on these ranks of one run lies on none that the other has: it went with its ranks."""
+    theirs = match.ranks_b if of_a else match.ranks_a
+    return not same_ranks(match) and not set(ranks) & set(theirs)
+
+
 def missing_ranks(match: StepMatch, a: Subject, b: Subject) -> Sequence[TwinrunError]:
-    """Of runs whose parts cannot be put together."""
+    """Of runs whose parts cannot be put together. Told as what only one run has; who finds fields on them says that they are lost."""
     found: list[TwinrunError] = []
     for here, there, mine, theirs in (
         (a, b, match.ranks_a, match.ranks_b),
@@ -233,7 +253,8 @@ def missing_ranks(match: StepMatch, a: Subject, b: Subject) -> Sequence[TwinrunE
                 Unmatched(
                     f"{names(alone)} of {here.label}: not there",
                     where=there.label,
-                    fix="runs of other rank counts need fields with a place in a global array, or --key",
+                    fix="runs of other rank counts need fields with a place in a global array, or --key; "
+                    "leave ranks out with --ranks",
                 )
             )
     return found

@@ -56,8 +56,8 @@ class _Steps:
         )
 
 
-def parse_steps(text: str) -> Callable[[int | None], bool]:
-    """A test for steps from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
+def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
+    """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
     spans: list[tuple[int | None, int | None]] = []
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")
@@ -68,7 +68,7 @@ def parse_steps(text: str) -> Callable[[int | None], bool]:
             first = last = None
             colon = ""
         if not colon and first is None:
-            raise TwinrunError(f"steps {text!r} are not understood", fix="write 10, or 10,20, or 100:200")
+            raise TwinrunError(f"{what} {text!r} are not understood", fix="write 10, or 10,20, or 100:200")
         spans.append((first, last))
     return _Steps(tuple(spans))
 

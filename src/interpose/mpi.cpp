@@ -481,7 +481,7 @@ TWR_WRAP int MPI_Abort(Word a0, Word a1) {
     if (real == nullptr) return kError;
     Scope scope(Call::MPI_Abort);
     scope.end();
-    write_profile();
+    finish_profile();
     return real(a0, a1);
 }
 
@@ -513,7 +513,7 @@ TWR_FORTRAN_FINALIZE(mpi_finalize_f08_)
     TWR_WRAP void symbol(Word a0, Word a1, Word a2) {                          \
         static constinit Next<void(Word, Word, Word)> next{#symbol, find_mpi}; \
         auto* real = next.get();                                               \
-        write_profile();                                                       \
+        finish_profile();                                                      \
         if (real != nullptr) real(a0, a1, a2);                                 \
     }
 TWR_FORTRAN_ABORT(mpi_abort_)

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
 
@@ -14,9 +15,9 @@ namespace twinrun::interpose {
 
 namespace {
 
-// SIGTERM, where the program has no handler of its own: the profile, and then the end that the signal has.
-void on_term(int number) {
-    write_profile();
+// A signal that ends a program which has no handler of its own: the profile, and then the end that the signal has.
+void on_end(int number) {
+    finish_profile();
     struct sigaction plain {};
     plain.sa_handler = SIG_DFL;
     sigaction(number, &plain, nullptr);
@@ -26,15 +27,19 @@ void on_term(int number) {
 }  // namespace
 
 void watch_ends() {
-    at_quick_exit(write_profile);
-    struct sigaction seen {};
-    if (sigaction(SIGTERM, nullptr, &seen) == 0 && (seen.sa_flags & SA_SIGINFO) == 0 &&
-        seen.sa_handler == SIG_DFL) {
+    at_quick_exit(finish_profile);
+    // Those that others send, or that the system sends to programs that are in order. Not SIGINT: programs ask whether they may take it.
+    for (const int number : {SIGTERM, SIGPIPE, SIGHUP, SIGXCPU}) {
+        struct sigaction seen {};
+        if (sigaction(number, nullptr, &seen) != 0 || (seen.sa_flags & SA_SIGINFO) != 0 ||
+            seen.sa_handler != SIG_DFL) {
+            continue;
+        }
         struct sigaction own {};
-        own.sa_handler = on_term;
+        own.sa_handler = on_end;
         own.sa_flags = SA_ONSTACK;
         sigfillset(&own.sa_mask);
-        sigaction(SIGTERM, &own, nullptr);
+        sigaction(number, &own, nullptr);
     }
 }
 
@@ -61,16 +66,16 @@ std::size_t words_in(const char* first, va_list given) {
 }  // namespace
 
 TWR_WRAP void _exit(int status) {
-    write_profile();
+    finish_profile();
     leave(status);
 }
 TWR_WRAP void _Exit(int status) noexcept {
-    write_profile();
+    finish_profile();
     leave(status);
 }
 TWR_WRAP void abort() noexcept {
     static constinit Next<void()> next{"abort"};
-    write_profile();
+    finish_profile();
     if (auto* real = next.get()) real();
     leave(127);
 }
@@ -80,7 +85,7 @@ TWR_WRAP void abort() noexcept {
         static constinit Next<int parameters> next{#name}; \
         auto* real = next.get();                           \
         if (real == nullptr) return missing(-1);           \
-        write_profile();                                   \
+        finish_profile();                                  \
         return real arguments;                             \
     }
 TWR_EXEC(execve, (const char* path, char* const* words, char* const* variables), (path, words, variables))

@@ -1,5 +1,6 @@
 // The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any other; with -2, -3, ... where there is
-// one of that name already. docs/interpose.md has its keys.
+// one of that name already. docs/interpose.md has its keys. Until the process has written its last one there is a file
+// .profile-PID-START.begun, so that whoever reads the profiles knows of those that were killed.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
@@ -20,6 +21,7 @@ constexpr std::size_t kSize = 1U << 20;  // of a profile: all calls with full hi
 
 std::atomic<int> g_writer{0};  // the thread that writes
 char g_name[3400] = {};        // of the profile, once it has one
+char g_mark[3400] = {};        // the file that says that it is to come; empty: there is none
 
 std::uint64_t number_after_space(const char* text) {
     const char* c = std::strchr(text, ' ');
@@ -226,14 +228,22 @@ void put_others(Text& text) {
     text.put(']');
 }
 
-void put_profile(Text& text) {
-    const std::uint64_t scale = scale_so_far();
-    const std::uint64_t wall = clock_ns() - g_state.start_ns;
-    utsname names{};
-    uname(&names);
+void put_program(Text& text) {
     char program[1024];
     const long n = raw_readlink("/proc/self/exe", program, sizeof program - 1);
     program[n > 0 ? n : 0] = 0;
+    text.put_string(program);
+}
+
+void put_host(Text& text) {
+    utsname names{};
+    uname(&names);
+    text.put_string(names.nodename);
+}
+
+void put_profile(Text& text) {
+    const std::uint64_t scale = scale_so_far();
+    const std::uint64_t wall = clock_ns() - g_state.start_ns;
     text.put("{\"version\": 1");
     key(text, "rank");
     number_or_null(text, g_state.mpi ? g_state.rank : -1);
@@ -242,11 +252,11 @@ void put_profile(Text& text) {
     key(text, "launcher_rank");
     number_or_null(text, g_state.launcher_rank);
     key(text, "host");
-    text.put_string(names.nodename);
+    put_host(text);
     key(text, "pid");
     text.put(static_cast<std::uint64_t>(g_state.pid));
     key(text, "program");
-    text.put_string(program);
+    put_program(text);
     key(text, "start");
     text.put_seconds(g_state.start_unix_ns);
     key(text, "end");
@@ -322,24 +332,52 @@ bool name_it(const char* temporary) {
     return false;
 }
 
-void write_whole(const Text& text) {
-    char temporary[3400];
-    Text name(temporary, sizeof temporary);
+// Processes of other nodes and containers may have the same number, and the folder may be theirs too.
+void put_own_name(Text& name, const char* suffix) {
     name.put(g_state.folder);
-    // Processes of other nodes and containers may have the same number, and the folder may be theirs too.
     name.put("/.profile-");
     name.put(static_cast<std::uint64_t>(g_state.pid));
     name.put('-');
     name.put(g_state.start_unix_ns);
-    name.put(".tmp");
-    const int file = raw_open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (file < 0) return;
+    name.put(suffix);
+}
+
+bool write_whole(const Text& text) {
+    char temporary[3400];
+    Text name(temporary, sizeof temporary);
+    put_own_name(name, ".tmp");
+    const int file = raw_open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    if (file < 0) return false;
     const bool written = raw_write_all(file, text.data(), text.size());
     raw_close(file);
-    if (!written || !name_it(temporary)) raw_unlink(temporary);
+    if (written && name_it(temporary)) return true;
+    raw_unlink(temporary);
+    return false;
 }
 
 }  // namespace
+
+void mark_begun() {
+    if (raw_pid() != g_state.pid || g_mark[0] != 0) return;  // of vfork's child the mark is the parent's
+    Text name(g_mark, sizeof g_mark);
+    put_own_name(name, ".begun");
+    const int file = name.whole() ? raw_open(g_mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644) : -1;
+    if (file < 0) {
+        g_mark[0] = 0;
+        return;
+    }
+    char buffer[8192];
+    Text text(buffer, sizeof buffer);
+    text.put("{\"pid\": ");
+    text.put(static_cast<std::uint64_t>(g_state.pid));
+    text.put(", \"host\": ");
+    put_host(text);
+    text.put(", \"program\": ");
+    put_program(text);
+    text.put("}\n");
+    raw_write_all(file, text.data(), text.size());
+    raw_close(file);
+}
 
 void start_process() {
     timespec t{};
@@ -353,6 +391,8 @@ void start_process() {
     g_state.pid = raw_pid();
     g_name[0] = 0;
     g_writer = 0;
+    g_mark[0] = 0;  // of fork's child it is the parent's
+    mark_begun();
     if (g_state.flush_ticks != 0) g_state.next_flush = now() + g_state.flush_ticks;
 }
 
@@ -364,10 +404,13 @@ void set_rank(int rank, int ranks) {
     g_state.mpi = true;
 }
 
-void write_profile() {
-    if (g_state.mode.load(std::memory_order_acquire) == 0) return;
+namespace {
+
+// False where this process has no profile from this call.
+bool write_own() {
+    if (g_state.mode.load(std::memory_order_acquire) == 0) return false;
     // A child that shares the parent's memory (vfork), or that was made past fork: the counts are not its own.
-    if (raw_pid() != g_state.pid) return;
+    if (raw_pid() != g_state.pid) return false;
     const int error = errno;
     const int self = static_cast<int>(syscall(SYS_gettid));
     int expected = 0;
@@ -375,18 +418,33 @@ void write_profile() {
         // A signal handler in the thread that writes, or another thread that was stopped while it wrote.
         if (expected == self || ++tries > 10000) {
             errno = error;
-            return;
+            return false;
         }
         sched_yield();
     }
+    bool written = false;
     void* memory = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
         Text text(static_cast<char*>(memory), kSize);
         put_profile(text);
-        if (text.whole()) write_whole(text);
+        written = text.whole() && write_whole(text);
         munmap(memory, kSize);
     }
     g_writer.store(0);
+    errno = error;
+    return written;
+}
+
+}  // namespace
+
+void write_profile() { write_own(); }
+
+void finish_profile() {
+    const int error = errno;
+    if (write_own() && g_mark[0] != 0) {
+        raw_unlink(g_mark);
+        g_mark[0] = 0;
+    }
     errno = error;
 }
 

@@ -402,6 +402,6 @@ __attribute__((constructor)) void start() {
     errno = error;
 }
 
-__attribute__((destructor)) void finish() { write_profile(); }
+__attribute__((destructor)) void finish() { finish_profile(); }
 
 }  // namespace twinrun::interpose

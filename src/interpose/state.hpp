@@ -217,6 +217,10 @@ class Next {
 
 // Writes the process's profile, in place of its last one. Safe in signal handlers.
 void write_profile();
+// The same where the process ends: it has no mark any more (profile.cpp) that its profile is to come.
+void finish_profile();
+// That mark: the process goes on, though its end seemed near.
+void mark_begun();
 // The process is a rank of MPI_COMM_WORLD; -1: not known.
 void set_rank(int rank, int ranks);
 // The process, or a child, begins.

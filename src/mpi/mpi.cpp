@@ -155,6 +155,7 @@ int prepare_shared(void* context, const char* files, int background, char* name,
     twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
     options.files = files;
     options.sync = 1;
+    options.no_index = 1;  // the history's manifest names the files of a step
     if (const int status = twr_aggregate_create(&shared->aggregate, shared->comm, &options))
         return failed(status, twr_aggregate_error_message());
     int file = 0;

@@ -15,6 +15,7 @@
 #include "aggregate/hwloc_abi.hpp"
 #include "aggregate/placement.hpp"
 #include "aggregate/topologies.hpp"
+#include "support/seed.hpp"
 
 #if __has_include(<hwloc.h>)
 #include <hwloc.h>
@@ -176,7 +177,7 @@ TEST(Hwloc, HostsTakeTurnsBeforeCores) {
 
 // Ranks that may be anywhere are elected as without hwloc.
 TEST(Hwloc, UnboundRanksAreAsOnPlainNodes) {
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(test_seed(5));
     for (int round = 0; round < 100; ++round) {
         const std::uint32_t hosts = 1 + static_cast<std::uint32_t>(random() % 5);
         const auto flat = topology("flat:" + std::to_string(hosts) + ",latency=0");

@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "support/seed.hpp"
+
 namespace twinrun {
 namespace {
 
@@ -23,7 +25,7 @@ TEST(Codec, IsLittleEndian) {
 }
 
 TEST(Codec, RoundTrip) {
-    std::mt19937_64 random(1);
+    std::mt19937_64 random(test_seed(1));
     for (int round = 0; round < 200; ++round) {
         const std::uint64_t word = random();
         const std::string text(random() % 50, static_cast<char>(random()));

@@ -501,7 +501,7 @@ TEST_F(SessionMishaps, ForkedProcessesLeaveARunAlone) {
     ASSERT_EQ(::pipe(go), 0);
     const pid_t child = ::fork();
     if (child == 0) {
-        ::alarm(60);  // a child that hangs fails the test
+        ::alarm(600);  // a child that hangs fails the test
         ::close(go[1]);
         const bool refused = !(*run)->capture_fields(9, {field(values, 9)}) && !(*run)->wait();
         run->reset();

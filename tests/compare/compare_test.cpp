@@ -10,6 +10,7 @@
 #include <random>
 
 #include "compare/build.hpp"
+#include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
@@ -85,7 +86,7 @@ TEST_F(CompareTest, ExtentsOfManyFilesReadAsOneArray) {
                 {{first, 8 * 500, 8, 1500}, {first, 0, 8, 500}, {second, 5, sizeof(Record), 1000}}, cache)
                 .value();
         ASSERT_TRUE(source->prepare());
-        std::mt19937_64 random(3);
+        std::mt19937_64 random(test_seed(3));
         for (int round = 0; round < 200; ++round) {
             const std::uint64_t at = random() % 3000;
             const std::uint64_t count = 1 + random() % (3000 - at);
@@ -132,7 +133,7 @@ TEST_F(CompareTest, ExtentsThatDoNotFitAreErrors) {
 
 // One element is changed, anywhere: every method finds it, for leaf counts around powers of two and all chunk sizes.
 TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
-    std::mt19937_64 random(4);
+    std::mt19937_64 random(test_seed(4));
     for (const std::uint32_t chunk : {4096U, 8192U, 65536U}) {
         for (const std::size_t chunks : {1, 2, 3, 5, 7, 8, 9, 31, 33, 100}) {
             const std::size_t n = chunks * chunk / 4 - random() % 700;
@@ -166,7 +167,7 @@ TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
 
 // The metadata of a field does not depend on how it was made.
 TEST_F(CompareTest, MetadataIsTheSameForAnyThreadsMemoryAndSource) {
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(test_seed(5));
     std::vector<double> values(700'001);
     for (auto& x : values)
         x = static_cast<double>(random() % 1000000) * 1e-3;
@@ -247,7 +248,7 @@ TEST_F(CompareTest, MismatchesAreErrors) {
 
 // A flipped bit anywhere in either metadata file is an error or changes nothing: never another verdict.
 TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
-    std::mt19937_64 random(6);
+    std::mt19937_64 random(test_seed(6));
     std::vector<float> a(6000);
     for (auto& x : a)
         x = static_cast<float>(random() % 1000);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "support/record.hpp"
+#include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
@@ -20,7 +21,7 @@ ChunkHash by_definition(std::span<const std::byte> bytes, std::size_t chunk_byte
 }
 
 TEST(ChunkHash, IsXxh3OfTheChunkFilledUpWithZeros) {
-    std::mt19937_64 random(1);
+    std::mt19937_64 random(test_seed(1));
     for (std::size_t chunk = kSmallestRecordChunk; chunk <= kLargestRecordChunk; chunk *= 2) {
         for (const std::size_t shift : {0U, 1U, 7U}) {
             // 0, 1 or 3 whole chunks, and a short one.

@@ -7,6 +7,7 @@
 #include "dedup/deduplicator.hpp"
 #include "dedup/hash_table.hpp"
 #include "support/record.hpp"
+#include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
@@ -124,7 +125,7 @@ TEST_P(HostDeduplicator, NothingChanged) {
 }
 
 TEST_P(HostDeduplicator, ThereAndBackAgain) {
-    std::mt19937_64 random(3);
+    std::mt19937_64 random(test_seed(3));
     for (const std::size_t size : {64U * 37, 64U * 64 + 5, 31U}) {
         ModelRecord record(options_for(GetParam()));
         const TestImage a = image_of(random_bytes(random, size));
@@ -152,7 +153,7 @@ TEST_P(HostDeduplicator, ThereAndBackAgain) {
 }
 
 TEST_P(HostDeduplicator, ChunkCountsThatAreNotPowersOfTwo) {
-    std::mt19937_64 random(11);
+    std::mt19937_64 random(test_seed(11));
     for (std::size_t chunks = 1; chunks <= 70; ++chunks) {
         for (const std::uint64_t slice : {0U, 8U}) {
             SCOPED_TRACE(chunks);
@@ -172,7 +173,7 @@ TEST_P(HostDeduplicator, ChunkCountsThatAreNotPowersOfTwo) {
 }
 
 TEST_P(HostDeduplicator, BuffersThatGrowAndShrink) {
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(test_seed(5));
     const RecordBytes all = random_bytes(random, 64 * 50);
     ModelRecord record(options_for(GetParam()));
     std::uint64_t before = 0;
@@ -201,7 +202,7 @@ TEST_P(HostDeduplicator, EmptyImagesAndEmptySegments) {
 
 // The first chunks of an interval are its only payload, and what follows are copies, in slices of another rhythm.
 TEST_P(HostDeduplicator, DataWithAPeriod) {
-    std::mt19937_64 random(17);
+    std::mt19937_64 random(test_seed(17));
     constexpr std::size_t kChunks = 200;
     for (const std::size_t period : {1U, 2U, 3U, 5U, 8U, 12U, 100U}) {
         for (const std::uint64_t slice : {0U, 16U}) {
@@ -229,7 +230,7 @@ TEST_P(HostDeduplicator, DataWithAPeriod) {
 }
 
 TEST_P(HostDeduplicator, OneWordRecordsThatDiffer) {
-    std::mt19937_64 random(23);
+    std::mt19937_64 random(test_seed(23));
     for (const std::uint64_t record_bytes : {32U, 256U}) {
         ModelRecord record(options_for(GetParam(), static_cast<std::uint32_t>(record_bytes)));
         RecordBytes bytes = random_bytes(random, record_bytes * 100);
@@ -262,7 +263,7 @@ TEST(HostDeduplicatorRuns, ZerosAreOneRepeat) {
             EXPECT_EQ(outcome.runs, (std::vector<ChunkRun>{{0, 1, location(0, 0), false},
                                                            {1, 1000, location(0, 0), true}}));
             // A later stretch of them is one run alone.
-            std::mt19937_64 random(1);
+            std::mt19937_64 random(test_seed(1));
             RecordBytes bytes = random_bytes(random, 32 * 1000);
             add_and_check(record, image_of(bytes));
             std::memset(bytes.data() + 32 * 100, 0, 32 * 800);
@@ -306,7 +307,7 @@ TEST(HostDeduplicatorRuns, NeverMoreEntriesThanTreeOrList) {
 
 // A chunk that was entered first in a step and is copied right behind: leaves are told apart by where they come in the payload.
 TEST(HostDeduplicatorTree, CopiesBesideTheirSource) {
-    std::mt19937_64 random(29);
+    std::mt19937_64 random(test_seed(29));
     for (int round = 0; round < 300; ++round) {
         DedupOptions options = options_for(RecordMethod::tree, 32);
         options.slice_chunks = 8;
@@ -357,7 +358,7 @@ TEST_P(HostDeduplicator, CollisionsCorruptWithoutVerify) {
         GTEST_SKIP() << "looks nothing up";
     DedupOptions options = options_for(GetParam(), 32);
     options.hash_bits = 16;
-    std::mt19937_64 random(31);
+    std::mt19937_64 random(test_seed(31));
     const TestImage image = image_of(random_bytes(random, 32 * 4000));
     {
         ModelRecord record(options);
@@ -412,7 +413,7 @@ TEST(HostDeduplicatorVerify, ErrorsOfReadEndTheStep) {
         return Error{ErrorCode::damaged, "the earlier step is damaged"};
     };
     ModelRecord record(options);
-    std::mt19937_64 random(1);
+    std::mt19937_64 random(test_seed(1));
     const RecordBytes a = random_bytes(random, 320);
     RecordBytes swapped = a;
     std::swap_ranges(swapped.begin(), swapped.begin() + 32, swapped.begin() + 32);
@@ -434,7 +435,7 @@ TEST_P(HostDeduplicator, BoundedTableEvictsAndIsNeverWrong) {
             options.table_bytes = limit;
             options.threads = threads;
             ModelRecord record(options);
-            std::mt19937_64 random(41);
+            std::mt19937_64 random(test_seed(41));
             RecordBytes a = random_bytes(random, 32 * 3000);
             const RecordBytes b = random_bytes(random, 32 * 3000 + 11);
             for (int round = 0; round < 3; ++round) {
@@ -473,7 +474,7 @@ TEST(HostDeduplicatorTable, WhatWasUsedLastStaysWhenItIsFull) {
     DedupOptions options = options_for(RecordMethod::runs, 32);
     options.table_bytes = 1;  // 512 entries
     ModelRecord record(options);
-    std::mt19937_64 random(43);
+    std::mt19937_64 random(test_seed(43));
     const RecordBytes kept = random_bytes(random, 32 * 50);
     const auto with = [&](const RecordBytes& head, std::size_t fresh) {
         RecordBytes bytes = head;
@@ -567,7 +568,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Bounded,
                          [](const auto& each) { return std::string(method_name(each.param)); });
 
 TEST_P(Bounded, NeverAccumulatesInF64) {
-    std::mt19937_64 random(47);
+    std::mt19937_64 random(test_seed(47));
     std::vector<double> start(203);
     std::uniform_real_distribution<double> uniform(-1, 1);
     for (double& value : start)
@@ -586,7 +587,7 @@ TEST_P(Bounded, NeverAccumulatesInF64) {
 }
 
 TEST_P(Bounded, NeverAccumulatesInF32OfAnyAlignment) {
-    std::mt19937_64 random(53);
+    std::mt19937_64 random(test_seed(53));
     std::uniform_real_distribution<float> uniform(-100, 100);
     for (const unsigned shift : {0U, 1U, 2U, 5U}) {
         std::vector<float> start(333);
@@ -608,7 +609,7 @@ TEST_P(Bounded, NeverAccumulatesInF32OfAnyAlignment) {
 }
 
 TEST_P(Bounded, Integers) {
-    std::mt19937_64 random(59);
+    std::mt19937_64 random(test_seed(59));
     const auto up = [&](auto& values) {
         for (auto& value : values)
             value =
@@ -631,7 +632,7 @@ TEST_P(Bounded, Integers) {
 TEST_P(Bounded, NotANumberAndInfinity) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInf = std::numeric_limits<double>::infinity();
-    std::mt19937_64 random(61);
+    std::mt19937_64 random(test_seed(61));
     std::vector<double> start(100, 1);
     Drift facts;
     drift<double>(
@@ -669,7 +670,7 @@ TEST_P(Bounded, SegmentsThatGrowAndShrink) {
     ModelRecord record(options);
     DifferenceRule rule;
     rule.tolerance.atol = 0.5;
-    std::mt19937_64 random(67);
+    std::mt19937_64 random(test_seed(67));
     for (const std::size_t items : {40U, 39U, 37U, 38U, 33U, 32U, 31U, 36U, 5U, 1U, 0U, 17U, 40U, 44U}) {
         std::vector<float> values(items);
         for (float& value : values)
@@ -749,7 +750,7 @@ TEST_P(HostDeduplicator, ManyMegabytesReachTheSinkInOrder) {
     options.threads = 2;
     options.slice_chunks = 1024;
     ModelRecord record(options);
-    std::mt19937_64 random(73);
+    std::mt19937_64 random(test_seed(73));
     TestImage image = {{"a", random_bytes(random, (9U << 20) + 1), 1},
                        {"b", random_bytes(random, 5U << 20), 3}};
     add_and_check(record, image);
@@ -763,7 +764,7 @@ TEST_P(HostDeduplicator, SinkThatFailsEndsTheStepAndTheNextStandsAlone) {
     RandomHistory history(79, 64);
     add_and_check(record, history.next());
     add_and_check(record, history.next());
-    std::mt19937_64 random(83);
+    std::mt19937_64 random(test_seed(83));
     const auto failed = record.add_failing(image_of(random_bytes(random, 1000), "fresh"), 0);
     ASSERT_FALSE(failed.ok());
     EXPECT_EQ(failed.error().code, ErrorCode::no_space);
@@ -790,7 +791,7 @@ TEST(HostDeduplicatorSkip, StepsAfterOneThatWasAllNewAreTakenWhole) {
     DedupOptions options = options_for(RecordMethod::runs, 32);
     options.skip_when_all_new = true;
     ModelRecord record(options);
-    std::mt19937_64 random(89);
+    std::mt19937_64 random(test_seed(89));
     std::vector<int> whole;  // how many in a row
     int row = 0;
     std::uint32_t last_looked_at = kNoBase;
@@ -868,7 +869,7 @@ TEST_P(HostDeduplicator, RebaseAndLearn) {
 }
 
 TEST(HostDeduplicatorLearn, TheOldestIsTheSource) {
-    std::mt19937_64 random(101);
+    std::mt19937_64 random(test_seed(101));
     for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{1}}) {
         DedupOptions options = options_for(RecordMethod::runs, 32);
         options.table_bytes = limit;

@@ -17,6 +17,7 @@
 #include "digest/field61.hpp"
 #include "element/exact.hpp"
 #include "platform/float_environment.hpp"
+#include "support/seed.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -222,7 +223,7 @@ class Backends : public testing::TestWithParam<Backend> {
 };
 
 TEST_P(Backends, EqualThePortableOneForAnyValuesAndRules) {
-    Random random(20);
+    Random random(test_seed(20));
     for (int round = 0; round < 6000; ++round) {
         const CellRule rule = make_rule(random);
         const std::size_t n = random() % 8 == 0 ? random() % (kLargestBlock + 1) : random() % 700;
@@ -233,7 +234,7 @@ TEST_P(Backends, EqualThePortableOneForAnyValuesAndRules) {
 }
 
 TEST_P(Backends, EqualThePortableOneAtEveryLength) {
-    Random random(21);
+    Random random(test_seed(21));
     for (const CellRule& rule :
          {rule_of({1e-3, 0}, 4), rule_of({1e-3, 0}, 2), rule_of({1e-3, 1e-4}, 4), CellRule{}}) {
         const Values<float> x = make_values<float>(kLargestBlock, rule, random);
@@ -251,7 +252,7 @@ TEST_P(Backends, EqualThePortableOneAtEveryLength) {
 }
 
 TEST_P(Backends, EqualThePortableOneAtCellBoundaries) {
-    Random random(22);
+    Random random(test_seed(22));
     for (int round = 0; round < 300; ++round) {
         const double atol = std::ldexp(1 + std::fabs(unit(random)), static_cast<int>(random() % 40) - 30);
         const CellRule rule = rule_of({atol, 0}, 4);
@@ -283,7 +284,7 @@ TEST_P(Backends, EqualThePortableOneAtCellBoundaries) {
 }
 
 TEST_P(Backends, EqualThePortableSketch) {
-    Random random(23);
+    Random random(test_seed(23));
     const DigestKernels& kernels = digest_kernels(GetParam());
     for (int round = 0; round < 6000; ++round) {
         const unsigned bits = (random() & 1) != 0 ? 2 : 4;
@@ -311,7 +312,7 @@ TEST_P(Backends, EqualThePortableSketch) {
 #if defined(__x86_64__)
 // What an application compiled for speed, or an interval library, may leave in the register.
 TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
-    Random random(24);
+    Random random(test_seed(24));
     const unsigned saved = _mm_getcsr();
     for (int round = 0; round < 200; ++round) {
         DigestSettings settings;
@@ -357,7 +358,7 @@ INSTANTIATE_TEST_SUITE_P(Digest, Backends, testing::Values(Backend::portable, Ba
 // ---- what a digest is ----
 
 TEST(Digest, IsTheSumOverItsCells) {
-    Random random(30);
+    Random random(test_seed(30));
     for (int round = 0; round < 500; ++round) {
         const CellRule rule = make_rule(random);
         const std::size_t n = random() % 700;
@@ -387,7 +388,7 @@ TEST(Digest, IsTheSumOverItsCells) {
 
 TEST(Digest, IsLinear) {
     // D(a) - D(b) = sum of r * (cell of a - cell of b).
-    Random random(31);
+    Random random(test_seed(31));
     const CellRule rule = rule_of({1e-3, 0}, 4);
     for (const Backend backend : backends()) {
         for (int round = 0; round < 200; ++round) {
@@ -428,7 +429,7 @@ TEST(Digest, CoefficientsAndTheirTablesAgree) {
 }
 
 TEST(Digest, BlocksJoinByHorner) {
-    Random random(32);
+    Random random(test_seed(32));
     for (const Backend backend : backends()) {
         DigestSettings settings;
         settings.tolerance = {1e-3, 0};
@@ -581,7 +582,7 @@ void check_proofs(DType dtype, const Case& c, unsigned bits, Backend backend, Ra
 }
 
 TEST(Proof, IsSoundAndComplete) {
-    Random random(40);
+    Random random(test_seed(40));
     const std::array<Case, 9> cases = {{{{1e-3, 0}, 4},
                                         {{1e-7, 0}, 1e-5},
                                         {{0.37, 0}, 400},

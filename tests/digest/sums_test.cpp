@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "digest/field61.hpp"
+#include "support/seed.hpp"
 #include "tree/layout.hpp"
 
 namespace twinrun {
@@ -183,7 +184,7 @@ TEST(Sums, PartsOfAnyCuttingEqualTheWhole) {
 }
 
 TEST(Sums, AddUpToTheTree) {
-    Random random(7);
+    Random random(test_seed(7));
     const DigestSettings settings = settings_of(1e-3, 0, 8192);
     std::vector<double> x(1024 * 8);  // eight whole chunks: all levels are full
     for (double& value : x)
@@ -210,7 +211,7 @@ TEST(Sums, AddUpToTheTree) {
 
 // Particles: the sums depend on which row has which ID, and on nothing else.
 TEST(Sums, ByIdDoNotDependOnOrderOrOwner) {
-    Random random(11);
+    Random random(test_seed(11));
     for (const std::uint64_t width : {1, 3, 4, 7}) {
         const std::uint64_t n = 5000;
         const DigestSettings settings = settings_of(1e-4, 0, 4096);
@@ -295,7 +296,7 @@ TEST(Sums, RefuseWhatIsTooLarge) {
 
 // Residues of two runs say by how much the fine sums differ, if no value moved by more than they can tell.
 TEST(Sums, ResiduesExplainTheDifference) {
-    Random random(13);
+    Random random(test_seed(13));
     for (const unsigned bits : {2U, 4U}) {
         for (const std::uint64_t width : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{600}}) {
             const DigestSettings settings = settings_of(1e-3, 0, 4096, bits);

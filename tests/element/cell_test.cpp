@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "support/seed.hpp"
+
 namespace twinrun {
 namespace {
 
@@ -74,7 +76,7 @@ TEST(Splitmix, IsTheKnownGenerator) {
 }
 
 TEST(Cell, IsTheFloor) {
-    std::mt19937_64 random(7);
+    std::mt19937_64 random(test_seed(7));
     for (int round = 0; round < 200000; ++round) {
         double x = std::bit_cast<double>(random());
         if (random() % 2 == 0) x = std::ldexp(static_cast<double>(static_cast<std::int64_t>(random())), -63);
@@ -117,7 +119,7 @@ TEST(Cell, TheLimitIsExact) {
 }
 
 TEST(Cell, CoarseIsFineShifted) {
-    std::mt19937_64 random(8);
+    std::mt19937_64 random(test_seed(8));
     const std::vector<CellRule> rules = {absolute(-20),      absolute(3),          relative(20, 0),
                                          relative(33, 1e-3), relative(40, 1e-300), relative(50, 1e5)};
     for (int round = 0; round < 100000; ++round) {
@@ -137,7 +139,7 @@ TEST(Cell, CoarseIsFineShifted) {
 }
 
 TEST(Cell, KeysAreMonotone) {
-    std::mt19937_64 random(9);
+    std::mt19937_64 random(test_seed(9));
     for (const double origin : {0.0, 1e-320, 1e-290, 1e-3, 1.0, 1e10, 1e290}) {
         for (const int shift : {10, 30, 45}) {
             const CellRule rule = relative(shift, origin);
@@ -190,7 +192,7 @@ TEST(Cell, SpecialValues) {
 }
 
 TEST(Cell, IntegersEqualTheirFloats) {
-    std::mt19937_64 random(10);
+    std::mt19937_64 random(test_seed(10));
     for (const CellRule& rule : {CellRule{}, absolute(0), absolute(3), absolute(-2), relative(30, 5.0)}) {
         for (int round = 0; round < 20000; ++round) {
             const std::uint64_t magnitude = random() >> (11 + random() % 53);  // at most 2^53
@@ -211,7 +213,7 @@ TEST(Cell, LargeIntegers) {
               cell_of_integer(large - 1, false, CellRule{}, 0).bits);
     EXPECT_NE(cell_of_integer(large, false, CellRule{}, 0).bits,
               cell_of_integer(large, true, CellRule{}, 0).bits);
-    std::mt19937_64 random(11);
+    std::mt19937_64 random(test_seed(11));
     for (int round = 0; round < 50000; ++round) {
         const std::uint64_t magnitude = random() >> random() % 11;
         const bool negative = (random() & 1) != 0;

@@ -91,7 +91,7 @@ def run(library: str, folder: Path, command: list[str], wait: bool = True, **var
     if not wait:
         return process
     try:
-        status = process.wait(timeout=120)
+        status = process.wait(timeout=1200)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -213,14 +213,14 @@ def ends(library: str, program: str, folder: Path) -> None:
         process = run(
             library, place, [program, str(place), "endless"], wait=False, TWINRUN_INTERPOSE_FLUSH=flush
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (place / "going").exists() or (
             flush != "0" and not any((place / "profiles").glob("PROFILE*"))
         ):
             expect(process.poll() is None and time.monotonic() < deadline, "it does not get going")
             time.sleep(0.01)
         os.kill(process.pid, number)
-        expect(process.wait(timeout=60) == -number, f"{number.name}: status {process.returncode}")
+        expect(process.wait(timeout=600) == -number, f"{number.name}: status {process.returncode}")
         for path in (place / "profiles").glob(".profile-*"):
             path.unlink()  # killed while it wrote
         calls = one(read(place))["calls"]
@@ -287,7 +287,7 @@ def taken(library: str, program: str, folder: Path) -> None:
     """Processes of other nodes with the same number write their profiles at the same time."""
     place = folder / "profiles"
     process = run(library, folder, [program, str(folder), "taken"], wait=False)
-    status = process.wait(timeout=120)
+    status = process.wait(timeout=1200)
     expect(status == 0, f"status {status}")
     for path in place.glob(".profile-*.tmp"):
         path.rmdir()

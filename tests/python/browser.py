@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from commands import HANG
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _QUIET = (
@@ -66,7 +67,7 @@ def open_page(page: Path, script: str, sizes: Sequence[tuple[int, int]], dark: b
             [browser(), *_QUIET, *look, f"--user-data-dir={profile}", "--dump-dom", outer.resolve().as_uri()],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG,
         )
     assert done.returncode == 0, done.stderr[-2000:]
     said = re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)

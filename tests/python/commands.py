@@ -14,6 +14,9 @@ from pathlib import Path
 
 from twinrun.cli import main
 
+# Seconds. What takes so long hangs: ten times what the slowest of these takes on a quiet machine, so that a busy one fails nothing.
+HANG = 1200
+
 COMMAND = [sys.executable, "-m", "twinrun"]
 
 
@@ -52,7 +55,7 @@ def process(*arguments: object, python: tuple = ("-m", "twinrun"), **options: ob
         [sys.executable, *map(str, (*python, *arguments))],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         **options,
     )
     return Outcome(p.returncode, p.stdout, p.stderr)

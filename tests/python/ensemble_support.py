@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from commands import HANG
+
 from twinrun.ensemble import watch
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -34,7 +36,7 @@ def within(seconds: int) -> Iterator[None]:
 
 def attempt(folder: Path, command: list[str], **keys: object) -> dict:
     """The record of one attempt, by watch.py as it runs on nodes."""
-    start_watch(folder, command, **keys).wait(timeout=60)
+    start_watch(folder, command, **keys).wait(timeout=HANG)
     return json.loads((folder / "record.json").read_text())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 
 import twinrun
 from twinrun import golden
@@ -72,7 +73,7 @@ def test_the_check(tmp_path: Path, bump: float, options: str, status: int, verdi
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )
     assert done.returncode == status, done
     assert (tmp_path / "output").read_text() == f"verdict={verdict}\n"

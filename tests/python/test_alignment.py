@@ -129,3 +129,63 @@ def test_one_unreadable_file_leaves_the_rest_compared(tmp_path: pathlib.Path) ->
         twinrun.compare(tmp_path / "a", tmp_path / "b")
     # What cannot be read is never "only in one run".
     assert command("compare", tmp_path / "a", tmp_path / "b", "--common").status == 2
+
+
+# ---- ranks that one run has lost
+
+
+def of_ranks(path: pathlib.Path, places: dict[tuple[int, int], dict[str, np.ndarray]]) -> pathlib.Path:
+    """A folder of .npz files; places: {(step, rank): fields}."""
+    path.mkdir()
+    for (step, rank), fields in places.items():
+        np.savez(path / f"out_{step:05}.{rank}.npz", **fields)
+    return path
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_lost_rank_is_not_left_out_as_what_only_one_run_has(
+    tmp_path: pathlib.Path, own: bool, where: str
+) -> None:
+    """own: the lost rank's fields are no other's, so that they look like fields that only one run has."""
+    x = np.arange(5.0)
+    whole = {(s, r): {"y" if own and r else "x": x} for s in (1, 2) for r in (0, 1)}
+    part = {place: fields for place, fields in whole.items() if place != (2, 1)}
+    a = of_ranks(tmp_path / "a", part if where == "a" else whole)
+    b = of_ranks(tmp_path / "b", part if where == "b" else whole)
+    for fields in (None, ["x", "y"], ["y" if own else "x"]):
+        found = twinrun.compare(a, b, common=True, partial=True, fields=fields)
+        assert found.verdict == "incomparable" and any("step 2, rank 1" in p for p in found.problems), fields
+        with pytest.raises(Incomparable, match="rank"):
+            twinrun.compare(a, b, common=True, fields=fields)
+    done = command("compare", a, b, "--common")
+    assert done.status == 2 and "step 2, rank 1" in done.err and "--ranks" in done.err
+    # What is named is compared, and no more; a rank that is named and lost is lost.
+    assert twinrun.compare(a, b, ranks="0").same
+    assert command("compare", a, b, "--ranks", "0").status == 0
+    assert twinrun.compare(a, b, ranks="1", steps="1").same
+    assert command("compare", a, b, "--common", "--ranks", "1").status == 2
+    assert command("compare", a, b, "--common", "--ranks", "0:1").status == 2
+    assert command("compare", a, b, "--ranks", "7").status == 2
+    # A step that only one run has is one.
+    only = of_ranks(tmp_path / "c", {place: f for place, f in whole.items() if place[0] == 1})
+    assert twinrun.compare(only, tmp_path / ("b" if where == "a" else "a"), common=True).same
+
+
+def test_particles_that_only_a_lost_rank_had_are_not_left_out(tmp_path: pathlib.Path) -> None:
+    x = np.arange(5.0)
+    whole = {(1, 0): {"gas/id": np.arange(5), "gas/x": x}, (1, 1): {"star/id": np.arange(5), "star/x": x}}
+    a = of_ranks(tmp_path / "a", whole)
+    b = of_ranks(tmp_path / "b", {(1, 0): whole[1, 0]})
+    found = twinrun.compare(a, b, key="id", common=True, partial=True)
+    assert found.verdict == "incomparable" and "star/id" in found.problems[0]
+    assert twinrun.compare(a, b, key="id", ranks="0").same
+
+
+def test_differences_are_listed_of_the_ranks_that_were_compared(tmp_path: pathlib.Path) -> None:
+    x = np.arange(5.0)
+    a = of_ranks(tmp_path / "a", {(1, r): {"x": x} for r in range(3)})
+    b = of_ranks(tmp_path / "b", {(1, r): {"x": x + 1} for r in (1, 2)})
+    found = twinrun.compare(a, b, ranks="1:")
+    assert found.different == 10 and [f.rank for f in found.fields] == [1, 2]
+    assert sum(part.count for part in found.differences()) == 10

@@ -13,7 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from commands import cannot_compare, check_error, command, load_json
+from commands import HANG, cannot_compare, check_error, command, load_json
 
 import twinrun
 
@@ -591,7 +591,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
         preexec_fn=limit,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )
     assert done.returncode == 0, done
     assert done.stdout.count("\n") == 1 and "file too large" in done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import COMMAND, check_error, command, load_json, process
+from commands import COMMAND, HANG, check_error, command, load_json, process
 
 import twinrun
 from twinrun.cli.common import SIZE
@@ -144,7 +144,7 @@ def test_progress_only_on_a_terminal(runs: Path) -> None:
             [*COMMAND, "compare", runs / "a", runs / "same"],
             stdout=subprocess.PIPE,
             stderr=theirs,
-            timeout=120,
+            timeout=HANG,
             env=os.environ | {"TERM": "xterm"},
         )
         os.close(theirs)
@@ -240,7 +240,7 @@ def test_closed_and_full_output(runs: Path) -> None:
             (os.open("/dev/full", os.O_WRONLY), "No space left"),
         ):
             done = subprocess.run(
-                [*COMMAND, *arguments], stdout=to, stderr=subprocess.PIPE, text=True, timeout=120
+                [*COMMAND, *arguments], stdout=to, stderr=subprocess.PIPE, text=True, timeout=HANG
             )
             os.close(to)
             assert done.returncode == 2

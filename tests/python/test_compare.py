@@ -65,7 +65,7 @@ def test_report_equals_brute_force(method: str, code: str) -> None:
             assert result.same == (result.fields[0].different == 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_tolerance_any_values(data: st.DataObject) -> None:
     code = data.draw(st.sampled_from(FLOATS + INTEGERS))

@@ -53,7 +53,7 @@ def alike(x: object, y: object) -> bool:
     window=st.sampled_from([1, 40, 4 << 20]),
     rows=st.sampled_from([1, 3, 1 << 18]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_brute_force(
     data: st.DataObject,
     code: str,
@@ -143,7 +143,7 @@ def test_histories_and_files(tmp_path: Path) -> None:
 
 
 @given(case=cases())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_global_arrays_that_are_cut_otherwise(case: tuple) -> None:
     a, b, cut_a, cut_b = case
     runs = [
@@ -229,7 +229,7 @@ def particles(folder: Path, ids: np.ndarray, fields: dict[str, np.ndarray], rank
     doubled=st.integers(0, 2),
     memory=st.sampled_from([1 << 20, 1 << 30]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_particles_by_id(
     tmp_path_factory: pytest.TempPathFactory,
     count: int,

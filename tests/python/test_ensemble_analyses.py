@@ -449,7 +449,7 @@ def test_other_results() -> None:
 # Identities --------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(0, 2**31))
 def test_permutations_stay_in_blocks(block: list[int], seed: int) -> None:
     labels, values = np.array(block), np.arange(len(block))
@@ -476,7 +476,7 @@ def test_permutation_p_values_are_valid() -> None:
     assert permutation_p(np.array([0.0]), lambda n: np.zeros((n, 1)), 999)[0] == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31), st.integers(1, 4))
 def test_shapley_shares_add_up(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -504,7 +504,7 @@ def test_shapley_with_parts_that_add_up() -> None:
     assert found[-1] == pytest.approx(1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 15))
 def test_schedule_is_list_scheduling(seed: int, n: int, slots: int) -> None:
     times = np.random.default_rng(seed).uniform(1, 2, (3, n))

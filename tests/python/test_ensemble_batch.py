@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import HANG
 from ensemble_support import in_child, lines, within, write_study
 
 from twinrun.ensemble import record, runner
@@ -22,7 +23,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with within(100):
+    with within(HANG):
         yield
 
 

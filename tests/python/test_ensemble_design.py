@@ -32,7 +32,7 @@ FACTORS = st.lists(st.integers(1, 4), min_size=0, max_size=3).map(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FACTORS, st.integers(1, 12), st.integers(0, 1000))
 def test_every_block_holds_every_cell_once(levels: dict, blocks: int, seed: int) -> None:
     given = study(levels, repetitions=blocks, design={"order": seed})
@@ -50,7 +50,7 @@ def test_every_block_holds_every_cell_once(levels: dict, blocks: int, seed: int)
     assert longer[: len(tasks)] == tasks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 10_000))
 def test_positions_and_neighbours_are_balanced(cell_count: int, cycles: int, seed: int) -> None:
     found = np.array(orders(cell_count, cell_count * cycles, seed))
@@ -93,7 +93,7 @@ def test_order_is_random_and_hides_no_level_in_time() -> None:
     assert abs(np.mean(places) - 2.5) < 4 * 1.71 / np.sqrt(900)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 100))
 def test_each_cell_comes_to_each_node_once_a_round(cell_count: int, nodes: int, seed: int) -> None:
     names = [f"n{i}" for i in range(nodes)]
@@ -179,7 +179,7 @@ def test_fractions_are_of_the_best_resolution(count: int, fraction: int, resolut
     check_aliases(given)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_aliases_of_any_generators(data: st.DataObject) -> None:
     own, more = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 3))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import check_error, command
+from commands import HANG, check_error, command
 from ensemble_support import lines, within, write_study
 
 from twinrun.ensemble import importing, runner
@@ -144,7 +144,7 @@ def test_parquet(tmp_path: Path) -> None:
         repetitions=2,
         metrics={"v": {"regex": "v: (\\S+)"}},
     )
-    with within(60):
+    with within(HANG):
         runner.run_study(study, tmp_path / "s")
         assert command("ensemble", "export", tmp_path / "s", tmp_path / "t.parquet").status == 0
     rows = parquet.read_table(tmp_path / "t.parquet").to_pylist()

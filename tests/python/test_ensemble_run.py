@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from commands import COMMAND, check_error, command, load_json
+from commands import COMMAND, HANG, check_error, command, load_json
 from ensemble_support import PYTHON, in_child, lines, within, write_study
 
 from twinrun.ensemble import engines, local, record, runner
@@ -34,7 +34,7 @@ KEYS = {
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with within(100):
+    with within(HANG):
         yield
 
 
@@ -322,7 +322,7 @@ def test_ctrl_c(times: int, tmp_path: Path) -> None:
         p.send_signal(signal.SIGINT)
     else:
         go.write_text("on\n")
-    _, err = p.communicate(timeout=60)
+    _, err = p.communicate(timeout=HANG)
     assert p.returncode == 2
     done = 1 if times == 1 else 0
     assert err.splitlines()[-1].startswith(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import HANG
 from ensemble_support import PYTHON, attempt, start_watch, within
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with within(60):
+    with within(HANG):
         yield
 
 
@@ -139,7 +140,8 @@ os.wait()
     record = attempt(tmp_path / "a", [*PYTHON, program])
     used = record["user"] + record["system"]
     assert 0.55 <= used < 0.85, "0.55 s were burnt; starting Python takes some"
-    assert record["sampling"]["own_seconds"] < 0.1 * used
+    # It looks again and again as long as the task lives, which on a busy machine is longer.
+    assert record["sampling"]["own_seconds"] < 0.1 * max(used, record["wall"])
 
 
 def test_io_is_exact(tmp_path: Path) -> None:
@@ -201,12 +203,14 @@ for i in range(0, len(x), 4096): x[i] = 1
     )
 
 
-# Two burners on one core: each waits while the other runs, and knows from its own clocks for how long.
+# Two burners on one core: each waits while the other runs, and knows from its own clocks for how long. What all three processes waited,
+# with their beginnings, the kernel says: on a busy machine that is much more.
 CONTEND = (
     BURN
     + """
 import os
 import select
+def in_queue(): return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
 pids = []
 for i in range(2):
     r, w = os.pipe()
@@ -214,11 +218,13 @@ for i in range(2):
     if pid == 0:
         begin, used = time.monotonic(), time.process_time()
         burn(0.25)
-        os.write(w, repr(time.monotonic() - begin - (time.process_time() - used)).encode())
+        waited = time.monotonic() - begin - (time.process_time() - used)
+        os.write(w, f"{waited!r} {in_queue()!r}".encode())
         os._exit(0)
     pids.append(r)
-print(sum(float(os.read(r, 64)) for r in pids))
+told = [[float(x) for x in os.read(r, 128).split()] for r in pids]
 os.wait(), os.wait()
+print(sum(t[0] for t in told), sum(t[1] for t in told) + in_queue())
 """
 )
 
@@ -228,16 +234,16 @@ def test_run_queue_delay(listen: bool, tmp_path: Path) -> None:
     if listen and not exact():
         pytest.skip("the kernel does not tell of threads that end: needs root and CONFIG_TASKSTATS")
     record = attempt(tmp_path / "a", [*PYTHON, CONTEND], cores=CORES[:1], listen=listen, period=0.02)
-    truth = float((tmp_path / "a" / "stdout").read_text())
+    truth, most = map(float, (tmp_path / "a" / "stdout").read_text().split())
     assert truth > 0.1, "they were in each other's way"
     assert record["sampling"]["run_queue_delay"] == ("exact" if listen else "sampled")
     if listen:
-        # Starting, and the parent's own waits, come on top.
-        assert 0.98 * truth <= record["run_queue_delay"] <= 1.1 * truth + 0.15
+        # What they wait after they have told comes on top: their ends.
+        assert 0.98 * truth <= record["run_queue_delay"] <= 1.1 * most + 0.15
         assert record["sampling"]["threads"] == 3
     else:
         # A reading may come late where cores are busy: what it missed, it says.
-        assert record["run_queue_delay"] <= 1.1 * truth + 0.15
+        assert record["run_queue_delay"] <= 1.1 * most + 0.15
         assert record["run_queue_delay"] >= 0.5 * truth * record["sampling"]["coverage"]
 
 
@@ -322,13 +328,13 @@ def test_only_one_runs_an_attempt(tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", f"echo x >> {log}"]
     folder = tmp_path / "a"
     watchers = [start_watch(folder, command) for _ in range(4)]
-    assert {w.wait(timeout=60) for w in watchers} <= {0, 3}
+    assert {w.wait(timeout=HANG) for w in watchers} <= {0, 3}
     assert log.read_text() == "x\n"
     # Withdrawn before it began.
     folder = tmp_path / "b"
     folder.mkdir()
     (folder / "claim").touch()
-    assert start_watch(folder, command).wait(timeout=60) == 0
+    assert start_watch(folder, command).wait(timeout=HANG) == 0
     assert log.read_text() == "x\n" and not (folder / "record.json").exists()
 
 
@@ -339,7 +345,7 @@ def test_sigterm_ends_it_with_a_record(tmp_path: Path) -> None:
     fifo.read_text()  # it runs
     (tmp_path / "a" / "stop").touch()
     watcher.terminate()
-    assert watcher.wait(timeout=60) == 0
+    assert watcher.wait(timeout=HANG) == 0
     record = json.loads((tmp_path / "a" / "record.json").read_text())
     assert (record["status"], record["signal"], record["interrupted"]) == ("killed", signal.SIGTERM, True)
 
@@ -366,7 +372,7 @@ def test_the_task_dies_with_its_watcher(tmp_path: Path) -> None:
     watcher = start_watch(tmp_path / "a", ["/bin/sh", "-c", f"echo $$ > {fifo}; exec cat {fifo}"])
     task = os.pidfd_open(int(fifo.read_text()))
     watcher.kill()
-    watcher.wait(timeout=60)
+    watcher.wait(timeout=HANG)
     poll = select.poll()
     poll.register(task, select.POLLIN)
     assert poll.poll(30_000), "it has ended"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import command
+from commands import HANG, command
 from torch_support import torch_or_skip
 
 import twinrun
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(*command: object, **options: object) -> str:
     """What a program printed; it must succeed."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, **options)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=HANG, **options)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
 
@@ -130,7 +130,7 @@ def hacc(history: Path, *settings: str, deterministic: bool = False) -> subproce
     options += ["--deterministic"] * deterministic
     for setting in settings:
         options += ["--setting", setting]
-    return subprocess.run([program, *map(str, options)], capture_output=True, text=True, timeout=300)
+    return subprocess.run([program, *map(str, options)], capture_output=True, text=True, timeout=HANG)
 
 
 def divergences(history: Path) -> dict[int, str | None]:

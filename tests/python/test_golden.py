@@ -25,7 +25,7 @@ from twinrun.golden.plan import digest_settings
 from twinrun.golden.proof import Rule, weights
 from twinrun.golden.proof import _values as cells_of
 
-TIMES = settings(max_examples=80, deadline=None)
+TIMES = settings(max_examples=80)
 
 
 def checked(a: np.ndarray, b: np.ndarray, folder: Path, bits: int = 4, **save: object) -> golden.GoldenField:
@@ -190,7 +190,7 @@ def test_equals_brute_force_on_integers(
     hold_against_brute_force(a, b, field)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     atol=st.floats(1e-30, 1e30),

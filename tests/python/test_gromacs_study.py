@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
@@ -35,7 +36,7 @@ def prepared(folder: Path, *options: object) -> Path:
             shutil.copy(path, folder)
     done = subprocess.run(
         [sys.executable, folder / "prepare.py", folder / "water", *map(str, options)],
-        capture_output=True, text=True, timeout=240,
+        capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout, done.stderr)
     return folder
@@ -77,7 +78,7 @@ def test_the_planted_slow_node_is_named(stand_in: Path) -> None:
         ('"-nsteps", "1000"', '"-nsteps", "400"'),
         ('SLOW_PROCESSES = "2"', 'SLOW_PROCESSES = "3"'),
     )
-    with within(240):
+    with within(HANG):
         runner.run_study(study, stand_in / "s")
     done = lines(stand_in / "s")
     assert all(x["status"] == "ok" and x["node"] == x["intended_node"] for x in done)
@@ -91,7 +92,7 @@ def test_the_whole_study_on_the_stand_in(stand_in: Path) -> None:
         pytest.skip("all-but-one of one core is none")
     study = changed(stand_in, "study.toml", ('"-nsteps", "1000"', '"-nsteps", "300"'), ("repetitions = 6", "repetitions = 3"),
                     ("seconds = 6", "seconds = 0.6"), ("warmup = 1", "warmup = 0"))  # fmt: skip
-    with within(240):
+    with within(HANG):
         runner.run_study(study, stand_in / "s")
     done = lines(stand_in / "s")
     assert len(done) == 24
@@ -162,7 +163,7 @@ def test_gromacs(tmp_path: Path) -> None:
     levels = [] if cores > 1 else [('levels = ["all", "all-but-one"]', 'levels = ["all"]')]
     study = changed(folder, "study.toml", ('"-nsteps", "1000"', '"-nsteps", "60"'), ("repetitions = 6", "repetitions = 1"),
                     ("seconds = 6", "seconds = 0.6"), ("warmup = 1", "warmup = 0"), *levels)  # fmt: skip
-    with within(280):
+    with within(HANG):
         runner.run_study(study, folder / "s")
     for line in lines(folder / "s"):
         assert line["status"] == "ok" and not line["contradicted"], line

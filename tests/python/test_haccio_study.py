@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import check_error, command, load_json
+from commands import HANG, check_error, command, load_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ POSITIVE = st.lists(st.floats(1.0, 1e6), min_size=5, max_size=15).filter(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(POSITIVE)
 def test_estimates_are_those_of_numpy(x: list[float]) -> None:
     for found, true in (
@@ -44,7 +44,7 @@ def test_estimates_are_those_of_numpy(x: list[float]) -> None:
         assert found.blocks == len(x)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(POSITIVE, st.floats(1e-3, 1e3))
 def test_units_do_not_matter(x: list[float], c: float) -> None:
     a, b = statistics.mean(x), statistics.mean([c * v for v in x])
@@ -113,7 +113,7 @@ def test_no_spread_tells_nothing_of_spread() -> None:
     assert statistics.variation(same).value == 0 and not statistics.variation(same).known
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(POSITIVE)
 def test_json_brings_intervals_back(x: list[float]) -> None:
     for interval in (statistics.variation(x), statistics.ratio_of_means(x[:3], x[-3:]).loss()):
@@ -371,7 +371,7 @@ WHOLE = "[[0, 1, 2], [10, 11, 12], [20, 21, 22]]\n"
 
 def victim(path: Path, kill: int) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", VICTIM, path, str(kill)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", VICTIM, path, str(kill)], capture_output=True, text=True, timeout=HANG
     )
 
 
@@ -562,7 +562,9 @@ def test_studies_from_haccio_itself(haccio: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(twinrun).parent}:{os.environ['PATH']}"}
     del environment[PROGRAM]
     words = [haccio, "study", "split", *SMALL, "--communicators", 2, "--sizes", 2]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, env=environment, timeout=HANG
+    )
     assert done.returncode == 0 and "2 repetitions" in done.stdout, done
 
 
@@ -581,7 +583,7 @@ def test_the_table_of_the_benchmark(haccio: str, tmp_path: Path) -> None:
         2,
     ]
     done = subprocess.run(
-        [*map(str, words), "--json", "all.json"], capture_output=True, text=True, timeout=300
+        [*map(str, words), "--json", "all.json"], capture_output=True, text=True, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
     cases = load_json((tmp_path / "all.json").read_text())

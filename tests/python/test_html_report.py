@@ -196,7 +196,7 @@ def test_hostile_names_stay_text(name: str, tmp_path: Path) -> None:
 
 
 @given(name=st.text(st.characters(exclude_categories=()), max_size=30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_name_stays_text(name: str) -> None:
     one = twinrun.compare({name: np.zeros(8)}, {name: np.ones(8)})
     check_page(page_of(dataclasses.replace(one, notes=[name])))
@@ -254,7 +254,7 @@ def test_all_steps_ranks_and_fields_are_in_the_maps() -> None:
     fortran=st.booleans(),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_densities_count_every_difference(shape: list[int], large: int, fortran: bool, seed: int) -> None:
     random = np.random.default_rng(seed)
     shape[seed % len(shape)] += large

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import check_error, command, process
+from commands import HANG, check_error, command, process
 from ensemble_support import lines, within, write_study
 
 from twinrun.ensemble import interposition, runner
@@ -31,7 +31,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with within(100):
+    with within(HANG):
         yield
 
 
@@ -363,6 +363,20 @@ def test_malformed_rules_are_told_by_the_library_too(library: str, tmp_path: Pat
 # ---- studies
 
 
+def test_a_study_knows_of_processes_that_were_killed(tmp_path: Path) -> None:
+    """The task ends well; a process of it does not."""
+    program = "import os, signal\nif os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)\nos.wait()"
+    study = write_study(
+        tmp_path, command=[sys.executable, "-c", program], repetitions=1, interpose={"arm": False}
+    )
+    folder = tmp_path / "s"
+    assert runner.run_study(study, folder).failed == 0
+    (line,) = lines(folder)
+    (killed,) = line["not_in_profiles"]
+    assert os.path.realpath(killed["program"]) == os.path.realpath(sys.executable) and killed["host"]
+    assert len(line["profiles"]) == 1 and str(killed["pid"]) not in line["profiles"][0]
+
+
 def test_a_study_with_its_own_cost_as_an_arm(tmp_path: Path, calls: str) -> None:
     study = write_study(
         tmp_path,
@@ -567,6 +581,76 @@ def test_one_command(tmp_path: Path, calls: str) -> None:
     assert done.status == 7 and done.out == "1\n"
 
 
+def test_the_status_is_that_of_what_dies(tmp_path: Path, build: Callable[..., str]) -> None:
+    """Whatever ends it: 128 + N, and it is counted, or named as what is not."""
+    dies = tmp_path / "dies.c"
+    dies.write_text(
+        "#include <fcntl.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+        "int main(int n, char** words) {\n"
+        '  int file = open("/dev/null", O_WRONLY);\n'
+        "  for (int i = 0; i < 3; ++i) pwrite(file, words[1], 1, 0);\n"
+        "  raise(atoi(words[1]));\n"
+        "  return 5;\n}\n"
+    )
+    program = build(str(dies))
+    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU):
+        done = process("interpose", "--json", "-", "--", program, int(number))
+        assert done.status == 128 + number and "not finished" not in done.err, number
+        assert json.loads(done.out)[0]["calls"]["pwrite"]["count"] == 3
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGALRM, signal.SIGUSR1):
+        output = tmp_path / number.name
+        done = process("interpose", "--json", "-", "--output", output, "--", program, int(number))
+        assert done.status == 128 + number and json.loads(done.out) == []
+        assert f"({program}) was ended by {number.name}, and is not in the profiles" in done.err
+        assert "--flush" in done.err and "defect" not in done.err
+        check_error(process("interpose", "--output", output, "--", "true"), "profiles already")
+    assert process("interpose", "--", program, 0).status == 5  # no signal
+    # A signal that the program ignores, or has a handler for, is its own affair.
+    ignores = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.kill(os.getpid(), 1); raise SystemExit(3)"
+    assert process("interpose", "--", sys.executable, "-c", ignores).status == 3
+
+
+def test_a_process_that_is_killed_among_others_is_named(tmp_path: Path, build: Callable[..., str]) -> None:
+    """The command ends well; one that it started, and one beneath that, do not."""
+    program = """
+import os, signal, sys
+for number in (signal.SIGKILL, signal.SIGPIPE):
+    child = os.fork()
+    if child == 0:
+        signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
+        os.write(os.open("/dev/null", os.O_WRONLY), b"x")
+        os.kill(os.getpid(), number)
+    os.waitpid(child, 0)
+    print(child)
+try:
+    os.execv("/nowhere", ["nowhere"])  # it goes on
+except OSError:
+    pass
+"""
+    output = tmp_path / "out"
+    done = process("interpose", "--output", output, "--", sys.executable, "-c", program)
+    assert done.status == 0, done.err
+    killed, piped = map(int, done.out.split())
+    named = [line for line in done.err.splitlines() if line.startswith("not finished")]
+    assert len(named) == 2, done.err
+    for pid in (killed, piped):  # Python had a disposition of its own for the second
+        assert any(f"process {pid} " in line and "was killed, or runs still" in line for line in named)
+    assert len(list(output.glob(".profile-*.begun"))) == 2
+
+
+def test_a_static_program_runs_and_its_status_is_kept(tmp_path: Path, build: Callable[..., str]) -> None:
+    source = tmp_path / "static.c"
+    source.write_text("#include <stdlib.h>\nint main(int n, char** words) { return atoi(words[1]); }\n")
+    try:
+        program = build(str(source), "-static")
+    except subprocess.CalledProcessError:
+        pytest.skip("there is no static C library")
+    for status in (0, 7):
+        done = process("interpose", "--json", "-", "--", program, status)
+        assert done.status == status and json.loads(done.out) == []
+        assert "nothing was recorded" in done.err and "static" in done.err
+
+
 def test_the_path_of_a_descriptor_is_that_of_its_file(library: str, tmp_path: Path) -> None:
     """A number that another file has after a close, and a file with another name, are told apart."""
     program = """
@@ -586,7 +670,7 @@ os.write(file, b"y")
     done = subprocess.run(
         [sys.executable, "-m", "twinrun", "interpose", "--output", output, "--inject", "write:skip,path=a.bin",
          "--", sys.executable, "-c", program],
-        cwd=work, capture_output=True, text=True, timeout=120,
+        cwd=work, capture_output=True, text=True, timeout=HANG,
         env={**os.environ, "TWINRUN_INTERPOSE_LIBRARY": library},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

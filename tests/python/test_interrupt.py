@@ -14,7 +14,7 @@ from types import FrameType
 
 import numpy as np
 import pytest
-from commands import check_error, command, load_json, process
+from commands import HANG, check_error, command, load_json, process
 
 import twinrun
 
@@ -201,7 +201,7 @@ def test_while_reading(verb: str, threads: int, tmp_path: Path) -> None:
     )
     assert p.stderr.readline() == b"reading\n"
     p.send_signal(signal.SIGINT)
-    out, err = p.communicate(timeout=120)  # closes stdin: reads that Ctrl-C cannot end do end
+    out, err = p.communicate(timeout=HANG)  # closes stdin: reads that Ctrl-C cannot end do end
     said = err.replace(b"reading\n", b"")
     assert (p.returncode, out) == (2, b"")
     assert said == b"twinrun: interrupted: nothing was brought to its end\n"

@@ -145,7 +145,7 @@ def test_a_report_that_cannot_be_written(kept: Path, tmp_path: Path) -> None:
     check_error(done, "cannot write the JUnit report")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), other=st.text(max_size=5))
 def test_any_name_of_a_field(tmp_path_factory: pytest.TempPathFactory, name: str, other: str) -> None:
     """Control characters, markup and signs that mean something to GitHub."""

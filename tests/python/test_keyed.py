@@ -34,7 +34,7 @@ def write(
     atol=st.sampled_from([0.0, 1e-3]),
     kind=st.sampled_from([np.int64, np.uint64, np.int32, np.uint8]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equals_brute_force(
     tmp_path_factory: pytest.TempPathFactory,
     count: int,

@@ -45,7 +45,7 @@ def steps_between(a: float, b: float, kind: type) -> int:
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_ulps_count_representable_values(kind: type, data: st.DataObject) -> None:
     width = np.dtype(kind).itemsize * 8
     a = kind(data.draw(st.floats(width=width, allow_nan=False, allow_infinity=False)))
@@ -99,7 +99,7 @@ def on_circle(a: float, b: float, period: float, atol: float, rtol: float) -> bo
     atol=st.sampled_from([0.0, 1e-12, 1e-3, 0.1]),
     rtol=st.sampled_from([0.0, 1e-9, 1e-2]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_shorter_way_round_exactly(
     period: float, places: list[tuple[float, float, int]], atol: float, rtol: float
 ) -> None:
@@ -143,7 +143,7 @@ def test_read_source_gives_native_elements(dtype: str) -> None:
     first=st.integers(0, 50),
     atol=st.sampled_from([0.0, 1e-6, 1.0]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_list_is_brute_force(a: list[float], seed: int, first: int, atol: float) -> None:
     random = np.random.default_rng(seed)
     x = np.array(a)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_compare import make_pair
 
@@ -243,7 +243,6 @@ def test_parts_of_different_methods_are_a_defect(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 10**12), st.integers(1, 10**7), st.integers(1, 40))
-@settings(deadline=None)
 def test_ranges_of_a_field_cover_it(scalars: int, unit: int, parts: int) -> None:
     ranges = ranges_of(scalars, unit, parts)
     assert 1 <= len(ranges) <= parts

@@ -24,7 +24,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
 pytest.importorskip("ruptures")
 
-from commands import command
+from commands import HANG, command
 from ensemble_support import within
 from scipy import stats
 
@@ -65,7 +65,7 @@ def laid_out(gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @given(detours, st.integers(1, 17), st.integers(1, 500))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_stolen_time_equals_counting_every_tick(gaps: list, windows: int, rest: int) -> None:
     starts, lengths, end = laid_out(gaps)
     # Borders on whole ticks, so that a tick is in one window.
@@ -78,7 +78,7 @@ def test_stolen_time_equals_counting_every_tick(gaps: list, windows: int, rest: 
 
 
 @given(detours, st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_windows_add_up(gaps: list, windows: int) -> None:
     starts, lengths, end = laid_out(gaps)
     found = stolen_in_windows(starts + 10**15, lengths, 10**15, 10**15 + end + 1, windows)
@@ -87,7 +87,6 @@ def test_windows_add_up(gaps: list, windows: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2**62), max_size=50))
-@settings(deadline=None)
 def test_a_histogram_has_every_length_at_its_power_of_two(lengths: list[int]) -> None:
     found = histogram_of(np.array(lengths, dtype=np.int64))
     wanted = [0] * (max((max(x, 1).bit_length() for x in lengths), default=0))
@@ -233,7 +232,7 @@ def test_all_that_another_process_had_was_seen(burn: float, rest: float) -> None
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("the system has no schedstat")
     core = CORES[-1]
-    with within(60), busy(core, burn, rest) as process:
+    with within(HANG), busy(core, burn, rest) as process:
         # It runs on its own core when all else is ready: begin after it did.
         first = on_core(process)
         start = time.monotonic()
@@ -251,23 +250,61 @@ def test_all_that_another_process_had_was_seen(burn: float, rest: float) -> None
     assert figures["share_low"] <= figures["share"] <= figures["share_high"]
 
 
-def test_a_planted_period_is_found() -> None:
-    """Ten times a second for 40 ms. Another load may hide it once; not each time."""
-    seen = []
-    with within(120), busy(CORES[-1], 0.04, 0.06):
-        for _ in range(4):
-            found = measure(4.0, [CORES[-1]], rounds=2)
-            peak = found.document["arms"][ALL][0]["fixed_time"]["peak"]
-            seen.append(peak)
-            if peak and peak["p"] < 1e-3 and abs(peak["hz"] - 10) < 1.3:
-                assert "comes back" in found.sentence
-                return
-    raise AssertionError(seen)
+def of_a_core(rng: np.random.Generator, seconds: tuple[float, float, float], hz: float) -> dict:
+    """What _core.measure_noise gives of a core that others use for a third of the time, in turns of any length, and which loses 40 ms
+    `hz` times a second besides (0: it does not)."""
+    tick = 1e-4
+    lost = np.zeros(round(sum(seconds) / tick), bool)
+    at = 0.0
+    while at < sum(seconds):
+        at += rng.exponential(0.008)
+        took = min(rng.exponential(0.004), 0.03)
+        lost[round(at / tick) : round((at + took) / tick)] = True
+        at += took
+    phase = rng.random()
+    for k in range(int(sum(seconds) * hz) + 1 if hz else 0):
+        first = (k - phase) / hz
+        lost[max(0, round(first / tick)) : max(0, round((first + 0.04) / tick))] = True
+    detours = lost[: round(seconds[0] / tick)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], detours.view(np.int8), [0]])))
+    window = round(1e-3 / tick)
+    counted = ~lost[len(lost) - round(seconds[2] / 1e-3) * window :]
+    whole = lambda x: np.asarray(x, dtype=np.int64).tobytes()  # noqa: E731
+    return {
+        "core": CORES[-1], "undisturbed_ns": 10.0, "threshold_ns": 90.0, "begin_ns": 0, "end_ns": round(seconds[0] * 1e9),
+        "iterations": 10**6, "full": False, "moved": False,
+        "starts": whole(edges[::2] * round(tick * 1e9)), "lengths": whole((edges[1::2] - edges[::2]) * round(tick * 1e9)),
+        "work_ns": whole(100_000 + rng.exponential(20_000, 500)),
+        "window_work": whole(counted.reshape(-1, window).sum(axis=1) * 1800 + rng.integers(0, 50, counted.size // window)),
+        "involuntary_switches": 100, "run_queue_ns": round(lost.mean() * sum(seconds) * 1e9),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("hz", [0, 10])
+def test_a_planted_period_is_found_on_a_core_that_others_use(
+    monkeypatch: pytest.MonkeyPatch, hz: int
+) -> None:
+    """What the loops would see is planted: on real cores it would be up to the others whether it can be seen."""
+    rng = np.random.default_rng(7)
+
+    def planted(cores: list[int], *seconds: float, **_: object) -> dict:
+        return {"clock": "planted", "tick_ns": 1.0, "cores": [of_a_core(rng, seconds, hz) for _ in cores]}
+
+    monkeypatch.setattr(_core, "measure_noise", planted)
+    told = 0
+    for _ in range(10):
+        found = measure(4.0, [CORES[-1]], rounds=2)
+        peak = found.document["arms"][ALL][0]["fixed_time"]["peak"]
+        if hz:
+            assert peak["p"] < 1e-3 and abs(peak["hz"] - hz) < 1.3, peak
+        told += "comes back" in found.sentence
+        assert found.document["arms"][ALL][0]["share"] > 0.2
+    assert told == 10 if hz else told <= 2  # alarms at a rate of 5%
 
 
 @pytest.fixture(scope="module")
 def measured() -> Noise:
-    with within(60):
+    with within(HANG):
         return measure(1.2, CORES[:2], rounds=3)
 
 

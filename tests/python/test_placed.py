@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[Box], list[Box]
 
 
 @given(case=cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_the_comparison_of_the_wholes(case: tuple) -> None:
     a, b, cut_a, cut_b = case
     runs = [
@@ -82,7 +82,7 @@ def test_equals_the_comparison_of_the_wholes(case: tuple) -> None:
 
 
 @given(case=cases(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_stretch_can_be_read(case: tuple, data: st.DataObject) -> None:
     a, _, cut, _ = case
     ref = GlobalParts("u", [(rank, part(a, box)) for rank, box in enumerate(cut)], "A").field()

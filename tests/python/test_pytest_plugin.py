@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import brute_force
@@ -129,7 +130,7 @@ def test_start_is_cheap() -> None:
     """Importing the plugin loads neither numpy nor the core: it happens at every start of pytest."""
     code = "import sys; import pytest; before = set(sys.modules); import twinrun.pytest_plugin; print(*set(sys.modules) - before)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=True
     )
     assert set(done.stdout.split()) == {"twinrun", "twinrun.pytest_plugin"}
 
@@ -160,7 +161,7 @@ def test_tolerance_of_the_check_decides(tmp_path: Path) -> None:
             Reproducible(tmp_path, ["test"]).check("x", near, atol=strict)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     made=st.sampled_from([(1e-3, 0.0), (0.0, 1e-3), (1e-3, 1e-3), (0.0, 0.0), (1e-6, 1e-2)]),

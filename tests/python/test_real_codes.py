@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 
 import twinrun
 from twinrun.errors import TwinrunError
@@ -44,7 +45,7 @@ def melt(folder: Path, ranks: int) -> Path:
         [*launcher, sys.executable, "-c", RUN, str(SCRIPT), str(folder)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return folder

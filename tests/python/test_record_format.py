@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import xxhash
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twinrun_spec.metadata import FormatError
 from twinrun_spec.record import METHODS, Record, RecordError, location, parse, read_difference
@@ -380,7 +380,6 @@ def records(draw) -> list:
 
 
 @given(records())
-@settings(deadline=None)
 def test_what_is_written_is_read(steps):
     with TemporaryDirectory() as folder:
         writer = Writer(Path(folder))
@@ -390,7 +389,6 @@ def test_what_is_written_is_read(steps):
 
 
 @given(records(), st.data())
-@settings(deadline=None)
 def test_what_is_left_suffices(steps, data):
     with TemporaryDirectory() as folder:
         writer = Writer(Path(folder))

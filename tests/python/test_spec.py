@@ -246,7 +246,7 @@ def cuttings(shape: tuple[int, ...]):
     return st.lists(cut, min_size=len(shape), max_size=len(shape)).map(boxes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.data(),
     whole_shapes,
@@ -283,7 +283,7 @@ def test_parts_of_any_cutting_add_up_to_the_whole(data, shape, dtype, tolerance)
             assert added[number][0] == levels[height][number]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 5), st.sampled_from([0.0, 0.5]))
 def test_sums_by_id_do_not_depend_on_order_or_owner(data, width, atol):
     rule, buckets = rule_for(atol, 0.0, 4), Buckets(8, 1, 1)
@@ -328,7 +328,7 @@ def test_a_doubled_id_proves_nothing_of_its_rows():
     assert all(x != y for i, x in enumerate(own) for y in own[:i])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), st.sampled_from([2, 4]), st.floats(0.01, 10))
 def test_what_sums_and_residues_prove_is_true(data, bits, atol):
     rule, buckets = rule_for(atol, 0.0, bits), Buckets(8, 2)

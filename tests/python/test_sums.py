@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import command
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_of_ranks
 
@@ -17,7 +17,7 @@ import twinrun
 from twinrun import _core
 
 ATOL = 2.0**-10
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=25)
 
 
 def cut_up(x: np.ndarray, cuts: list[list[int]], fortran: bool) -> tuple[list[dict], list[dict]]:

@@ -116,7 +116,7 @@ def test_what_is_not_understood_is_refused(tmp_path: pathlib.Path, text: str, sa
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_are_rules_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.toml"
     path.write_bytes(data)
@@ -161,7 +161,7 @@ def test_positions_by_name() -> None:
 
 
 @given(seed=st.integers(0, 999), runs=st.integers(2, 4), by_step=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_proposals_accept_the_runs_that_they_came_from(
     tmp_path_factory: pytest.TempPathFactory, seed: int, runs: int, by_step: bool
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 from torch_support import torch_or_skip
 
 import twinrun
@@ -56,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     def program(*words: object) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [python, *map(str, words)], capture_output=True, text=True, timeout=240, env=environment
+            [python, *map(str, words)], capture_output=True, text=True, timeout=HANG, env=environment
         )
 
     for name, options in {

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from commands import HANG
 
 import twinrun
 
@@ -26,7 +27,7 @@ def python_with_torch() -> tuple[str, str]:
     system = "/usr/bin/python3"
     ask = "import torch, numpy, sysconfig; print(sysconfig.get_config_var('SOABI'))"
     try:
-        done = subprocess.run([system, "-I", "-c", ask], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([system, "-I", "-c", ask], capture_output=True, text=True, timeout=HANG)
     except OSError:
         return "", f"needs PyTorch: {sys.executable} has none, and there is no {system}"
     if done.returncode != 0:

@@ -5,6 +5,7 @@
 #include "base/checksum.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/record.hpp"
+#include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
@@ -64,7 +65,7 @@ RecordBytes mixed_bytes(std::mt19937_64& random, std::size_t size) {
 
 TEST(DifferenceFile, RoundTrip) {
     RecordFolder folder;
-    std::mt19937_64 random(1);
+    std::mt19937_64 random(test_seed(1));
     for (std::uint32_t chunk = kSmallestRecordChunk; chunk <= kLargestRecordChunk; chunk *= 2) {
         for (const PayloadCodec codec : {PayloadCodec::stored, PayloadCodec::zstd}) {
             if (!codec_available(codec)) continue;
@@ -110,7 +111,7 @@ TEST(DifferenceFile, RoundTrip) {
 
 TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
     RecordFolder folder;
-    std::mt19937_64 random(2);
+    std::mt19937_64 random(test_seed(2));
     const RecordBytes payload = mixed_bytes(random, 9U << 20);
     for (const PayloadCodec codec : {PayloadCodec::stored, PayloadCodec::zstd}) {
         if (!codec_available(codec)) continue;
@@ -136,7 +137,7 @@ TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
 TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
     if (!packs()) GTEST_SKIP() << "a build without zstd";
     RecordFolder folder;
-    std::mt19937_64 random(3);
+    std::mt19937_64 random(test_seed(3));
     constexpr std::uint32_t kChunk = 64;
     constexpr std::size_t kBlock = kChunk * 64;
     PayloadSettings settings;
@@ -190,7 +191,7 @@ TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
 
 TEST(DifferenceFile, LeftoversOfSeveralDifferences) {
     RecordFolder folder;
-    std::mt19937_64 random(4);
+    std::mt19937_64 random(test_seed(4));
     constexpr std::uint32_t kChunk = 32;
     const RecordBytes payload = random_bytes(random, kChunk * 10);
     PayloadSettings settings;
@@ -240,7 +241,7 @@ TEST(DifferenceFile, OneThatIsAbandonedIsRemoved) {
 }
 
 TEST(DifferenceFaults, EveryOperationThatFailsLeavesNothing) {
-    std::mt19937_64 random(5);
+    std::mt19937_64 random(test_seed(5));
     const RecordBytes payload = random_bytes(random, 9U << 20);  // written in more than one piece
     for (const PayloadCodec codec : {PayloadCodec::stored, PayloadCodec::zstd}) {
         if (!codec_available(codec)) continue;
@@ -279,7 +280,7 @@ TEST(DifferenceFaults, EveryOperationThatFailsLeavesNothing) {
 }
 
 TEST(DifferenceFaults, APowerCutLeavesAWholeFileOrNone) {
-    std::mt19937_64 random(6);
+    std::mt19937_64 random(test_seed(6));
     const RecordBytes payload = random_bytes(random, 100'000 / 64 * 64);
     for (std::uint64_t seed = 0; seed < 30; ++seed) {
         RecordFolder folder;
@@ -303,7 +304,7 @@ TEST(DifferenceFaults, APowerCutLeavesAWholeFileOrNone) {
 
 TEST(DifferenceDamage, IsFoundAndNamed) {
     RecordFolder folder;
-    std::mt19937_64 random(7);
+    std::mt19937_64 random(test_seed(7));
     const RecordBytes payload = random_bytes(random, 32 * 8);
     PayloadSettings settings;
     settings.block_bytes = 64;

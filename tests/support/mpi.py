@@ -44,7 +44,7 @@ class Job:
     """A job that has ended: its exit status, and what it said. One that has not, after `limit` seconds, fails the test
     (TWINRUN_TEST_PATIENCE: so many times as long, for libraries that are known to be slow)."""
 
-    def __init__(self, command: list[str], environment: dict[str, str] | None = None, limit: float = 60):
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None, limit: float = 600):
         self.command = command
         limit *= float(os.environ.get("TWINRUN_TEST_PATIENCE", "1"))
         with subprocess.Popen(
@@ -76,7 +76,7 @@ class Job:
 
 def version(mpiexec: list[str]) -> str:
     """What mpiexec says of itself: with "HYDRA" it is MPICH's, with "Open MPI" or "prte" that of Open MPI 4 or 5."""
-    done = subprocess.run([mpiexec[0], "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([mpiexec[0], "--version"], capture_output=True, text=True, timeout=600)
     return done.stdout + done.stderr
 
 
@@ -92,7 +92,7 @@ class Scenarios:
     --nodes: so many nodes, faked, where the MPI can do that (MPICH); else the scenario is skipped."""
 
     prefix = "twinrun-mpi-"  # of the folder's name
-    limit = 60.0  # seconds of a job: only a hang gets there
+    limit = 600.0  # seconds of a job: only a hang gets there
 
     def __init__(self, program: str, mpiexec: str, ranks: int, nodes: int, folder: Path):
         self.program, self.mpiexec, self.ranks, self.folder = program, shlex.split(mpiexec), ranks, folder

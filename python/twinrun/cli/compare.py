@@ -32,6 +32,7 @@ from .common import (
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option("--ranks", default=None, metavar="LIST", help="Only these ranks: 0,2 or 0:7.")
 @click.option(
     "--ulp",
     type=click.IntRange(0),
@@ -65,7 +66,7 @@ from .common import (
     show_default=True,
     help="Steps of the same number, or of the same time.",
 )
-@click.option("--common", is_flag=True, help="Steps and fields that only one run has are left out.")  # fmt: skip
+@click.option("--common", is_flag=True, help="Steps and fields that only one run has are left out; ranks are not (--ranks).")  # fmt: skip
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -112,6 +113,7 @@ def compare(
     rtol: float | None,
     fields: tuple[str, ...],
     steps: str | None,
+    ranks: str | None,
     ulp: int | None,
     tolerances: str | None,
     key: str | None,
@@ -151,6 +153,7 @@ def compare(
                 method=method,
                 fields=fields or None,
                 steps=steps,
+                ranks=ranks,
                 ulp=ulp,
                 tolerances=tolerances,
                 key=key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -52,6 +53,32 @@ def _lines(profiles: list[dict], top: int) -> list[str]:
     return lines
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
+
+
+def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) -> list[str]:
+    """A line for each process whose profile is missing, or older than its end.
+
+    profiled: numbers of processes with a profile; own: of the command's own process.
+    """
+    lines = []
+    for mark in marks:
+        what = "is not in the profiles" if mark["pid"] not in profiled else "is there as of its last flush"
+        ended = (
+            f"was ended by {_signal_name(-status)}"
+            if mark["pid"] == own and status < 0
+            else "was killed, or runs still"
+        )
+        lines.append(
+            f"not finished: process {mark['pid']} ({mark['program'] or 'unknown program'}) {ended}, and {what}"
+        )
+    return lines
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option(
     "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
@@ -76,7 +103,7 @@ def interpose(
 ) -> int:
     """Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.
 
-    The exit status is the command's (128 + N where signal N ended it). Put -- before a command with options of its own.
+    The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted. Put -- before a command with options of its own.
     """
     path = interposition.library()
     if inject:
@@ -84,21 +111,28 @@ def interpose(
     with tempfile.TemporaryDirectory(prefix="twinrun-interpose-") as temporary:
         folder = Path(output or temporary).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.glob("PROFILE-*.json")):
+        if any(folder.glob("PROFILE-*.json")) or interposition.unfinished(folder):
             raise TwinrunError("there are profiles already", where=folder, fix="give another folder")
         added = interposition.variables(
             path, folder, rules=inject, seed=seed, flush=flush, preloaded=os.environ.get("LD_PRELOAD")
         )
         try:
-            status = subprocess.run(command, env={**os.environ, **added}).returncode
+            process = subprocess.Popen(command, env={**os.environ, **added})
         except OSError as e:
             raise TwinrunError(f"cannot be run: {e.strerror}", where=command[0]) from None
+        with process:
+            status = process.wait()
+        # What is marked first: what ends in between is in both, and not in neither.
+        marks = interposition.unfinished(folder)
         given = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("PROFILE-*.json"))]
-    if not given:
-        raise TwinrunError(
-            "left no profile",
-            where=command[0],
-            fix="it was killed (see --flush), is static or setuid, or is no Linux program",
+    notes = _not_finished(marks, {p.get("pid") for p in given}, process.pid, status)
+    if not given and not marks:
+        notes.append(
+            f"nothing was recorded: {command[0]} is static, setuid or no Linux program: the library cannot be preloaded into it"
+        )
+    elif not given:
+        notes.append(
+            "nothing was recorded: --flush SECONDS writes profiles while it runs, for what will be killed"
         )
     try:
         profiles = interposition.read_profiles(given)
@@ -111,6 +145,6 @@ def interpose(
         else:
             Path(json_file).write_text(text + "\n", encoding="utf-8")
     out = console(stderr=True)
-    for line in _lines(profiles, top):
+    for line in [*(_lines(profiles, top) if given else []), *notes]:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     return status if status >= 0 else 128 - status

@@ -25,6 +25,7 @@ __all__ = [
     "check_rules",
     "library",
     "read_profiles",
+    "unfinished",
     "variables",
     "variables_of_task",
     "verified",
@@ -167,6 +168,22 @@ def verified(study: Study, folder: Path, level: str, status: str) -> str | None:
             if other != OFF and rules == _listed(_rules_of(study, other)):
                 return other
     return "; ".join(rules) or "on"
+
+
+def unfinished(folder: Path) -> list[dict]:
+    """{pid, host, program} of each process that began a profile in this folder, and has not written its last one: it was killed, or
+    runs still."""
+    found = []
+    for path in sorted(folder.glob(".profile-*.begun")):
+        try:
+            mark = json.loads(path.read_text(encoding="utf-8"))
+            found.append({key: mark[key] for key in ("pid", "host", "program")})
+        except FileNotFoundError:  # it has ended just now
+            continue
+        except (OSError, ValueError, KeyError, TypeError):  # killed as it wrote this: its name has the number
+            pid = path.name.split("-")[1]
+            found.append({"pid": int(pid) if pid.isdigit() else None, "host": None, "program": None})
+    return found
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -467,6 +467,8 @@ def task_line(
         "sampling": record.get("sampling"),
         "interrupted": bool(record.get("interrupted")),
     }
+    if killed := interposition.unfinished(folder):
+        line["not_in_profiles"] = killed  # or as of a flush only
     if task.node is not None:
         line["intended_node"] = task.node
     if record.get("reason"):

@@ -18,6 +18,7 @@
 #include "aggregate/hosts.hpp"
 #include "aggregate/hwloc.hpp"
 #include "aggregate/layout.hpp"
+#include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/plan.hpp"
 #include "aggregate/mpi/storage.hpp"
@@ -158,6 +159,7 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     if (options->time_limit != options->time_limit) return refuse("options: time_limit is not a number");
     if (options->time_limit != 0) settings.time_limit = options->time_limit;
     settings.seed = options->seed;
+    settings.index = options->no_index == 0;
     return settings;
 }
 
@@ -172,7 +174,7 @@ std::uint64_t hash_of(const Settings& s) {
          {static_cast<std::uint64_t>(s.files), static_cast<std::uint64_t>(s.nodes_per_file),
           static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
           static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
-          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed})
+          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index}})
         all += " " + std::to_string(number);
     return hash_of(all);
 }
@@ -549,9 +551,30 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
 
 std::string path_of(const twr_aggregate& a, const char* path) {
     if (a.group.files == 1) return path;
-    char number[16];
-    std::snprintf(number, sizeof number, ".%05d", a.group.file);
-    return std::string(path) + number;
+    return sub_file_name(path, static_cast<std::size_t>(a.group.file));
+}
+
+std::string files_text(std::size_t count) {
+    return count == 1 ? std::string("one file") : std::to_string(count) + " files";
+}
+
+// Of rank 0: what the index says of an earlier write; nullopt where there is none, or none is kept.
+Result<std::optional<Index>> earlier_index(const twr_aggregate& a, const char* path) {
+    if (!a.settings.index || a.team->rank() != 0) return std::optional<Index>();
+    auto found = read_index(path);
+    // Beside one file something of this name is nobody's concern.
+    if (!found && a.group.files == 1 && found.error().code == ErrorCode::invalid_argument)
+        return std::optional<Index>();
+    return found;
+}
+
+Result<> same_number(const twr_aggregate& a, const char* path, const Index& index, const char* doing) {
+    const auto files = static_cast<std::size_t>(a.group.files);
+    if (index.size() == files) return success();
+    return Error{ErrorCode::mismatch, std::string(path) + ": was written as " + files_text(index.size()) +
+                                          " (" + index_name(path) + "), and " + files_text(files) +
+                                          " would be " + doing +
+                                          ": as many ranks, nodes or nodes_per_file are needed as wrote it"};
 }
 
 Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data) {
@@ -567,6 +590,28 @@ Result<> check_arguments(const twr_aggregate& a, const char* path, const void* c
             }
         }
     }
+    return success();
+}
+
+// [collective] Before several files are read or updated: as many were written as this aggregate has, so says their index. Else a rank
+// would look for a file that never was, or make it.
+Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
+    if (!a.settings.index) return success();
+    Team::Vote vote;
+    vote.mine = caught([&] { return check_arguments(a, path, data); });
+    vote.on_root = [&](Outcome&) {
+        return caught([&]() -> Result<> {
+            TWR_TRY(const std::optional<Index> index, earlier_index(a, path));
+            if (index) return same_number(a, path, *index, reads ? "read" : "updated");
+            if (!reads) return success();  // the first write makes them
+            return Error{
+                ErrorCode::not_found,
+                index_name(path) +
+                    ": is not there: a write of these files did not end, or something else wrote them; "
+                    "write them again, or set no_index"};
+        });
+    };
+    TWR_CHECK(a.team->agree(vote));
     return success();
 }
 
@@ -643,6 +688,7 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     const auto start = Clock::now();
     const Settings& settings = a->settings;
     const bool root = a->group.rank == 0;
+    if (a->group.files > 1 && settings.update) TWR_CHECK(check_index(*a, given, data, false));
     std::string path;
     std::string target;
     // From here until the end, whatever goes wrong: what was begun is removed.
@@ -652,9 +698,12 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
             if (path != nullptr) remove_partial(*path);
         }
     } partial;
+    std::optional<Index> earlier;
     Result<> mine = caught([&]() -> Result<> {
         TWR_CHECK(check_arguments(*a, given, data));
         path = path_of(*a, given);
+        TWR_TRY(earlier, earlier_index(*a, given));
+        if (settings.update && earlier) TWR_CHECK(same_number(*a, given, *earlier, "updated"));
         target = settings.update ? path : partial_name(path);
         if (!root) return success();
         if (settings.update) return touch_file(path);
@@ -695,13 +744,40 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
         nanoseconds = static_cast<std::uint64_t>(seconds_since(begin) * 1e9);
         return success();
     };
-    if (a->group.files == 1) written.on_root = [&](Outcome& outcome) { return commit(outcome.payload[0]); };
+    const auto files = static_cast<std::size_t>(a->group.files);
+    if (files == 1) {
+        written.on_root = [&](Outcome& outcome) -> Result<> {
+            TWR_CHECK(commit(outcome.payload[0]));
+            if (!earlier || settings.update) return success();
+            // The file is in place: sub-files of an earlier write are of the past.
+            return caught([&]() -> Result<> {
+                TWR_CHECK(remove_index(given, settings.sync));
+                remove_sub_files(given, *earlier, 0);
+                return success();
+            });
+        };
+    } else if (earlier && !settings.update) {
+        // From now until all are in place there is no index, for they are of two writes.
+        written.on_root = [&](Outcome&) {
+            return caught([&] { return remove_index(given, settings.sync); });
+        };
+    }
     written.figures = figures_of(pipeline->work(), seconds_since(start));
     written.figures.largest[kSync] = sync_seconds;
     TWR_TRY(Outcome outcome, a->team->agree(written));
-    if (a->group.files > 1) {
+    if (files > 1) {
         Team::Vote committed;
         if (root) committed.mine = commit(outcome.payload[0]);
+        if (settings.index) {
+            committed.on_root = [&](Outcome&) {
+                return caught([&]() -> Result<> {
+                    TWR_TRY(const Index index, look_at_sub_files(given, files));
+                    TWR_CHECK(write_index(given, index, settings.update, settings.sync));
+                    if (earlier) remove_sub_files(given, *earlier, files);
+                    return success();
+                });
+            };
+        }
         TWR_CHECK(a->team->agree(committed));
     }
     const double renamed = a->group.files == 1 ? static_cast<double>(outcome.payload[0]) * 1e-9 : 0;
@@ -712,10 +788,15 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
 Result<> read(twr_aggregate* a, const char* given, void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
     const auto start = Clock::now();
+    if (a->group.files > 1) TWR_CHECK(check_index(*a, given, data, true));
     std::string path;
     Result<> mine = caught([&]() -> Result<> {
         TWR_CHECK(check_arguments(*a, given, data));
         path = path_of(*a, given);
+        if (a->group.files == 1) {
+            TWR_TRY(const std::optional<Index> index, earlier_index(*a, given));
+            if (index) TWR_CHECK(same_number(*a, given, *index, "read"));
+        }
         if (a->group.rank != 0) return success();
         TWR_TRY(const std::uint64_t size, file_size(path));
         const std::uint64_t end = a->plan->table().span().end;

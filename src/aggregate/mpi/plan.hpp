@@ -35,6 +35,7 @@ struct Settings {
     bool update = false;
     double time_limit = 600;
     std::uint64_t seed = 0;
+    bool index = true;  // of several files
 };
 
 // The file that this rank's data goes to, and the ranks that share it.

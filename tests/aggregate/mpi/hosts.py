@@ -23,7 +23,7 @@ from slurm import Slurm
 
 from mpi import SKIPPED, FakedHosts, Job, Skipped, expect, is_hydra
 
-LIMIT = 90
+LIMIT = 900
 NODES, RANKS = 4, 8
 
 

@@ -9,6 +9,7 @@ if all is as it should be; else what is not, on standard error.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mpi import Job, Scenarios, expect, start
 
 class Tests(Scenarios):
     prefix = "twinrun-aggregate-"
-    limit = 90.0
+    limit = 900.0
 
     def job(self, *arguments: object, status: int | None = 0) -> Job:
         job = self.start(*arguments)
@@ -36,7 +37,9 @@ class Tests(Scenarios):
 
     def plain(self, scenario: str, *arguments: str) -> None:
         self.job(scenario, self.folder, *arguments)
-        left = [path.name for path in self.folder.rglob("*") if path.name.endswith(".twr-partial")]
+        left = [
+            path.name for path in self.folder.rglob("*") if re.search(r"\.twr-(partial|index\.)", path.name)
+        ]
         expect(not left, "left over:", left)
 
     def die(self, how: str, where: str, *arguments: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 from hypothesis import strategies as st
 
 from twinrun.errors import FormatError
@@ -92,7 +93,7 @@ def written_now(fixtures: Path, what: str, package: str, folder: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"the package {package} is not here")
     command = [sys.executable, str(fixtures / "make.py"), str(folder), what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, check_field, mutations, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
@@ -262,7 +262,7 @@ def test_files_that_change_after_opening(tmp_path):
             content.fields["level-0/density"].elements()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = copied(tmp_path)

@@ -36,7 +36,7 @@ class Storage:
         return self.array[box]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(SHAPES.filter(len), st.data())
 def test_any_reads_equal_slices(shape, data):
     chunks = tuple(data.draw(st.integers(1, 2 * size)) for size in shape)

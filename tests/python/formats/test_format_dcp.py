@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, mutations
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_format_pytorch import brain, values
 
@@ -80,7 +80,7 @@ def test_other_metadata(copy):
         open_file(copy.parent, format="dcp")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     folder = tmp_path / "x"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingFile, Unsupported
@@ -151,14 +151,14 @@ def test_a_missing_part(tmp_path):
         open_file(tmp_path / "split.gio")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     good = (FIXTURES / data.draw(st.sampled_from(["plain.gio", "blocks.gio", "compressed.gio"]))).read_bytes()
     survives(tmp_path / "x.gio", data.draw(mutations(good)), format="genericio")
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250)
 @given(st.data())
 def test_lies_in_a_header_with_a_right_crc(tmp_path, data):
     good = (FIXTURES / data.draw(st.sampled_from(["plain.gio", "blocks.gio"]))).read_bytes()

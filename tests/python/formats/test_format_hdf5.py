@@ -17,7 +17,7 @@ from format_checks import (
     same,
     survives,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
@@ -445,7 +445,7 @@ def test_a_damaged_chunk_and_a_file_cut_short(tmp_path):
 
 
 # Only damage that the HDF5 library itself survives can be asked of us; a file is opened in this process.
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = tmp_path / "x.h5"

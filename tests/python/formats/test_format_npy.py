@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 from format_checks import NAMES, SCALARS, SHAPES, array_of, check_content, mutations, same, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingFile, Unsupported
@@ -158,7 +158,7 @@ def test_truncated_extended_huge_and_missing(tmp_path):
         open_file(tmp_path / "gone.npy")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = tmp_path / "x.npy"

@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 from format_checks import SCALARS, SHAPES, array_of, check_content, mutations, same, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, Unsupported
@@ -131,7 +131,7 @@ def test_an_empty_archive(tmp_path):
     assert open_file(tmp_path / "x.npz").fields == {}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = tmp_path / "x.npz"

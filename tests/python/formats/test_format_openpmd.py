@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_field, mutations, survives, written_now
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile
@@ -105,7 +105,7 @@ def test_what_is_odd(tmp_path):
         assert content.fields["other"].step is None
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     survives(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import HANG
 from format_checks import check_content, check_field, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, Unsupported
@@ -17,7 +18,7 @@ from twinrun.formats import detect, open_file
 from twinrun.formats.pickles import Global, Opaque, Pairs, load
 
 FILES = Path(__file__).parent / "fixtures" / "torch"
-FAST = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FAST = settings(max_examples=300)
 
 
 def values(name: str, shape=(3, 4), kind: str = "f4") -> np.ndarray:
@@ -86,7 +87,7 @@ def test_a_file_of_the_pytorch_that_is_here(tmp_path):
     else:
         pytest.skip("no Python here has PyTorch")
     subprocess.run(
-        [python, str(FILES / "make.py"), str(tmp_path)], check=True, capture_output=True, timeout=120
+        [python, str(FILES / "make.py"), str(tmp_path)], check=True, capture_output=True, timeout=HANG
     )
     check_state(tmp_path / "state.pt")
     check_state(tmp_path / "deflated.pt", in_extents=False)
@@ -308,7 +309,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees, st.integers(0, 5))
 def test_plain_values_are_what_python_reads(value, protocol):
     found = load(pickle.dumps(value, protocol), "x")
@@ -318,7 +319,7 @@ def test_plain_values_are_what_python_reads(value, protocol):
     assert plain(found) == value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data())
 def test_damaged_pickles_end_in_format_errors(data):
     good = zipfile.ZipFile(FILES / "state.pt").read("state/data.pkl")
@@ -330,7 +331,7 @@ def test_damaged_pickles_end_in_format_errors(data):
         assert str(error).isprintable()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_no_trouble_for_the_pickle_reader(data):
     try:

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 from format_checks import NAMES, SCALARS, array_of, check_content, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError
@@ -154,7 +154,7 @@ def test_unknown_types_and_missing_descriptions_say_what_to_do(tmp_path):
             open_file(tmp_path / "x.bin")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_descriptions_end_in_format_errors(tmp_path, data):
     description = data.draw(

@@ -4,7 +4,7 @@ import struct
 import numpy as np
 import pytest
 from format_checks import NAMES, SCALARS, SHAPES, array_of, check_content, mutations, plain_read, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, Unsupported
@@ -112,7 +112,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
     assert str(caught.value).isprintable()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     path = tmp_path / "x.safetensors"

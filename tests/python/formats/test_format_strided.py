@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 from format_checks import array_of, check_field, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile
@@ -12,7 +12,7 @@ from twinrun.formats.blocks import BandCache
 from twinrun.formats.layout import Decoded, Stored
 from twinrun.formats.strided import Part, Strided, field_of_parts, field_of_strided
 
-FAST = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FAST = settings(max_examples=200)
 
 
 @FAST

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from format_checks import check_content, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingFile
@@ -124,7 +124,7 @@ def test_what_contradicts_itself(tmp_path):
         assert detect(path).name == "raw"  # by its suffix only
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     parts = [checkpoint(bytes_of(regions_of(rank, 1))) for rank in range(2)]

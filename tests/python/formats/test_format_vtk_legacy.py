@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, check_field, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError
@@ -157,7 +157,7 @@ def test_contradictions(tmp_path):
         open_file(path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     good = (FIXTURES / data.draw(st.sampled_from(ALL))).read_bytes()

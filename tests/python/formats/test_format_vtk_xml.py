@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, check_field, mutations, survives
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
@@ -293,7 +293,7 @@ def test_a_small_cache(monkeypatch):
         check_content(content, truth("vtu", "vtu"), in_extents=False)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     names = [n for n in ALL if has_lz4 or "lz4" not in n]
@@ -301,7 +301,7 @@ def test_damage_ends_in_format_errors(tmp_path, data):
     survives(tmp_path / "x.vtu", data.draw(mutations(good)), format="vtk")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.data())
 def test_damaged_pieces(tmp_path, data):
     for n in range(4):

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import check_content, check_field, mutations, survives, written_now
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile
@@ -132,7 +132,7 @@ def test_files_of_the_library_that_is_here(tmp_path):
                 check_field(content.fields[f"step-{step}/{name}"], array)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     name = data.draw(st.sampled_from(["image_steps.vtkhdf", "grid_steps.vtkhdf"]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_checks import array_of, check_content, check_field, mutations
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
@@ -237,7 +237,7 @@ def test_damage_is_told(tmp_path, monkeypatch):
         check_field(content.fields["plain"], arrays_of_fixtures()["plain"], in_extents=False)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_damage_ends_in_format_errors(tmp_path, data):
     version = data.draw(st.sampled_from(["v2.zarr", "v3.zarr"]))
