@@ -195,6 +195,8 @@ FORMAT = Format(
     open_veloc,
     sniff=_sniff,
     options=frozenset({"types", "meta", "verify"}),
+    aside=frozenset({"meta", "verify"}),
+    describers=frozenset({SIDECAR}),
     order=90,  # it has no magic: after all that have, before raw
     place=_place,
 )
