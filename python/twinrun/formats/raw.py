@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError
 from .files import file_size, open_regular, read_exact, reading
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, parse_dtype
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag, parse_dtype
 from .naming import field_name
 
 SUFFIXES = (".bin", ".raw", ".dat")
@@ -81,8 +81,10 @@ def open_raw(path: str, **options: object) -> FileContent:
     if order not in ("little", "big"):
         raise FormatError(f"order must be little or big, not {order!r:.40}", where=where)
     partial = given.get("partial", False)
-    if isinstance(partial, str):
-        partial = partial.lower() in ("1", "true", "yes")
+    if options:
+        partial = flag(partial, "partial", where)
+    elif not isinstance(partial, bool):
+        raise FormatError(f"partial must be true or false, not {partial!r:.40}", where=where)
 
     content = FileContent(path, "raw")
     offset = _integer(given.get("offset", 0), "offset", where)
