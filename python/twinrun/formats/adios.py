@@ -90,11 +90,22 @@ def _seconds(patience: object, path: str) -> float:
 
 
 def _sources(path: str) -> tuple[str, ...]:
-    if not os.path.isdir(path):
+    """Other files that hold its data: those of a folder, or of the folder beside a BP3 file."""
+    folder = path if os.path.isdir(path) else path + ".dir"
+    if not os.path.isdir(folder):
         return ()
     with reading(path):
-        names = sorted(n for n in os.listdir(path) if n not in _NOT_DATA)
-    return tuple(p for p in (os.path.join(path, n) for n in names) if os.path.isfile(p))
+        names = sorted(n for n in os.listdir(folder) if n not in _NOT_DATA)
+    return tuple(p for p in (os.path.join(folder, n) for n in names) if os.path.isfile(p))
+
+
+def _parts(path: str) -> list[str]:
+    """What lies in the folder beside a BP3 file."""
+    folder = path + ".dir"
+    if not os.path.isfile(path) or not os.path.isdir(folder):
+        return []
+    with reading(path):
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
 
 
 class _Reader:
@@ -235,5 +246,6 @@ FORMAT = Format(
     is_folder=looks_like,
     options=frozenset({"attributes", "patience"}),
     aside=frozenset({"patience"}),
+    parts=_parts,
     many_steps=True,
 )

@@ -210,13 +210,22 @@ def _drop_parts(listing: Listing) -> None:
             parts.update((os.path.realpath(part), file.relative) for part in named)
     if not parts:
         return
+
+    def part_of(relative: str, path: str) -> str | None:
+        whole = parts.get(os.path.realpath(path))
+        return None if whole is None or whole == relative else f"a part of {whole}, and read with it"
+
+    for at, (relative, _) in enumerate(listing.ignored):  # a part need not be of a format by itself
+        reason = part_of(relative, os.path.join(listing.folder, relative))
+        if reason is not None:
+            listing.ignored[at] = (relative, reason)
     kept = []
     for file in listing.files:
-        whole = parts.get(os.path.realpath(file.path))
-        if whole is None or whole == file.relative:
+        reason = part_of(file.relative, file.path)
+        if reason is None:
             kept.append(file)
         else:
-            listing.ignored.append((file.relative, f"a part of {whole}, and read with it"))
+            listing.ignored.append((file.relative, reason))
     listing.files = kept
 
 

@@ -60,7 +60,9 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
         return atol, rtol, 0 if atol == 0 and rtol == 0 else bits
     try:
         # Where |a| times rtol is next to nothing beside atol, the core's own cells are those of atol.
-        if rtol > 0 and not (floating and atol > 0 and rtol < 0.25 and _rule(atol, rtol, bits)[0] == "absolute"):
+        if rtol > 0 and not (
+            floating and atol > 0 and rtol < 0.25 and _rule(atol, rtol, bits)[0] == "absolute"
+        ):
             if not rtol < 0.25:
                 return atol, rtol, bits
             m = _relative(rtol, bits)

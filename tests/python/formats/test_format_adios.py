@@ -69,6 +69,25 @@ def test_a_folder_of_files(tmp_path):
     assert [(f.format, f.step) for f in list_folder(tmp_path).files] == [("adios", 10), ("adios", 20)]
 
 
+def test_the_folder_beside_a_bp3_file_is_part_of_it(tmp_path):
+    adios2 = pytest.importorskip("adios2")
+    io = adios2.Adios().declare_io("bp3")
+    io.set_engine("BP3")
+    with adios2.Stream(io, os.fspath(tmp_path / "out_7.bp"), "w") as file:
+        file.begin_step()
+        file.write("x", np.arange(10.0), [10], [0], [10])
+        file.end_step()
+    if not (tmp_path / "out_7.bp.dir").is_dir():
+        pytest.skip("this version of adios2 writes one file")
+    data = tmp_path / "out_7.bp.dir" / "out_7.bp.0"
+    with open_file(tmp_path / "out_7.bp") as content:
+        assert content.files() == (os.fspath(tmp_path / "out_7.bp"), os.fspath(data))
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["out_7.bp"]
+    assert "out_7.bp.dir/out_7.bp.0" in dict(listing.ignored)
+    assert {why for _, why in listing.ignored} == {"a part of out_7.bp, and read with it"}
+
+
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "adios2", None)
     with pytest.raises(MissingPackage, match=r"pip install 'twinrun\[adios\]'"):
