@@ -21,6 +21,8 @@ __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_cont
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 
+_LONGEST_HOW = 1 << 16  # a text of metadata
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -145,6 +147,12 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
+    if len(content.how) >= _LONGEST_HOW:
+        raise TwinrunError(
+            "its options are too long to be recorded",
+            where=content.path,
+            fix=f"describe it in {os.path.basename(content.path)}.json instead",
+        )
     refs = refs_of_fields(chosen, content.path)
     files = list(content.files())
     keys = _keys_of(refs, key, content.path)

@@ -826,9 +826,11 @@ def _sniff(path: str, file: BinaryIO) -> bool:
 
 
 def _parts(path: str) -> list[str]:
-    """The pieces that a .pvtu and its like name."""
-    if not os.path.splitext(path)[1].lower().startswith(".pv"):
-        return []
+    """The pieces that a .pvtu and its like name, whatever their suffix."""
+    file, _ = open_regular(path)
+    with file:
+        if re.search(rb"""<VTKFile\b[^>]*\btype\s*=\s*["']P[A-Z]""", file.read(4096)) is None:
+            return []
     return [_source(path, piece) for piece in _read(path).document.pieces]
 
 

@@ -141,6 +141,16 @@ def vtu(array: str, points: int = 2, more: str = "", head: str = "") -> str:
     )
 
 
+def test_a_whole_is_known_by_its_content(tmp_path):
+    for name in ("whole.pvti", *(f"whole_{n}.vti" for n in range(4))):
+        shutil.copy(FIXTURES / name, tmp_path)
+    (tmp_path / "whole.pvti").rename(tmp_path / "whole.xml")
+    shutil.copy(FIXTURES / "ascii.vtp", tmp_path / "poly.pvtu")
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["poly.pvtu", "whole.xml"]
+    assert {why for _, why in listing.ignored} == {"a part of whole.xml, and read with it"}
+
+
 def test_white_space_in_base64(tmp_path):
     values = np.arange(30, dtype="<f8")
     path = tmp_path / "x.vtu"
