@@ -11,8 +11,8 @@ import numpy as np
 
 from . import _core
 from .errors import Incomparable, Stale, TwinrunError
-from .formats import FileContent, detect, open_file
-from .formats.folder import is_history, list_folder
+from .formats import FileContent, open_file
+from .formats.folder import is_data_set, is_history, list_folder
 from .particles import find_particles, read_ids
 from .settings import check_settings, checked_path, utf8
 from .subject import FieldRef, metadata_path, refs_of_fields, untouched
@@ -20,6 +20,8 @@ from .subject import FieldRef, metadata_path, refs_of_fields, untouched
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
+
+_LONGEST_HOW = 1 << 16  # a text of metadata
 
 Progress = Callable[[str, int, int], None]
 
@@ -145,6 +147,12 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
+    if len(content.how) >= _LONGEST_HOW:
+        raise TwinrunError(
+            "its options are too long to be recorded",
+            where=content.path,
+            fix=f"describe it in {os.path.basename(content.path)}.json instead",
+        )
     refs = refs_of_fields(chosen, content.path)
     files = list(content.files())
     keys = _keys_of(refs, key, content.path)
@@ -160,7 +168,7 @@ def index_content(
             residue_bits=residue_bits,
             chunk_bytes=chunk_bytes,
             digest=digest,
-            format=content.format,
+            format=content.how,
             key=keys.get(ref.name, ""),
             ids=ids.get(keys.get(ref.name, "")),
         )
@@ -205,6 +213,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     except TwinrunError:
         return None
     if {f["name"] for f in metadata.fields} != set(content.fields):
+        return None
+    if any(f["format"] != content.how for f in metadata.fields):
         return None
     if wanted["key"] is not None:
         keys = _keys_of(refs_of_fields(content.fields, path), wanted["key"], path)
@@ -272,8 +282,8 @@ def index(
         path = checked_path(given)
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
-        if os.path.isdir(path) and detect(path) is None:
-            openers = [(f.path, f.open) for f in list_folder(path).files]
+        if os.path.isdir(path) and not is_data_set(path, options.get("format")):
+            openers = [(f.path, f.open) for f in list_folder(path, options).files]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:

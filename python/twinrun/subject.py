@@ -21,9 +21,9 @@ from . import _core
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
-from .formats import Field, FileContent, detect, formats, open_file
+from .formats import Field, FileContent, formats, open_as, open_file
 from .formats.files import reading
-from .formats.folder import DataFile, is_history, list_folder
+from .formats.folder import DataFile, is_data_set, is_history, list_folder
 from .formats.model import ITEMSIZE, storage_dtype, unit_of
 from .settings import checked_path
 
@@ -252,7 +252,9 @@ def check_current(
         check_content(metadata, fields, notes)
 
 
-def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[FieldRef]:
+def refs_of_metadata(
+    metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
+) -> list[FieldRef]:
     """The fields that a metadata file describes."""
     files = metadata.data_files
     refs = []
@@ -282,6 +284,17 @@ def refs_of_metadata(metadata: _core.Metadata, reopen: object = None) -> list[Fi
             ref.open_reader = lambda name=name: reopen().fields.get(name)
         refs.append(ref)
     return refs
+
+
+def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
+    """Opens the data of a metadata file as it was read for it; None where there is none."""
+    if not metadata.data_files or not metadata.fields:
+        return None
+    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
+    data = (
+        path if os.path.isdir(path) else metadata.data_files[0][0]
+    )  # a data set that is a folder has other files first
+    return lambda: open_as(data, how, metadata.path)
 
 
 def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
@@ -632,7 +645,7 @@ class _Files(Subject):
         self.one_array = self.one_array or content.one_array
         refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
         beside = metadata_path(path)
-        if use_metadata and os.path.exists(beside) and not self._options:
+        if use_metadata and os.path.exists(beside):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)
@@ -659,6 +672,10 @@ class _Files(Subject):
         return list(named.values())
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
+        others = next((f["format"] for f in metadata.fields if f["format"] != content.how), None)
+        if others is not None:  # digests of a file that was read otherwise are those of other values
+            self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
+            return
         known = {ref.name: ref for ref in refs_of_metadata(metadata)}
         if (
             content.one_array and len(refs) == len(known) == 1
@@ -745,12 +762,12 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
         return _Files("file", path, [path], options)
     if is_history(path):
         return HistorySubject(path)
-    if (
-        options.get("format") in {f.name for f in formats().values() if f.is_folder is not None}
-        or detect(path) is not None
-    ):
-        return _Files("file", path, [path], options)  # one data set that is a folder
-    listing = list_folder(path, {k: v for k, v in options.items() if k != "format"})
+    forced = options.get("format")
+    if is_data_set(path, forced):
+        return _Files("file", path, [path], options)
+    listing = list_folder(path, options)
+    if not listing.files and forced is not None and formats()[forced].is_folder is not None:
+        return _Files("file", path, [path], options)  # the format says what is wrong with it
     if not listing.files:
         raise MissingFile(
             "a folder without a manifest and without data files of a known format",
@@ -771,9 +788,8 @@ class _Metadata(Subject):
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
         metadata = _core.Metadata(self.label)
-        data = metadata.data_files[0][0] if metadata.data_files else None
-        refs = refs_of_metadata(metadata, (lambda: open_file(data)) if data else None)
-        self.one_array = len(refs) == 1 and _one_array_format(refs[0].facts["format"])
+        refs = refs_of_metadata(metadata, reopening(metadata))
+        self.one_array = len(refs) == 1 and _one_array_format(refs[0].facts["format"].partition(" ")[0])
         try:
             check_current(metadata, refs, self.notes)
         except MissingFile:

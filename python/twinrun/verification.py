@@ -13,7 +13,7 @@ from .errors import DamagedFile, MissingFile, Stale, TwinrunError
 from .formats.files import reading
 from .formats.folder import is_history
 from .settings import check_settings, checked_path
-from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, open_subject, refs_of_metadata
+from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, refs_of_metadata, reopening
 
 __all__ = ["Verified", "verify"]
 
@@ -222,20 +222,26 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0) -> Verified:
                 p = sizes[0][0]
                 raise Stale("is missing or has another size than when it was indexed", where=p)
             with contextlib.ExitStack() as stack:
-                problems.extend(_verify_metadata(metadata, _refs(target, metadata, stack), threads))
+                problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:
             problems.append(str(e))
     return Verified(problems, 2 * len(targets))
 
 
-def _refs(target: str, metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:
+def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:
     """Fields with extents as they are; those that are decoded through their format's reader, opened once."""
     refs = refs_of_metadata(metadata)
     if all(ref.extents is not None or ref.no_data for ref in refs):
         return refs
-    subject = open_subject(target[: -len(METADATA_SUFFIX)])
-    fields = stack.enter_context(subject.open(subject.places[0], use_metadata=False))
+    reopen = reopening(metadata)
+    assert reopen is not None  # without data files no field has data
+    content = stack.enter_context(reopen())
+    fields = content.fields
+    if (
+        content.one_array and len(fields) == len(refs) == 1
+    ):  # named after the file, which may have been renamed
+        fields = {refs[0].name: next(iter(fields.values()))}
     for ref in refs:
-        if ref.extents is None and not ref.no_data and ref.name in fields:
-            ref.reader = fields[ref.name].reader
+        if ref.extents is None and not ref.no_data:
+            ref.reader = fields.get(ref.name)
     return refs

@@ -24,6 +24,7 @@ from twinrun.golden.fields import _residues, _values
 from twinrun.golden.plan import digest_settings
 from twinrun.golden.proof import Rule, weights
 from twinrun.golden.proof import _values as cells_of
+from twinrun.report.golden import span_text
 
 TIMES = settings(max_examples=80)
 
@@ -43,8 +44,8 @@ def hold_against_brute_force(a: np.ndarray, b: np.ndarray, field: golden.GoldenF
     flat = {field_index(a, i): i for i in range(scalars(a).size)}
     assert field.verdict != "same" or not different
     assert field.different <= len(different)
-    if field.different_is_exact and not field.undecided and not field.chunks_undecided:
-        assert field.different == len(different)
+    if field.different_is_exact:
+        assert field.different == len(different) and not field.undecided and not field.chunks_undecided
     for e in field.listed:
         i = flat[e.index]
         if e.verdict == "different":
@@ -60,6 +61,8 @@ def hold_against_brute_force(a: np.ndarray, b: np.ndarray, field: golden.GoldenF
     for span in field.spans:
         inside = [i for i in different if span.first <= i <= span.last]
         assert span.different <= len(inside)
+        if span.exact and not span.undecided:
+            assert span.different == len(inside)
     # A difference lies in a chunk that is named; where all cells are known, its element is named too.
     listed = {flat[e.index] for e in field.listed}
     for i in different:
@@ -87,7 +90,9 @@ TOLERANCES = [0.0, 1e-3, 1e-7, 0.37, 3.0, 2.0**-10, 4.0, 7.0, 1.75, 1e-300, 1e20
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(["f2", "f4", "f8", "c8", "c16"]),
     atol=st.sampled_from(TOLERANCES),
-    rtol=st.sampled_from([0.0, 0.0, 0.0, 1e-3, 1e-6, 0.1, 1e-15, 2.0**-40]),
+    rtol=st.sampled_from(
+        [0.0, 0.0, 0.0, 1e-3, 1e-6, 0.1, 1e-15, 2.0**-40, 1e-16, 1e-30, 1e-307, 1e-310, 5e-324]
+    ),
     noise=st.sampled_from([0.0, 0.05, 0.5, 0.8, 1.0, 1.02, 1.1, 1.3, 2.0, 9.0, 1e3]),
     share=st.sampled_from([0.002, 0.1, 1.0]),
     size=st.sampled_from([1, 3, 700, 2500]),
@@ -715,3 +720,64 @@ def test_a_difference_is_told_however_little_is_listed(tmp_path: Path) -> None:
     assert field.first.index == (2000,) and field.first.verdict == "different"
     assert [s.verdict for s in field.spans] == ["different"]
     assert (len(field.listed), field.listed_left_out, field.spans_left_out) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("rtol", [5e-324, 1e-310, 2.0**-1022, 1e-300, 1e-30, 1e-17])
+@pytest.mark.parametrize("atol", [0.0, 5e-324, 1e-310, 1e-3, 1.0, 1e300])
+def test_tolerances_of_every_size_are_taken_everywhere(tmp_path: Path, atol: float, rtol: float) -> None:
+    """Also where atol / rtol passes what numbers hold: compare, index, capture and golden files agree with exact arithmetic."""
+    a = np.array([1.0, -2.0, 3.0, 1e-310, 0.0, 1e300])
+    b = a + np.array([0.0, 0.5, 4.0, 1e-311, 5e-324, 0.0])
+    truth = len(brute_force(a, b, atol, rtol)["different"])
+    for method in ("direct", "staged"):
+        assert twinrun.compare(a, b, atol=atol, rtol=rtol, method=method).different == truth
+    for name, x in (("a", a), ("b", b)):
+        np.save(tmp_path / f"{name}.npy", x)
+        with twinrun.Run(tmp_path / f"run-{name}", atol=atol, rtol=rtol) as run:
+            run.capture(1, {"x": x})
+        twinrun.index(tmp_path / f"{name}.npy", atol=atol, rtol=rtol)
+    assert twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").different == truth
+    assert twinrun.compare(tmp_path / "run-a", tmp_path / "run-b").different == truth
+    for bits in (4, 2, 0):
+        hold_against_brute_force(a, b, checked(a, b, tmp_path / str(bits), bits, atol=atol, rtol=rtol))
+        same = checked(a, a, tmp_path / f"same-{bits}", bits, atol=atol, rtol=rtol)
+        assert same.verdict != "different"
+
+
+def test_a_tiny_relative_part_costs_golden_files_nothing(tmp_path: Path) -> None:
+    """atol decides, and does for 1e-310 what it does for 0."""
+    a = np.linspace(0, 1000, 5000)
+    for rtol in (1e-310, 1e-30):
+        near, far = a.copy(), a.copy()
+        near[7] += 0.5
+        far[7] += 3.5
+        assert checked(a, near, tmp_path / f"near-{rtol}", atol=1.0, rtol=rtol).verdict == "same"
+        field = checked(a, far, tmp_path / f"far-{rtol}", atol=1.0, rtol=rtol)
+        assert (field.verdict, field.different, field.different_is_exact) == ("different", 1, True)
+
+
+def test_elements_that_cannot_be_told_are_not_counted_as_agreeing(tmp_path: Path) -> None:
+    a = np.linspace(0, 1, 500)
+    b = a.copy()
+    b[3] += 0.1
+    b[400] += 0.01 * 1.01  # within a cell of the tolerance
+    field = checked(a, b, tmp_path, atol=0.01)
+    assert field.different == 1 and field.undecided == 1 and not field.different_is_exact
+    (span,) = field.spans
+    assert (span.different, span.undecided, span.exact) == (1, 1, True)
+    assert span_text(span, field) == "at least 1 of x[0] to x[499] differs"
+    field = checked(a, np.where(np.arange(500) == 400, a, b), tmp_path / "other", atol=0.01)
+    assert (field.different, field.undecided, field.different_is_exact) == (1, 0, True)
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",), ("--json", "-"), ("-q", "--github")])
+def test_what_could_not_be_compared_is_on_stderr(tmp_path: Path, quiet: tuple[str, ...]) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(3))
+    np.savez(tmp_path / "b.npz", x=np.zeros(3), z=np.zeros(3))
+    golden.save(tmp_path / "a.npz", tmp_path / "golden")
+    done = command("golden", "check", tmp_path / "golden", tmp_path / "b.npz", *quiet)
+    assert done.status == 2
+    (line,) = [line for line in done.err.splitlines() if line.startswith("twinrun: ")]
+    assert "could not compare" in line and "z: not in" in line and "(and 1 more)" in line
+    done = command("golden", "check", tmp_path / "golden", tmp_path / "a.npz", *quiet)
+    assert done.status == 0 and "twinrun: " not in done.err

@@ -170,6 +170,79 @@ def test_raw_files_by_options(tmp_path: Path) -> None:
     cannot_compare(a, b, tmp_path, "element type is not known")
 
 
+def test_metadata_knows_the_options_that_it_was_made_with(tmp_path: Path) -> None:
+    """It serves readings with the same options, and no other: the same digests are of other values there."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    x = np.random.default_rng(3).normal(size=30_000).astype("f4")
+    for folder in (a, b):
+        folder.mkdir()
+        x.tofile(folder / "x.5.bin")
+    given = {"dtype": "f32", "shape": "300x100"}
+    assert command("index", a, b, "--dtype", "f32", "--shape", "300x100").status == 0
+    assert not twinrun.index(a, b, options={**given, "shape": (300, 100)})[0].fresh
+    done = twinrun.compare(a, b, options={"dtype": "f32", "shape": [300, 100]})
+    assert done.same and 0 < done.stages["tree"]["chunks_in"] and done.stages["elements"]["chunks_in"] == 0
+    assert done.bytes_read < x.nbytes / 2 and not any("not used" in note for note in done.notes)
+    for other in ({"dtype": "i32", "shape": "300x100"}, {**given, "order": "big"}, {"dtype": "f32"}):
+        assert twinrun.index(b, options=other)[0].fresh
+        done = twinrun.compare(a, b, options=given)
+        assert done.same and sum("x.5.bin.twm is not used" in note for note in done.notes) == 1
+        assert twinrun.verify(b)[0] == []
+
+
+def test_options_that_give_other_values_under_the_same_name_and_type(tmp_path: Path) -> None:
+    """Attributes `group@n` and a dataset `group@n`: what the options mean decides, not what fields look like."""
+    for name, value in (("a.h5", 1.0), ("b.h5", 2.0)):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("x", data=np.zeros(5000), chunks=(1000,))
+            file["x"].attrs["n"] = value
+        twinrun.index(tmp_path / name, options={"attributes": "true"})
+    for options in ({"attributes": True}, {"attributes": "true", "cache": "1000000"}):
+        done = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", options=options)
+        assert not done.same and not any("not used" in note for note in done.notes)
+    done = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert sum("not used: made of hdf5 {" in note for note in done.notes) == 2
+
+
+def test_metadata_alone_reads_its_data_as_it_was_indexed(tmp_path: Path) -> None:
+    """Fields that are decoded are read again through the format, with the options of then."""
+    for name, value in (("a.data", 1.0), ("b.data", 2.0)):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("x", data=np.zeros(5000), chunks=(1000,))
+            file["x"].attrs["n"] = value
+        twinrun.index(tmp_path / name, options={"format": "hdf5", "attributes": "yes"})
+    done = twinrun.compare(tmp_path / "a.data.twm", tmp_path / "b.data.twm")
+    assert [(f.field, f.different) for f in done.fields] == [("x", 0), ("x@n", 1)]
+    assert twinrun.verify(tmp_path / "a.data") == ([], 2)
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".dat", ""])
+def test_a_folder_whose_suffixes_do_not_tell(tmp_path: Path, suffix: str) -> None:
+    """NetCDF-4 is HDF5 in a .nc: found out by its content wherever a folder is taken."""
+    for run, last in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / run).mkdir()
+        for step in (1, 2):
+            with h5py.File(tmp_path / run / f"out_{step:04}{suffix}", "w") as file:
+                file["t"] = np.append(np.zeros(99), last * (step == 2))
+    for options in ((), ("--format", "hdf5")):
+        done = command("compare", tmp_path / "a", tmp_path / "b", *options)
+        assert done.status == 1 and "step 2" in done.last and "t[99]" in done.last
+        assert command("golden", "save", tmp_path / "a", "-o", tmp_path / "golden", *options).status == 0
+        assert command("golden", "check", tmp_path / "golden", tmp_path / "a", *options).status == 0
+        assert command("golden", "check", tmp_path / "golden", tmp_path / "b", *options).status == 1
+        assert command("index", tmp_path / "a", *options).status == 0
+    assert (tmp_path / "a" / f"out_0001{suffix}.twm").exists()
+    for verb in (
+        ("compare", tmp_path / "a", tmp_path / "b"),
+        ("index", tmp_path / "a"),
+        ("golden", "check", tmp_path / "golden", tmp_path / "a"),
+    ):
+        done = command(*verb, "--format", "npz")
+        assert done.status == 2 and "out_0001" in done.err + done.out
+        done = command(*verb, "--format", "nonsense")
+        assert done.status == 2 and "unknown format 'nonsense'" in done.err
+
+
 def test_a_description_that_changes_after_the_file_was_indexed(tmp_path: Path) -> None:
     """The bytes are the same, and metadata of the old place would prove nothing about the new one."""
     for name, at in (("a", 0), ("b", 1500)):

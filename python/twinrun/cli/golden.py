@@ -13,7 +13,7 @@ from ..golden import check as check_run
 from ..golden import save as save_run
 from ..report.document import incomparable_document, write_json
 from ..report.github import annotations, error_annotation, uninterpreted, write_summary
-from ..report.golden import golden_document, print_golden
+from ..report.golden import golden_document, golden_line, print_golden
 from ..report.junit import write_junit, write_junit_error
 from ..report.text import byte_size
 from ..tolerances import Tolerances, read_tolerances
@@ -192,4 +192,6 @@ def check(
         for line in annotations(result):
             print(line, file=stream)
         write_summary(result)
+    if result.status == 2:  # as of any other error: on stderr too, whatever else was asked for
+        click.echo(f"twinrun: {golden_line(result)}", err=True)
     return result.status

@@ -14,6 +14,7 @@ import pkgutil
 
 from ..errors import FormatError
 from .files import file_size, open_regular, reading
+from .how import how_read, read_as
 from .model import ITEMSIZE, Extent, Field, FileContent, Format
 from .texts import printable
 
@@ -25,6 +26,7 @@ __all__ = [
     "Format",
     "detect",
     "formats",
+    "open_as",
     "open_file",
     "register",
 ]
@@ -67,24 +69,34 @@ def detect(path: str) -> Format | None:
     for candidate in known:
         if candidate.claims is not None and candidate.claims(path):
             return candidate
+    promised = by_suffix(path)
     file, _ = open_regular(path)
     with file, reading(path):
         head = file.read(_HEAD)
         for candidate in known:
             if any(head.startswith(magic) for magic in candidate.magic):
                 return candidate
-        for candidate in known:
+        # Content without a mark may fit several formats: then the one that the name promises is asked first.
+        for candidate in sorted(known, key=lambda f: f is not promised):
             if candidate.sniff is not None:
                 file.seek(0)
                 if candidate.sniff(path, file):
                     return candidate
-    return by_suffix(path)
+    return promised
 
 
 def by_suffix(path: str) -> Format | None:
     """The format that a file's name promises, without a look at its content."""
     suffix = os.path.splitext(path)[1].lower()
     return next((f for f in _ordered(*_extra.values()).values() if suffix in f.suffixes), None)
+
+
+def by_name(name: str, where: str) -> Format:
+    """The format of that name. Raises FormatError where there is none."""
+    chosen = formats().get(name)
+    if chosen is None:
+        raise FormatError(f"unknown format {name!r}", where=where, fix="known are " + " ".join(formats()))
+    return chosen
 
 
 def open_file(path: str | os.PathLike[str], format: str | None = None, **options: object) -> FileContent:
@@ -106,7 +118,15 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
             raise FormatError(
                 f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
             )
-        return chosen.open(path, **options)
+        content = chosen.open(path, **options)
+        content.how = how_read(chosen, options)
+        return content
+
+
+def open_as(path: str, how: str, where: str) -> FileContent:
+    """A file, read as metadata records it (`FileContent.how`). where: the metadata, for messages."""
+    name, options = read_as(how, where)
+    return open_file(path, name or None, **options)
 
 
 def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
@@ -114,11 +134,7 @@ def _choose(path: str, format: str | None, options: dict[str, object]) -> Format
     if not folder:
         file_size(path)  # a missing file is told before an unknown format
     if format is not None:
-        chosen = formats().get(format)
-        if chosen is None:
-            raise FormatError(
-                f"unknown format {format!r}", where=path, fix="known are " + " ".join(formats())
-            )
+        chosen = by_name(format, path)
         if folder and chosen.is_folder is None:
             raise FormatError(f"is a folder, and {format} is a format of files", where=path)
         return chosen

@@ -2,7 +2,8 @@
 
 Global arrays are whole, however many processes wrote them; blocks that have no place in a global array are fields of
 their own, `name/block-3`. The package decodes what was compressed, where it was built with that compressor. It crashes
-on some damaged files and waits without end on others, so a process of its own reads them: see `adios_worker`.
+on some damaged files and waits without end on others. So the files of a folder are held against its index first, see
+`adios_files`, and a process of its own reads them, see `adios_worker`: it gets a limit of time, and ends with this one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingPackage
 from . import adios_worker
+from .adios_files import check_files, looks_like
 from .attributes import add_constant
 from .blocks import BandCache, BandReader, Box
 from .files import reading
@@ -28,14 +30,20 @@ from .frames import Frame, add_frames
 from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, dtype_of, flag, storage_dtype
 
 _CACHE_BYTES = 256 << 20
-_PATIENCE = 120.0  # seconds without a byte of an answer: a read of 16 MiB takes milliseconds
+_PATIENCE = (
+    120.0  # seconds without progress, where the user says nothing: a read of 16 MiB takes milliseconds
+)
 _LONGEST_ANSWER = 1 << 30
 _NOT_DATA = ("profiling.json", "profiling.log")
 
 
-def open_adios(path: str, attributes: object = False) -> FileContent:
-    """Opens a BP folder or file. attributes: numeric attributes are fields too, `@attribute`."""
+def open_adios(path: str, attributes: object = False, patience: object = _PATIENCE) -> FileContent:
+    """Opens a BP folder or file. attributes: numeric attributes are fields too, `@attribute`.
+
+    patience: seconds that the adios2 package may go without progress (a variable listed, a byte read) before it is given up.
+    """
     with_attributes = flag(attributes, "attributes", path)
+    seconds = _seconds(patience, path)
     try:
         found = importlib.util.find_spec("adios2")
     except ValueError:
@@ -43,7 +51,10 @@ def open_adios(path: str, attributes: object = False) -> FileContent:
     if found is None:
         raise MissingPackage.of("adios2", "twinrun[adios]", where=path)
     content = FileContent(path, "adios", sources=_sources(path))
-    reader = _Reader(path)
+    if os.path.isdir(path):
+        with reading(path, "ADIOS2"):
+            content.skipped += check_files(path)
+    reader = _Reader(path, seconds)
     try:
         with reading(path, "ADIOS2"):
             facts, _ = reader.ask({})
@@ -68,19 +79,40 @@ def open_adios(path: str, attributes: object = False) -> FileContent:
     return content
 
 
+def _seconds(patience: object, path: str) -> float:
+    try:
+        seconds = float(patience)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds <= 1e6:
+        raise FormatError(f"patience must be a number of seconds, not {patience!r:.40}", where=path)
+    return seconds
+
+
 def _sources(path: str) -> tuple[str, ...]:
-    if not os.path.isdir(path):
+    """Other files that hold its data: those of a folder, or of the folder beside a BP3 file."""
+    folder = path if os.path.isdir(path) else path + ".dir"
+    if not os.path.isdir(folder):
         return ()
     with reading(path):
-        names = sorted(n for n in os.listdir(path) if n not in _NOT_DATA)
-    return tuple(p for p in (os.path.join(path, n) for n in names) if os.path.isfile(p))
+        names = sorted(n for n in os.listdir(folder) if n not in _NOT_DATA)
+    return tuple(p for p in (os.path.join(folder, n) for n in names) if os.path.isfile(p))
+
+
+def _parts(path: str) -> list[str]:
+    """What lies in the folder beside a BP3 file."""
+    folder = path + ".dir"
+    if not os.path.isfile(path) or not os.path.isdir(folder):
+        return []
+    with reading(path):
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
 
 
 class _Reader:
     """Asks the process that reads. Thread-safe by the cache's lock."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self.cache = path, BandCache(_CACHE_BYTES)
+    def __init__(self, path: str, patience: float) -> None:
+        self.path, self.patience, self.cache = path, patience, BandCache(_CACHE_BYTES)
         self.problem: FormatError | None = None
         command = [sys.executable, adios_worker.__file__, path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -110,6 +142,13 @@ class _Reader:
                 pipe.close()
         return problem
 
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(self.patience)
+        except subprocess.TimeoutExpired:  # it closed its end, and hangs on its way out
+            return "without an end"
+        return f"signal {-code}" if code < 0 else f"status {code}"
+
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """(answer, bytes behind it). Raises DamagedFile where the package fails, crashes or falls silent."""
         with self.cache.lock:
@@ -119,18 +158,18 @@ class _Reader:
             buffer = bytearray()
             try:
                 self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                while b"\n" not in buffer:
-                    self._more(buffer)
-                line, _, rest = bytes(buffer).partition(b"\n")
-                facts = json.loads(line)
-                data = bytearray(rest)
+                facts = None
+                while facts is None or "progress" in facts:
+                    while b"\n" not in buffer:
+                        self._more(buffer)
+                    line, _, rest = bytes(buffer).partition(b"\n")
+                    facts, buffer = json.loads(line), bytearray(rest)
+                data = buffer
                 while len(data) < facts["bytes"]:
                     self._more(data)
             except (OSError, EOFError) as error:
-                code = self._process.wait()
-                how = f"signal {-code}" if code < 0 else f"status {code}"
                 raise self._end(
-                    DamagedFile(f"the adios2 package crashed on it ({how})", where=self.path)
+                    DamagedFile(f"the adios2 package crashed on it ({self._how_it_ended()})", where=self.path)
                 ) from error
             if "error" in facts:
                 raise DamagedFile(facts["error"], where=self.path)
@@ -139,14 +178,13 @@ class _Reader:
     def _more(self, buffer: bytearray) -> None:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self.patience
         poll = select.poll()  # select() is limited to descriptors below 1024
         poll.register(pipe, select.POLLIN | select.POLLHUP)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            message = (
-                f"no answer of the adios2 package in {_PATIENCE:.0f} s: is it cut short, or still written?"
-            )
-            raise self._end(DamagedFile(message, where=self.path))
+            message = f"no progress of the adios2 package in {self.patience:g} s: is it cut short, or still written?"
+            fix = "give it longer with the option patience=SECONDS, if its storage is that slow"
+            raise self._end(DamagedFile(message, where=self.path, fix=fix))
         piece = os.read(pipe, 1 << 20)
         if not piece:
             raise EOFError
@@ -200,17 +238,14 @@ class _Reader:
         )
 
 
-def _is_folder(path: str) -> bool:
-    """BP4 and BP5 have an index of metadata, and data of each process that wrote."""
-    return os.path.isfile(os.path.join(path, "md.idx")) and os.path.isfile(os.path.join(path, "data.0"))
-
-
 FORMAT = Format(
     "adios",
     "ADIOS2 BP",
     open_adios,
     suffixes=(".bp",),
-    is_folder=_is_folder,
-    options=frozenset({"attributes"}),
+    is_folder=looks_like,
+    options=frozenset({"attributes", "patience"}),
+    aside=frozenset({"patience"}),
+    parts=_parts,
     many_steps=True,
 )

@@ -1,14 +1,19 @@
 """The process that reads ADIOS2 files for `adios`: python adios_worker.py PATH.
 
 The adios2 package may crash, or wait without end, on files that were cut short; here it takes nothing with it. Requests
-are lines of JSON on stdin, answers lines of JSON on stdout, followed by as many bytes as they name.
+are lines of JSON on stdin, answers lines of JSON on stdout, followed by as many bytes as they name; lines with "progress"
+before an answer say that there is some. The process ends when its stdin does, whatever the package does meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 MOST_STEPS = 1_000_000
@@ -20,7 +25,34 @@ DTYPES = {
 }  # fmt: skip
 
 
-def steps(package: Any, path: str) -> list[list[dict[str, Any]]]:
+_TELL_EVERY = 1.0  # seconds
+
+
+def end_with_stdin() -> None:
+    """A process beside this one ends it once whoever asks is gone: the package may wait for good, and holds Python's lock.
+
+    Not the kernel's signal at a parent's death: that one comes when the thread ends that started this process.
+    """
+    worker = os.getpid()
+    alive, held = os.pipe()  # the other end is closed when this process is gone
+    if os.fork():
+        os.close(alive)
+        return
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # those of a terminal go to all
+        signal.signal(number, signal.SIG_IGN)
+    os.close(held)
+    os.close(1)
+    poll = select.poll()
+    poll.register(0, 0)  # only its end
+    poll.register(alive, 0)
+    while not poll.poll():
+        pass
+    if os.getppid() == worker:
+        os.kill(worker, signal.SIGKILL)
+    os._exit(0)
+
+
+def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[str, Any]]]:
     """What every step holds. A variable may be missing in some of them, and have another shape in each.
 
     at: how many steps before had it. shape: null for blocks without a place in a global array.
@@ -33,6 +65,7 @@ def steps(package: Any, path: str) -> list[list[dict[str, Any]]]:
         for _ in stream.steps(timeout=0.0):
             found = []
             for name, facts in stream.available_variables().items():
+                tell()
                 at = seen[name] = seen.get(name, -1) + 1
                 entry = {
                     "name": name,
@@ -58,6 +91,7 @@ def steps(package: Any, path: str) -> list[list[dict[str, Any]]]:
                     del entry["blocks"][1:]
                 if len(entry["blocks"]) > MOST_BLOCKS:
                     raise ValueError(f"{name!r:.80}: more than {MOST_BLOCKS} blocks")
+            tell()
             result.append(found)
             if len(result) > MOST_STEPS:
                 raise ValueError(f"more than {MOST_STEPS} steps")
@@ -97,12 +131,22 @@ def read(file: Any, request: dict[str, Any]) -> bytes:
 
 def main(path: str) -> None:
     """Answers requests until stdin ends."""
+    end_with_stdin()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the package writes to stdout
 
     def answer(data: bytes = b"", **facts: object) -> None:
         answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
         answers.flush()
+
+    told = time.monotonic()
+
+    def tell() -> None:
+        nonlocal told
+        if time.monotonic() - told > _TELL_EVERY:
+            told = time.monotonic()
+            answers.write(b'{"progress": true}\n')
+            answers.flush()
 
     file: Any = None
     for line in sys.stdin.buffer:
@@ -111,7 +155,7 @@ def main(path: str) -> None:
             if file is None:
                 import adios2
 
-                found = steps(adios2, path)
+                found = steps(adios2, path, tell)
                 file = adios2.FileReader(path)
                 answer(steps=found, attributes=attributes(file))
             else:

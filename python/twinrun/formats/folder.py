@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile
-from . import by_suffix, detect, formats, open_file
+from . import by_name, by_suffix, detect, formats, open_file
 from .files import reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .texts import printable
 
-__all__ = ["DataFile", "Listing", "is_history", "list_folder"]
+__all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
 
 MANIFEST = "manifest.jsonl"
 _MOST_FILES = 10_000_000
@@ -25,6 +25,18 @@ _MOST_FILES = 10_000_000
 def is_history(folder: str) -> bool:
     """Whether a folder is a history that twinrun captured; it has a reader of its own."""
     return os.path.isfile(os.path.join(folder, MANIFEST))
+
+
+def is_data_set(path: str, format: str | None = None) -> bool:
+    """Whether a folder is one data set as a whole, of `format` where one is forced, and not a folder of files."""
+    return _data_set(path, None if format is None else by_name(format, path)) is not None
+
+
+def _data_set(path: str, forced: Format | None) -> Format | None:
+    """The format of a folder that is one data set."""
+    if forced is None:
+        return detect(path)
+    return forced if forced.is_folder is not None and forced.is_folder(path) else None
 
 
 @dataclass(frozen=True)
@@ -79,10 +91,10 @@ class Listing:
 def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Listing:
     """Lists a folder and the folders in it.
 
-    options: of formats, as in `open_file`; with a dtype, fields or arrays in them, .bin, .raw and .dat files
-    are data. Metadata of twinrun, descriptions of raw files and hidden files are passed over. Raises
-    FormatError: the folder is missing or unreadable, or two files would be the same field of the same step
-    and rank.
+    What a file is, is found out by its content, whatever its suffix. options: of formats, as in `open_file`; with
+    a format, every file is of it; with a dtype, fields or arrays, .bin, .raw and .dat files are data. Metadata of
+    twinrun, descriptions of raw files and hidden files are passed over. Raises FormatError: the folder is missing
+    or unreadable, no format has such an option, or two files would be the same field of the same step and rank.
     """
     folder = os.fspath(folder)
     if not os.path.exists(folder):
@@ -90,18 +102,27 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     if not os.path.isdir(folder):
         raise FormatError("is not a folder", where=folder)
     listing = Listing(folder)
-    described = bool({"dtype", "fields", "arrays"} & set(options or {}))
-    for path, relative, is_folder in _walk(folder, listing):
-        found = _format_of(path, described) if not is_folder else detect(path)
+    given = set(options or {}) - {"format"}
+    forced = by_name(str(options["format"]), folder) if options and "format" in options else None
+    known = (
+        forced.options if forced is not None else frozenset().union(*(f.options for f in formats().values()))
+    )
+    if given - known:
+        what = "no format" if forced is None else f"format {forced.name}"
+        raise FormatError(
+            f"{what} has {'an' if forced is None else 'no'} option {min(given - known)!r}", where=folder,
+            fix=f"known are {' '.join(sorted(known))}" if known else "it takes none",
+        )  # fmt: skip
+    described = bool({"dtype", "fields", "arrays"} & given)
+    for path, relative, is_folder in _walk(folder, listing, forced):
+        if is_folder:
+            found = _data_set(path, forced)
+        elif forced is not None:
+            found = forced if forced.opens_files else None
+        else:
+            found = _format_of(path, described)
         if found is None:
-            promised = None if is_folder else by_suffix(path)
-            reason = "not a data format that is known"
-            if promised is not None:  # a .dat may be data as well as text: only a description tells
-                sidecar = os.path.basename(path) + ".json"
-                reason = f"{promised.name} without a description: give dtype=, or write {sidecar}"
-                if _is_text(path):
-                    reason = "text, and no table"
-            listing.ignored.append((relative, reason))
+            listing.ignored.append((relative, _why_ignored(path, is_folder, forced, described)))
             continue
         place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
         listing.files.append(
@@ -114,28 +135,43 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
 
 
 def _is_text(path: str) -> bool:
+    if not os.path.isfile(path):  # a pipe would keep us waiting
+        return False
     with reading(path), open(path, "rb") as file:
         return printable(file.read(4096))
 
 
+def _why_ignored(path: str, is_folder: bool, forced: Format | None, described: bool) -> str:
+    if forced is not None:
+        return f"a file, and {forced.name} is a format of folders"
+    promised = None if is_folder else by_suffix(path)
+    if promised is not None and _is_text(path):
+        return "text, and no table"
+    if promised is not None:  # a .dat may be data as well as text: only a description tells
+        return f"{promised.name} without a description: give dtype=, or write {os.path.basename(path)}.json"
+    hint = "; format=raw reads every file as described" if described else ""
+    return f"not a data format that is known{hint}"
+
+
 def _format_of(path: str, described: bool) -> Format | None:
     promised = by_suffix(path)
-    if promised is not None and promised.name != "raw":
-        return promised
     try:
         found = detect(path)
     except FormatError:
-        return None  # not a regular file, or not readable and nameless: reported as ignored
+        # Not a regular file, or not readable: where its name promises data, opening it says what is wrong.
+        return promised if promised is not None and promised.name != "raw" else None
     if found is not None and found.name == "raw" and promised is found and (not described or _is_text(path)):
         return found if found.claims is not None and found.claims(path) else None
     return found
 
 
-def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
+def _walk(folder: str, listing: Listing, forced: Format | None) -> list[tuple[str, str, bool]]:
     """(path, relative path, is one data set in a folder) of all that may be data; every folder once."""
     found: list[tuple[str, str, bool]] = []
     seen: set[tuple[int, int]] = set()
-    folder_formats = any(f.is_folder is not None for f in formats().values())
+    candidates = formats().values() if forced is None else (forced,)
+    folder_formats = any(f.is_folder is not None for f in candidates)
+    describers = frozenset().union(*(f.describers for f in candidates))
     stack = [("", folder)]
     links: list[tuple[str, str]] = []  # after all true folders: a folder keeps its own name
     while stack or links:
@@ -154,12 +190,13 @@ def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
             if (
                 name.startswith(".")
                 or name.endswith(".twm")
+                or name in describers
                 or (name.endswith(".json") and name[:-5] in names)
             ):
                 continue
             if not os.path.isdir(below):
                 found.append((below, label, False))
-            elif folder_formats and detect(below) is not None:
+            elif folder_formats and _data_set(below, forced) is not None:
                 found.append((below, label, True))
             elif os.path.islink(below):
                 links.append((label, below))
@@ -183,13 +220,22 @@ def _drop_parts(listing: Listing) -> None:
             parts.update((os.path.realpath(part), file.relative) for part in named)
     if not parts:
         return
+
+    def part_of(relative: str, path: str) -> str | None:
+        whole = parts.get(os.path.realpath(path))
+        return None if whole is None or whole == relative else f"a part of {whole}, and read with it"
+
+    for at, (relative, _) in enumerate(listing.ignored):  # a part need not be of a format by itself
+        reason = part_of(relative, os.path.join(listing.folder, relative))
+        if reason is not None:
+            listing.ignored[at] = (relative, reason)
     kept = []
     for file in listing.files:
-        whole = parts.get(os.path.realpath(file.path))
-        if whole is None or whole == file.relative:
+        reason = part_of(file.relative, file.path)
+        if reason is None:
             kept.append(file)
         else:
-            listing.ignored.append((file.relative, f"a part of {whole}, and read with it"))
+            listing.ignored.append((file.relative, reason))
     listing.files = kept
 
 

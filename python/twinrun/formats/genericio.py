@@ -335,6 +335,7 @@ FORMAT = Format(
     suffixes=(".gio",),
     magic=(LITTLE, BIG),
     options=frozenset({"verify"}),
+    aside=frozenset({"verify"}),
     parts=_parts,
     place=_place,
 )

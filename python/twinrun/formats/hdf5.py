@@ -644,5 +644,6 @@ FORMAT = Format(
     magic=(MAGIC,),
     sniff=_sniff,
     options=frozenset({"cache", "attributes", "convention"}),
+    aside=frozenset({"cache"}),
     many_steps=True,
 )

@@ -5,7 +5,8 @@ extent a rank. Since 2021 a header begins with i64 -length and a name ("DUMPATOM
 and names the columns; before that `columns="id type x y z"` names them. Text: `ITEM: TIMESTEP` and so on; columns are read from
 the text, in blocks of lines.
 
-The IDs are exact integers in either form and become an i64 field; it is the key of the others.
+Columns that LAMMPS itself keeps as integers (id, type, mol, proc, image flags, custom i_ and i2_) are i64 fields in either form, though
+binary dumps hold them as f64; id is the key of the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _NAMES = (b"DUMPATOM", b"DUMPCUSTOM")
 _MOST_COLUMNS = 10_000
 _MOST_FRAMES = 10_000_000
 _ATOM = ["id", "type", "xs", "ys", "zs", "ix", "iy", "iz"]  # dump atom, without and with "image yes"
-_WHOLE = frozenset("id type mol proc procp1 ix iy iz".split())  # text: whole numbers in every dump
+# What DumpCustom prints with a format of integers: the rest is real numbers, or words.
+_WHOLE = re.compile(r"(id|type|mol|proc|procp1|ix|iy|iz|i2?_[^#]*)(#\d+)?")
 _WORDS = frozenset("element typelabel".split())
 _Box = tuple[float, ...]
 
@@ -232,7 +234,7 @@ def _binary_frame(
     for at, name in enumerate(_distinct(names)):
         extents = tuple(Extent(path, offset + 8 * at, count, record) for offset, count in chunks)
         new = Field(name, "f64", order, (header.atoms,), extents=extents)
-        fields.append(_ids(new, path) if name == "id" else new)
+        fields.append(_integers(new, path) if _WHOLE.fullmatch(name) else new)
     period = None if header.triclinic else _period(header.box, header.boundary, names)
     numbers = len(header.box)
     box = Field("box", "f64", order, (numbers,), extents=(Extent(path, header.box_at, numbers, 8),))
@@ -249,15 +251,14 @@ def _distinct(names: list[str]) -> list[str]:
     return result
 
 
-def _ids(stored: Field, path: str) -> Field:
-    """IDs, which lie there as f64, as integers."""
+def _integers(stored: Field, path: str) -> Field:
+    """Whole numbers, which lie there as f64, as integers."""
 
     def read(first: int, count: int) -> np.ndarray:
-        return _whole(stored.elements(first, count), path, "id")
+        return _whole(stored.elements(first, count), path, stored.name)
 
-    return Field(
-        "id", "i64", stored.byte_order, stored.shape, read=decoded("id", "i64", stored.size, path, read)
-    )
+    reader = decoded(stored.name, "i64", stored.size, path, read)
+    return Field(stored.name, "i64", stored.byte_order, stored.shape, read=reader)
 
 
 def _whole(values: np.ndarray, path: str, name: str) -> np.ndarray:
@@ -454,7 +455,7 @@ class _Blocks:
                 numbers = np.fromstring(text, np.float64, sep=" ")  # several times faster than words
             except ValueError:
                 numbers = np.empty(0)
-            whole = [at for at, name in enumerate(table.columns) if name.partition("#")[0] in _WHOLE]
+            whole = [at for at, name in enumerate(table.columns) if _WHOLE.fullmatch(name)]
             # What is no number ends it early, or is not there: the words tell what it is.
             if numbers.size == wanted and all(_exact(numbers[at :: len(table.columns)]) for at in whole):
                 return numbers
@@ -479,7 +480,7 @@ def _text_frame(
         if plain in _WORDS:
             frame.skipped.append((name, "text is not compared"))
             continue
-        dtype = "i64" if plain in _WHOLE else "f64"
+        dtype = "i64" if _WHOLE.fullmatch(name) else "f64"
 
         def read(first: int, count: int, at: int = at, name: str = name, dtype: str = dtype) -> np.ndarray:
             out = np.empty(count, np.int64 if dtype == "i64" else np.float64)

@@ -360,7 +360,8 @@ class FileContent:
     time: physical time of the file, in its own units; None where it tells none, or holds several steps.
     times: physical time by step, of files that hold several steps. period: length of the periodic box along
     each axis, in the units of positions; None where the file tells none. notes: lines that a user should see
-    beside any result, such as that values are compared as stored.
+    beside any result, such as that values are compared as stored. how: the format and the options that it was
+    opened with, as metadata records them; see `how`.
     """
 
     path: str
@@ -373,6 +374,7 @@ class FileContent:
     times: dict[int, float] = field(default_factory=dict)
     period: tuple[float, ...] | None = None
     notes: list[str] = field(default_factory=list)
+    how: str = ""
     on_close: Callable[[], None] | None = None
 
     def add(self, new: Field) -> None:
@@ -419,7 +421,8 @@ class Format:
     ones first. place: step, rank and name from the path relative to the run's folder, where the format has
     rules of its own; None: those of `naming`. parts: paths of other files that `open` reads with this one, so
     that a folder does not list them again. many_steps: its files may hold several steps (`Field.step`), so
-    that a folder's listing has to open them.
+    that a folder's listing has to open them. aside: options that do not change what is read, so that metadata
+    serves whatever they are. describers: names of files that describe others of their folder, and are no data.
     """
 
     name: str
@@ -436,6 +439,13 @@ class Format:
     place: Callable[[str], Place | None] | None = None
     parts: Callable[[str], Sequence[str]] | None = None
     many_steps: bool = False
+    aside: frozenset[str] = frozenset()
+    describers: frozenset[str] = frozenset()
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether files are of this format, and not folders alone."""
+        return bool(self.is_folder is None or self.suffixes or self.magic or self.sniff or self.claims)
 
 
 def renamed(old: Field, name: str) -> Field:

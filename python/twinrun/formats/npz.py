@@ -6,12 +6,11 @@ Stored members are read by offset, deflated ones are streamed.
 from __future__ import annotations
 
 import io
-import threading
 import zipfile
 from typing import BinaryIO
 
 from ..errors import DamagedFile
-from .archives import MemberStream, check_sizes, first_member, member_offset
+from .archives import MemberStream, Pieces, check_sizes, first_member, member_offset
 from .files import open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields
 from .model import FileContent, Format
@@ -28,7 +27,7 @@ def open_npz(path: str) -> FileContent:
         with reading(path, "zip archive"):
             archive = zipfile.ZipFile(io.BufferedReader(file))  # type: ignore[type-var]
             names: set[str] = set()
-            lock = threading.Lock()
+            pieces = Pieces()
             for info in archive.infolist():
                 name = info.filename
                 if name in names:
@@ -37,7 +36,7 @@ def open_npz(path: str) -> FileContent:
                 if not name.endswith(".npy"):
                     content.skipped.append((name, "not an .npy member"))
                     continue
-                keep_open |= _add_member(content, archive, info, file, size, lock)
+                keep_open |= _add_member(content, archive, info, file, size, pieces)
     except BaseException:
         if archive is not None:
             archive.close()
@@ -61,19 +60,19 @@ def _add_member(
     info: zipfile.ZipInfo,
     file: BinaryIO,
     size: int,
-    lock: threading.Lock,
+    pieces: Pieces,
 ) -> bool:
     """Adds the fields of one member; whether they need the archive to stay open."""
     path, what = content.path, f"member {info.filename!r}"
     check_sizes(info, path)
     offset = member_offset(file, size, info, path)
     stored = info.compress_type == zipfile.ZIP_STORED
-    stream = MemberStream(archive, info, lock, path)
+    stream = MemberStream(archive, info, pieces, file, offset, path)
 
     def read(at: int, count: int) -> bytes:
         if stored:
             return read_exact(file, offset + at, count, path, what)
-        return bytes(stream.read(at, count))
+        return stream.head(at + count)[at:]
 
     header = parse_header(read, info.file_size, path, what)
     if not header.dtype.hasobject and header.bytes_before + header.bytes_data != info.file_size:

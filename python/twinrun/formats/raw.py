@@ -98,8 +98,10 @@ def open_raw(path: str, **options: object) -> FileContent:
     if order not in ("little", "big"):
         raise FormatError(f"order must be little or big, not {order!r:.40}", where=where)
     partial = given.get("partial", False)
-    if isinstance(partial, str):
-        partial = partial.lower() in ("1", "true", "yes")
+    if options:
+        partial = flag(partial, "partial", where)
+    elif not isinstance(partial, bool):
+        raise FormatError(f"partial must be true or false, not {partial!r:.40}", where=where)
 
     content = FileContent(path, "raw")
     offset = _integer(given.get("offset", 0), "offset", where)

@@ -148,6 +148,8 @@ def _types(given: object, path: str) -> dict[int, str]:
         given = described.get("types") if isinstance(described, dict) else None
         if given is None:
             raise FormatError('must look like {"types": {"0": "f64"}}', where=where)
+        if unknown := sorted(set(described) - {"types", "comment"}):
+            raise FormatError(f"unknown key {unknown[0]!r:.40}", where=where, fix="known are comment types")
     if isinstance(given, str):
         pairs = [entry.partition(":") for entry in given.split(",") if entry.strip()]
         if not pairs or any(not colon for _, colon, _ in pairs):
@@ -195,6 +197,8 @@ FORMAT = Format(
     open_veloc,
     sniff=_sniff,
     options=frozenset({"types", "meta", "verify"}),
+    aside=frozenset({"meta", "verify"}),
+    describers=frozenset({SIDECAR}),
     order=90,  # it has no magic: after all that have, before raw
     place=_place,
 )

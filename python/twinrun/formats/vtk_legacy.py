@@ -90,6 +90,14 @@ class _Cursor:
         return begin, self.at
 
 
+def _name(word: str) -> str:
+    """A name, whose blanks and signs VTK writes as %20 and the like. As in XML, blanks around it do not count."""
+    whole = re.sub(
+        rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), word.encode("utf-8", "surrogateescape")
+    )
+    return whole.decode("utf-8", "backslashreplace").strip() or word
+
+
 def _number(text: str, where: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text):
         raise DamagedFile(f"{text[:40]!r} where a number should be", where=where)
@@ -170,13 +178,12 @@ class _Reader:
         ):  # four bytes, or four real numbers, an entry; a table without data is only named
             name, count = self._rest(words, 2)
             self._cursor.skip(4 * _number(count, self._path), 1)
-            self._content.skipped.append((f"LOOKUP_TABLE {name}", "colours are not compared"))
+            self._content.skipped.append((f"LOOKUP_TABLE {_name(name)}", "colours are not compared"))
             return
         widths = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6}
         if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
             raise DamagedFile(f"{word[:40]!r} is no section of a VTK file", where=self._path)
-        name = self._rest(words, 1)[0]
-        label = f"{self._section}/{name}"
+        label = f"{self._section}/{_name(self._rest(words, 1)[0])}"
         if word == "COLOR_SCALARS":
             width = _number(self._rest(words, 2)[1], self._path)
             self._array(
@@ -202,9 +209,10 @@ class _Reader:
                 words = self._cursor.words(4, "an array")
             width, tuples = _number(words[1], self._path), _number(words[2], self._path)
             own = self._section and tuples == self._tuples
-            self._array(f"{self._section or 'FieldData'}/{words[0]}", words[3], tuples, width, grid=bool(own))
-            if not self._section and words[0].lower() in ("time", "timevalue") and width * tuples == 1:
-                new = self._content.fields.get(f"FieldData/{words[0]}")
+            name = _name(words[0])
+            self._array(f"{self._section or 'FieldData'}/{name}", words[3], tuples, width, grid=bool(own))
+            if not self._section and name.lower() in ("time", "timevalue") and width * tuples == 1:
+                new = self._content.fields.get(f"FieldData/{name}")
                 if new is not None:
                     self._content.time = float(new.elements()[0])
 

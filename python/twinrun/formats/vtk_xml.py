@@ -285,24 +285,30 @@ class _Plain:
 
 
 class _Cache:
-    """Blocks and arrays that were decoded last."""
+    """Blocks and arrays that were decoded last. Threads that ask for the same one wait for the first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._under_way: dict[tuple[int, int], threading.Lock] = {}
         self._kept: OrderedDict[tuple[int, int], object] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: tuple[int, int], make: Callable[[], bytes | np.ndarray]) -> bytes | np.ndarray:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]  # type: ignore[return-value]
-        made = make()
-        with self._lock:
-            self._kept[key] = made
-            self._bytes += memoryview(made).nbytes
-            while self._bytes > _KEPT and len(self._kept) > 1:
-                self._bytes -= memoryview(self._kept.popitem(last=False)[1]).nbytes  # type: ignore[arg-type]
+            turn = self._under_way.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    self._under_way.pop(key, None)
+                    return self._kept[key]  # type: ignore[return-value]
+            made = make()
+            with self._lock:
+                self._under_way.pop(key, None)
+                self._kept[key] = made
+                self._bytes += memoryview(made).nbytes
+                while self._bytes > _KEPT and len(self._kept) > 1:
+                    self._bytes -= memoryview(self._kept.popitem(last=False)[1]).nbytes  # type: ignore[arg-type]
         return made
 
 
@@ -820,9 +826,11 @@ def _sniff(path: str, file: BinaryIO) -> bool:
 
 
 def _parts(path: str) -> list[str]:
-    """The pieces that a .pvtu and its like name."""
-    if not os.path.splitext(path)[1].lower().startswith(".pv"):
-        return []
+    """The pieces that a .pvtu and its like name, whatever their suffix."""
+    file, _ = open_regular(path)
+    with file:
+        if re.search(rb"""<VTKFile\b[^>]*\btype\s*=\s*["']P[A-Z]""", file.read(4096)) is None:
+            return []
     return [_source(path, piece) for piece in _read(path).document.pieces]
 
 

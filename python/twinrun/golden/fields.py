@@ -44,7 +44,8 @@ class GoldenElement:
 class GoldenSpan:
     """A chunk that differs, or may: scalars first to last (both counted, in the order of the array).
 
-    different: so many of them differ, at least. exact: of each of them it is known. located: by one outlier that explains
+    different: so many of them differ, at least. exact: of each of them it is known how many cells apart it is; undecided: so
+    many of these may differ all the same, or not. located: by one outlier that explains
     the digests, which is wrong with a probability of 2^-23. verdict: 'different' or 'undecided'.
     """
 
@@ -56,6 +57,7 @@ class GoldenSpan:
     exact: bool
     located: bool
     verdict: str
+    undecided: int = 0
 
 
 @dataclass
@@ -63,7 +65,7 @@ class GoldenField:
     """What golden digests say of one field at one place.
 
     elements: scalars (complex numbers count twice). different: that differ, at least; exactly so many where
-    different_is_exact. undecided: of which cells are known, and whether they agree is not; chunks_undecided: chunks of which
+    different_is_exact, that is where nothing is undecided. undecided: of which cells are known, and whether they agree is not; chunks_undecided: chunks of which
     not even that is. spans, listed: chunks and elements that differ or may, in order, capped; spans_left_out,
     listed_left_out: how many more there are. cell: width of a cell, 0 where it has none. at_least, at_most: bounds of the
     largest |a - b|; at_most is None where none is known.
@@ -337,8 +339,10 @@ def _number(value: np.generic) -> float | int:
 def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
     """Adds what is known of one chunk."""
     result.different += s.different
+    undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0
     if s.exact:
-        result.undecided += int((s.state == UNDECIDED).sum())
+        result.undecided += undecided
+        result.different_is_exact &= undecided == 0  # any of them may differ
         result.at_least = max(result.at_least, float(s.least.max(initial=0.0)))
         if result.at_most is not None:
             result.at_most = max(result.at_most, float(s.most.max(initial=0.0)))
@@ -355,7 +359,9 @@ def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRe
         result.chunks_undecided += 1
     said = "different" if s.verdict == DIFFERENT else "undecided"
     last = first + x.size - 1
-    span = GoldenSpan(first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said)
+    span = GoldenSpan(
+        first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said, undecided
+    )
     result.spans_left_out += _list(result.spans, span, most)
     telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
     room = max(most - len(result.listed), 0)

@@ -59,7 +59,10 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
     if not floating and dtype in _NARROW:
         return atol, rtol, 0 if atol == 0 and rtol == 0 else bits
     try:
-        if rtol > 0:
+        # Where |a| times rtol is next to nothing beside atol, the core's own cells are those of atol.
+        if rtol > 0 and not (
+            floating and atol > 0 and rtol < 0.25 and _rule(atol, rtol, bits)[0] == "absolute"
+        ):
             if not rtol < 0.25:
                 return atol, rtol, bits
             m = _relative(rtol, bits)
@@ -70,7 +73,7 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
                 wanted = (atol / rtol * wider, wider)
                 if wanted[0] / wanted[1] == atol / rtol:
                     break
-            if q < 0.4 and _rule(*wanted, bits) == ("relative", m):
+            if q < 0.4 and math.isfinite(wanted[0]) and _rule(*wanted, bits) == ("relative", m):
                 return *wanted, bits
             return atol, rtol, bits
         if atol == 0 and floating:

@@ -123,7 +123,13 @@ def _absolute_floats(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _Va
         positive = tiny & (x > 0)
         fraction_low[positive], fraction_high[positive] = 0.0, _TINY
         cell[token] = 0.0
-        wide = min(reach, 2.0**40)
+        within = np.full(x.shape, reach)  # cells to the farthest reference in tolerance
+        if rtol > 0:
+            within[...] = np.inf
+            if rtol < 0.5:
+                allowed = (atol + rtol * (np.abs(x) + atol) / (1.0 - rtol)) * (1.0 + 2.0**-45)
+                within = np.nextafter(np.ldexp(allowed, -rule.exponent), np.inf)
+        wide = np.fmin(within, 2.0**40)
         below = fraction_low - wide
         back = below - fraction_low
         error = (fraction_low - (below - back)) + (-wide - back)
@@ -131,7 +137,7 @@ def _absolute_floats(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _Va
         low[(low == below) & (error < 0)] -= 1
         high = np.floor(fraction_high + wide)
     # Beyond 2^59 cells neighbours are at least 64 cells apart: none is within tolerance but the value itself.
-    complete = np.full(x.shape, rtol == 0 and reach <= 32)
+    complete = within <= 32
     complete |= np.isnan(x) | np.isinf(x)
     low[token], high[token] = 0.0, 0.0
     return _Values(
@@ -279,8 +285,11 @@ def _absolute_states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: f
         same = (most < reach) | ((most == reach) & exact)
     state = np.where(same, SAME, UNDECIDED)
     if rtol == 0:
-        state = np.where(least > reach, DIFFERENT, state)
-    return state
+        return np.where(least > reach, DIFFERENT, state)
+    with np.errstate(all="ignore"):  # the reference lies at most `most` cells from b
+        scaled = np.ldexp(np.abs(v.x.astype(np.float64)) * (1.0 + 2.0**-50), -rule.exponent)
+        allowed = np.nextafter((reach + rtol * (scaled + most)) * (1.0 + 2.0**-50), np.inf)
+        return np.where(least * (1.0 - 2.0**-50) > allowed, DIFFERENT, state)
 
 
 def _relative_interval(q: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarray]:

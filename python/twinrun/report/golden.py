@@ -61,7 +61,7 @@ def span_text(s: GoldenSpan, f: GoldenField) -> str:
     where = at(s.first_index) if s.first == s.last else f"{at(s.first_index)} to {at(s.last_index)}"
     if s.verdict == "undecided":
         return f"of {where} any may differ, or none"
-    return f"{'' if s.exact else 'at least '}{s.different} of {where} differ{'s' if s.different == 1 else ''}"
+    return f"{'' if s.exact and not s.undecided else 'at least '}{s.different} of {where} differ{'s' if s.different == 1 else ''}"
 
 
 def field_text(f: GoldenField) -> str:

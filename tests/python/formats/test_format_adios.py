@@ -1,5 +1,11 @@
+import contextlib
+import json
+import os
 import random
+import select
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,8 +13,10 @@ import numpy as np
 import pytest
 from format_checks import check_content, check_field, written_now
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
-from twinrun.formats import adios, detect, open_file
+from twinrun.formats import adios, adios_worker, detect, open_file
+from twinrun.formats.adios_files import check_files
 from twinrun.formats.folder import list_folder
 
 FILES = Path(__file__).parent / "fixtures" / "adios"
@@ -61,6 +69,25 @@ def test_a_folder_of_files(tmp_path):
     assert [(f.format, f.step) for f in list_folder(tmp_path).files] == [("adios", 10), ("adios", 20)]
 
 
+def test_the_folder_beside_a_bp3_file_is_part_of_it(tmp_path):
+    adios2 = pytest.importorskip("adios2")
+    io = adios2.Adios().declare_io("bp3")
+    io.set_engine("BP3")
+    with adios2.Stream(io, os.fspath(tmp_path / "out_7.bp"), "w") as file:
+        file.begin_step()
+        file.write("x", np.arange(10.0), [10], [0], [10])
+        file.end_step()
+    if not (tmp_path / "out_7.bp.dir").is_dir():
+        pytest.skip("this version of adios2 writes one file")
+    data = tmp_path / "out_7.bp.dir" / "out_7.bp.0"
+    with open_file(tmp_path / "out_7.bp") as content:
+        assert content.files() == (os.fspath(tmp_path / "out_7.bp"), os.fspath(data))
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["out_7.bp"]
+    assert "out_7.bp.dir/out_7.bp.0" in dict(listing.ignored)
+    assert {why for _, why in listing.ignored} == {"a part of out_7.bp, and read with it"}
+
+
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "adios2", None)
     with pytest.raises(MissingPackage, match=r"pip install 'twinrun\[adios\]'"):
@@ -76,20 +103,76 @@ def test_reading_after_it_was_closed():
         content.fields["step-0/grid"].elements()
 
 
-def copy(tmp_path):
+def copy(tmp_path, kind="bp5.bp"):
     shutil.rmtree(tmp_path / "x.bp", ignore_errors=True)
-    return Path(shutil.copytree(FILES / "bp5.bp", tmp_path / "x.bp"))
+    return Path(shutil.copytree(FILES / kind, tmp_path / "x.bp"))
 
 
-def read_all(path):
-    with open_file(path, format="adios") as content:
+def read_all(path, **options):
+    with open_file(path, format="adios", **options) as content:
         for field in content.fields.values():
             assert field.elements().size == field.size
 
 
+def cut_somewhere(kind):
+    """(file, length) of cuts of every file of a data set: at both ends, and where a seed says."""
+    rng = random.Random(21)
+    for file in sorted((FILES / kind).iterdir()):
+        size = file.stat().st_size
+        for length in {0, 1, size // 2, size - 1, *(rng.randrange(size) for _ in range(12))}:
+            yield file.name, length
+
+
+@pytest.mark.parametrize("kind", ["bp4.bp", "bp5.bp"])
+def test_files_that_were_cut_short_are_told_before_the_package_sees_them(tmp_path, kind):
+    for name, length in cut_somewhere(kind):
+        path = copy(tmp_path, kind)
+        os.truncate(path / name, length)
+        if (kind, name, length) != (
+            "bp5.bp",
+            "mmd.0",
+            0,
+        ):  # that one could be whole, for all its lengths tell
+            with pytest.raises(DamagedFile, match=f"{name}: .*copy all of the folder"):
+                check_files(os.fspath(path))
+
+
+@pytest.mark.parametrize("kind", ["bp4.bp", "bp5.bp"])
+def test_an_index_of_fewer_steps_leaves_bytes_that_are_told(tmp_path, kind):
+    """Cut between two records it looks whole: what it does not name is left out, and said."""
+    pytest.importorskip("adios2")
+    path = copy(tmp_path, kind)
+    os.truncate(path / "md.idx", 256 if kind == "bp4.bp" else 228)
+    with open_file(path) as content:
+        assert content.steps() == [0, 1, 2]
+        assert [name for name, why in content.skipped if "step that was not finished" in why] == ["md.0"]
+
+
+@pytest.mark.parametrize("lost", ["md.idx", "md.0", "mmd.0", "data.0"])
+def test_a_folder_that_lacks_a_file(tmp_path, lost):
+    pytest.importorskip("adios2")
+    path = copy(tmp_path)
+    os.unlink(path / lost)
+    for name in ("y.bp", "renamed"):
+        path = path.rename(tmp_path / name)
+        assert detect(path).name == "adios"
+        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy all"):
+            open_file(path)
+        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy all"):
+            twinrun.compare(path, path)
+
+
+def test_files_of_other_layouts_are_left_to_the_package(tmp_path):
+    path = copy(tmp_path)
+    index = bytearray((path / "md.idx").read_bytes())
+    for at, value in ((37, 6), (36, 1), (64, ord("x"))):
+        (path / "md.idx").write_bytes(bytes([*index[:at], value, *index[at + 1 :]]))
+        assert check_files(os.fspath(path)) == []
+
+
 def test_a_package_that_crashes_or_waits_takes_nothing_with_it(tmp_path, monkeypatch):
     pytest.importorskip("adios2")
-    monkeypatch.setattr(adios, "_PATIENCE", 3.0)
+    monkeypatch.setattr(adios, "check_files", lambda path: [])
     for name, length in {
         "mmd.0": 1046,
         "data.0": 9000,
@@ -97,13 +180,97 @@ def test_a_package_that_crashes_or_waits_takes_nothing_with_it(tmp_path, monkeyp
         path = copy(tmp_path)
         with open(path / name, "r+b") as file:
             file.truncate(length)
-        with pytest.raises(DamagedFile, match=r"crashed|no answer|EXCEPTION"):
-            read_all(path)
+        with pytest.raises(DamagedFile, match=r"crashed|no progress.* in 3 s.*patience=SECONDS|EXCEPTION"):
+            read_all(path, patience="3")
+
+
+def test_patience_is_a_number_of_seconds():
+    pytest.importorskip("adios2")
+    for wrong in ("", "soon", 0, -1, "nan", "inf", None):
+        with pytest.raises(FormatError, match="patience must be"):
+            open_file(FILES / "bp5.bp", patience=wrong)
+
+
+# A package that keeps Python's lock and waits for good, as the true one may: the threads of its process stand still.
+_WAITS = """
+import ctypes, os
+with open(os.environ["TEST_FIFO"], "w") as fifo:
+    fifo.write(f"{os.getpid()}\\n")
+    fifo.flush()
+    ctypes.PyDLL(None).pause()
+"""
+_OPENS = "import sys; from twinrun.formats import open_file; open_file(sys.argv[1])"
+
+
+def _until_end(fifo, seconds=60):
+    """What is written until the last writer is gone. A limit, for a test that would hang, is no measure."""
+    found = b""
+    poll = select.poll()
+    poll.register(fifo, select.POLLIN | select.POLLHUP)
+    while poll.poll(seconds * 1000):
+        piece = os.read(fifo, 100)
+        if not piece:
+            return found
+        found += piece
+    raise AssertionError("the process that reads is still there")
+
+
+@pytest.mark.parametrize("ending", ["killed", "closed"])
+def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
+    (tmp_path / "adios2.py").write_text(_WAITS)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    paths = os.pathsep.join([os.fspath(tmp_path), *(p for p in sys.path if p)])
+    environment = {**os.environ, "TEST_FIFO": os.fspath(fifo), "PYTHONPATH": paths}
+    if ending == "killed":
+        command = [sys.executable, "-c", _OPENS, os.fspath(FILES / "bp5.bp")]
+    else:
+        command = [sys.executable, adios_worker.__file__, os.fspath(FILES / "bp5.bp")]
+    asks = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    if ending == "closed":
+        asks.stdin.write(b"{}\n")
+        asks.stdin.flush()
+    end = os.open(fifo, os.O_RDONLY)  # waits until the package is there
+    worker = int(os.read(end, 100))
+    try:
+        if ending == "killed":
+            asks.kill()
+        asks.stdin.close()
+        assert _until_end(end) == b""
+        assert asks.wait(60) == -signal.SIGKILL
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        raise
+    finally:
+        os.close(end)
+
+
+def test_progress_is_told_before_an_answer():
+    pytest.importorskip("adios2")
+    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    command = [sys.executable, "-c", code, os.fspath(FILES / "bp5.bp")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        worker.stdin.write(b"{}\n")
+        worker.stdin.flush()
+        assert json.loads(worker.stdout.readline()) == {"progress": True}
+        lines = iter(worker.stdout.readline, b"")
+        assert len(next(facts["steps"] for facts in map(json.loads, lines) if "steps" in facts)) == 4
+        worker.stdin.close()
+        assert worker.stdout.read() == b""
+
+
+def test_progress_is_no_answer(tmp_path, monkeypatch):
+    pytest.importorskip("adios2")
+    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    (tmp_path / "worker.py").write_text(code)
+    monkeypatch.setattr(adios_worker, "__file__", os.fspath(tmp_path / "worker.py"))
+    check(FILES / "bp5.bp")
 
 
 def test_damage_ends_in_format_errors(tmp_path, monkeypatch):
     pytest.importorskip("adios2")
-    monkeypatch.setattr(adios, "_PATIENCE", 1.5)
+    monkeypatch.setattr(adios, "check_files", lambda path: [])
     for seed in range(8):
         path = copy(tmp_path)
         rng = random.Random(seed)
@@ -113,7 +280,7 @@ def test_damage_ends_in_format_errors(tmp_path, monkeypatch):
             data[rng.randrange(len(data))] = rng.randrange(256)
         place.write_bytes(data)
         try:
-            with open_file(path, format="adios") as content:
+            with open_file(path, format="adios", patience=1.5) as content:
                 for field in list(content.fields.values())[:3]:
                     field.elements(0, min(field.size, 1000))
         except FormatError as error:

@@ -93,6 +93,85 @@ def test_a_folder_of_steps(tmp_path):
     assert fields_of(with_options, {"dtype": "f32"})[None, 0, "unknown"].size == 2
 
 
+def write_h5(path, array):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file["x"] = array
+
+
+def test_content_says_what_a_file_of_a_folder_is(tmp_path):
+    """Suffixes are shared: .nc is NetCDF classic and HDF5, .bin is raw and a zip archive of tensors."""
+    kinds = {
+        "hdf5": ("h5", "hdf5", "nc", "nc4", "bin", "dat", "npy", "pt", "data"),
+        "npy": ("npy", "nc", "dat", "bin", "h5", "ckpt"),
+        "npz": ("npz", "pt", "ckpt", "zip", "bin"),
+    }
+    wanted = {}
+    for kind, suffixes in kinds.items():
+        for suffix in [*(f".{s}" for s in suffixes), ""]:
+            path = tmp_path / f"{kind}-file{suffix}"
+            with open(path, "wb") as file:
+                if kind == "npy":
+                    np.save(file, np.arange(3))
+                elif kind == "npz":
+                    np.savez(file, x=np.arange(3))
+            if kind == "hdf5":
+                write_h5(path, np.arange(3))
+            wanted[path.name] = kind
+    listing = list_folder(tmp_path)
+    assert {f.relative: f.format for f in listing.files} == wanted
+    assert listing.ignored == []
+
+
+def test_what_is_not_readable_is_taken_by_its_name(tmp_path):
+    """A file that is empty or cut short is not passed over: opening it says what is wrong."""
+    (tmp_path / "a.nc").write_bytes(b"")
+    (tmp_path / "b.h5").write_bytes(bytes(100))
+    os.symlink("gone", tmp_path / "c.npy")
+    os.mkfifo(tmp_path / "d.npz")
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["a.nc", "b.h5", "c.npy", "d.npz"]
+    for file in listing.files:
+        with pytest.raises(FormatError):
+            file.open()
+
+
+def test_a_format_that_is_forced_holds_for_every_file(tmp_path):
+    for name in ("x.npy", "y.log", "z"):
+        np.save(tmp_path / "saved.npy", np.arange(3.0))
+        os.rename(tmp_path / "saved.npy", tmp_path / name)
+    options = {"format": "raw", "dtype": "u8"}
+    listing = list_folder(tmp_path, options)
+    assert {(f.relative, f.format) for f in listing.files} == {(n, "raw") for n in ("x.npy", "y.log", "z")}
+    size = os.path.getsize(tmp_path / "z")
+    assert {a.size for a in fields_of(listing, options).values()} == {size}
+    assert {f.format for f in list_folder(tmp_path).files} == {"npy"}
+    with pytest.raises(FormatError, match="unknown format 'x'"):
+        list_folder(tmp_path, {"format": "x"})
+    with pytest.raises(FormatError, match="format npy has no option 'dtype'"):
+        list_folder(tmp_path, {"format": "npy", "dtype": "f32"})
+    with pytest.raises(FormatError, match="no format has an option 'dtpye'"):
+        list_folder(tmp_path, {"dtpye": "f32"})
+
+
+def test_a_format_of_folders_that_is_forced(tmp_path):
+    (tmp_path / "step-1" / "x.zarr").mkdir(parents=True)
+    (tmp_path / "step-1" / "x.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    (tmp_path / "log.txt").write_text("text")
+    listing = list_folder(tmp_path / "step-1", {"format": "zarr"})
+    assert [(f.relative, f.format) for f in listing.files] == [("x.zarr", "zarr")]
+    listing = list_folder(tmp_path, {"format": "amrex"})
+    assert listing.files == []
+    assert ("log.txt", "a file, and amrex is a format of folders") in listing.ignored
+
+
+def test_what_describes_other_files_is_no_data(tmp_path):
+    (tmp_path / "veloc.json").write_text('{"types": {"0": "f64"}}')
+    for options in (None, {"format": "veloc"}):
+        listing = list_folder(tmp_path, options)
+        assert listing.files == listing.ignored == []
+
+
 def test_files_of_several_arrays_are_prefixed_where_there_are_several_kinds(tmp_path):
     for step in (1, 2):
         np.savez(tmp_path / f"plt{step:05}.npz", x=np.arange(3), y=np.arange(2))

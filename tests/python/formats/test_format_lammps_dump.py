@@ -13,6 +13,7 @@ from format_checks import check_content, check_field, mutations, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, Unsupported
 from twinrun.formats import detect, lammps_dump, open_file
 from twinrun.formats.folder import list_folder
@@ -214,6 +215,36 @@ def test_dump_atom_without_names(tmp_path):
     rows = np.arange(10.0).reshape(2, 5)
     path.write_bytes(binary({1: [rows]}, 1, names="a b c d e", magic=b"DUMPATOM"))
     assert list(open_file(path).fields) == ["box", "id", "type", "xs", "ys", "zs"]
+
+
+def text_dump(names: str, table: np.ndarray) -> str:
+    rows = "\n".join(" ".join(f"{v:.17g}" for v in row) for row in table)
+    box = "ITEM: BOX BOUNDS pp pp ff\n0 10\n0 20\n0 30"
+    return f"ITEM: TIMESTEP\n1\nITEM: NUMBER OF ATOMS\n{len(table)}\n{box}\nITEM: ATOMS {names}\n{rows}\n"
+
+
+def test_columns_have_one_type_in_binary_and_in_text(tmp_path):
+    """Integers are those of LAMMPS's own; c_, f_, v_ and d_ are real numbers, whatever their values."""
+    whole = "id type mol proc procp1 ix iy iz i_flag i2_flag[2] type"
+    names = f"{whole} x xs vx q mass c_ix f_type v_id d_flag"
+    table = np.arange(3.0 * len(names.split())).reshape(3, -1) - 20
+    table[:, 0] = [3, 1, 2]
+    (tmp_path / "a.bin").write_bytes(binary({1: [table[:2], table[2:]]}, names=names))
+    (tmp_path / "a.lammpstrj").write_text(text_dump(names, table))
+    labels = [*whole.split()[:-1], "type#2", *names.split()[len(whole.split()) :]]
+    with open_file(tmp_path / "a.bin") as in_binary, open_file(tmp_path / "a.lammpstrj") as in_text:
+        assert list(in_binary.fields) == list(in_text.fields) == ["box", *labels]
+        for at, label in enumerate(labels):
+            kind = "i64" if at < len(whole.split()) else "f64"
+            for content in (in_binary, in_text):
+                assert content.fields[label].dtype == kind
+                assert content.fields[label].elements().tolist() == table[:, at].tolist()
+    result = twinrun.compare(tmp_path / "a.bin", tmp_path / "a.lammpstrj")
+    assert result.same and len(result.fields) == len(labels) + 1
+    table[1, 1] += 0.5
+    (tmp_path / "a.bin").write_bytes(binary({1: [table]}, names=names))
+    with open_file(tmp_path / "a.bin") as content, pytest.raises(DamagedFile, match=r"'type'.*whole"):
+        content.fields["type"].elements()
 
 
 def test_a_step_written_twice_counts_as_written_last(tmp_path):

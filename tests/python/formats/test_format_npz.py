@@ -1,5 +1,8 @@
+import random
 import threading
 import zipfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -7,8 +10,9 @@ from format_checks import SCALARS, SHAPES, array_of, check_content, mutations, s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, Unsupported
-from twinrun.formats import open_file
+from twinrun.formats import archives, open_file
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -77,6 +81,118 @@ def test_reads_in_any_order_from_several_threads(tmp_path):
     assert not wrong
     with pytest.raises(FormatError, match="closed"):
         reader.read(0, 1)
+
+
+class Counted:
+    """A decompressor that counts the bytes that it and its copies give."""
+
+    def __init__(self, given, made):
+        self.given, self._made = given, made
+
+    def decompress(self, *arguments):
+        part = self._made.decompress(*arguments)
+        self.given[0] += len(part)
+        return part
+
+    def copy(self):
+        return Counted(self.given, self._made.copy())
+
+    def __getattr__(self, name):
+        return getattr(self._made, name)
+
+
+@pytest.fixture
+def inflated(monkeypatch):
+    """A list of one number: bytes that were inflated so far, by anyone."""
+    given, made = [0], zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", lambda *a, **k: Counted(given, made(*a, **k)))
+    return given
+
+
+def deflated(path, seed, size=24 << 20):
+    """Numbers that deflate shrinks without much work."""
+    array = np.arange(size // 4, dtype="<u4") // 256 * (2 * seed + 1)
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a.npy", "w") as member,
+    ):
+        np.lib.format.write_array(member, array)
+    return array
+
+
+ORDERS = {
+    "in order": lambda n: range(n),
+    "backwards": lambda n: reversed(range(n)),
+    "in turns": lambda n: [start + step for step in range(n // 4) for start in range(0, n, n // 4)],
+    "at random": lambda n: random.Random(5).sample(range(n), n),
+}
+
+
+@pytest.mark.parametrize("order", list(ORDERS))
+def test_every_byte_is_decoded_about_once_whatever_the_order(tmp_path, inflated, order, monkeypatch):
+    array = deflated(tmp_path / "x.npz", 1)
+    monkeypatch.setattr(
+        archives, "_KEPT_BYTES", 4 << 20
+    )  # as of an archive that is six times as large as what is kept
+    with open_file(tmp_path / "x.npz") as content:
+        field, part = content.fields["a"], array.size // 24
+        assert inflated[0] < 1000  # opening reads headers
+        for number in ORDERS[order](24):
+            assert same(field.read(number * part, part), array[number * part : (number + 1) * part])
+        # A mark lies every 4 MiB: who begins elsewhere decodes half of that on the way.
+        most = {"in order": 1.01, "in turns": 3.2, "backwards": 5, "at random": 5}[order]
+        assert array.nbytes <= inflated[0] <= most * array.nbytes
+        once = inflated[0]
+        for number in range(24):
+            field.read(number * part, part)
+        assert inflated[0] <= once + 1.2 * array.nbytes
+
+
+@pytest.mark.parametrize("threads", [1, 4, 16])
+def test_comparing_decodes_every_byte_about_once(tmp_path, inflated, threads):
+    a, b = (deflated(tmp_path / f"{name}.npz", 1) for name in "ab")
+    result = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz", threads=threads)
+    assert result.same and a.nbytes + b.nbytes <= inflated[0] <= 1.1 * (a.nbytes + b.nbytes)
+    inflated[0] = 0
+    twinrun.index(tmp_path / "a.npz", tmp_path / "b.npz", threads=threads)
+    assert inflated[0] <= 1.1 * (a.nbytes + b.nbytes)
+
+
+def test_threads_that_read_parts_of_a_stream_decode_it_once(tmp_path, inflated):
+    array = deflated(tmp_path / "x.npz", 2)
+    with open_file(tmp_path / "x.npz") as content, ThreadPoolExecutor(8) as pool:
+        part = array.size // 64
+        field = content.fields["a"]
+        starts = random.Random(3).sample(range(64), 64)
+        read = list(pool.map(lambda n: field.read(n * part, part), starts))
+        assert all(same(r, array[n * part : (n + 1) * part]) for n, r in zip(starts, read, strict=True))
+        assert inflated[0] <= 1.01 * array.nbytes
+
+
+def test_streams_that_cannot_be_copied_are_read_in_any_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_KEPT_BYTES", 1 << 20)
+    array = np.random.default_rng(1).integers(0, 7, 5 << 20, dtype="u1")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        with archive.open("a.npy", "w") as member:
+            np.lib.format.write_array(member, array)
+    with open_file(tmp_path / "x.npz") as content:
+        for first in (4 << 20, 0, 3 << 20, (1 << 20) - 7):
+            assert same(content.fields["a"].read(first, 1 << 20), array[first : first + (1 << 20)])
+
+
+def test_damage_that_only_the_checksum_tells_stays_known(tmp_path):
+    deflated(tmp_path / "x.npz", 1, 3 << 20)
+    data = bytearray((tmp_path / "x.npz").read_bytes())
+    central = data.rindex(b"PK\1\2")
+    data[central + 16] ^= 1
+    (tmp_path / "x.npz").write_bytes(data)
+    with open_file(tmp_path / "x.npz") as content:
+        field = content.fields["a"]
+        for _ in range(3):
+            with pytest.raises(DamagedFile, match="checksum"):
+                field.read(field.size - 1, 1)
+        with pytest.raises(DamagedFile, match="checksum"):
+            twinrun.compare(tmp_path / "x.npz", tmp_path / "x.npz")
 
 
 def test_out_of_range_reads(tmp_path):

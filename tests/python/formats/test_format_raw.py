@@ -168,3 +168,26 @@ def test_damaged_descriptions_end_in_format_errors(tmp_path, data):
     )
     (tmp_path / "x.bin.json").write_bytes(data.draw(mutations(json.dumps(description).encode())))
     survives(tmp_path / "x.bin", bytes(80))
+
+
+@pytest.mark.parametrize("partial", ["yes", "true", "false", "no", 1, 0, None, [], {}])
+def test_a_sidecar_says_true_or_false_in_json(tmp_path, partial):
+    """A word is no boolean: "no" would be as true as "yes" elsewhere."""
+    np.zeros(10, "f4").tofile(tmp_path / "x.bin")
+    description = {"dtype": "f32", "shape": [8], "partial": partial}
+    (tmp_path / "x.bin.json").write_text(json.dumps(description))
+    with pytest.raises(FormatError, match=r"x\.bin\.json: partial must be true or false"):
+        open_file(tmp_path / "x.bin")
+    (tmp_path / "x.bin.json").write_text(json.dumps({**description, "partial": True}))
+    assert open_file(tmp_path / "x.bin").fields["x"].shape == (8,)
+
+
+def test_partial_as_an_option_is_a_word(tmp_path):
+    np.zeros(10, "f4").tofile(tmp_path / "x.bin")
+    for word in (True, "true", "Yes", "1", "on"):
+        assert open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial=word).fields["x"].shape == (8,)
+    for word in (False, "false", "no", "0"):
+        with pytest.raises(DamagedFile, match="belong to nothing"):
+            open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial=word)
+    with pytest.raises(FormatError, match="partial must be true or false"):
+        open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial="perhaps")

@@ -132,3 +132,13 @@ def test_damage_ends_in_format_errors(tmp_path, data):
         survives(tmp_path / "x-agg-1.dat", data.draw(mutations(b"".join(parts))), format="veloc")
     else:
         survives(tmp_path / "x-0-1.dat", data.draw(mutations(parts[0])), format="veloc")
+
+
+def test_a_description_with_keys_that_mean_nothing(tmp_path):
+    region = np.arange(3.0)
+    (tmp_path / "x-0-1.dat").write_bytes(struct.pack("<QiQ", 1, 0, region.nbytes) + region.tobytes())
+    (tmp_path / "veloc.json").write_text('{"types": {"0": "f64"}, "comment": "temperatures"}')
+    assert open_file(tmp_path / "x-0-1.dat").fields["region-0"].elements().tolist() == [0, 1, 2]
+    (tmp_path / "veloc.json").write_text('{"types": {"0": "f64"}, "verify": "yes"}')
+    with pytest.raises(FormatError, match=r"veloc\.json: unknown key 'verify'"):
+        open_file(tmp_path / "x-0-1.dat")

@@ -46,6 +46,54 @@ def truth(kind: str, version: str) -> dict[str, np.ndarray]:
     return result
 
 
+_LEGACY = """# vtk DataFile Version 5.1
+names
+ASCII
+DATASET STRUCTURED_POINTS
+DIMENSIONS 2 1 1
+SPACING 1 1 1
+ORIGIN 0 0 0
+POINT_DATA 2
+SCALARS {0} float 1
+LOOKUP_TABLE default
+1 2
+FIELD FieldData 1
+{1} 1 2 double
+3 4
+"""
+_XML = """<?xml version="1.0"?>
+<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" header_type="UInt32">
+<ImageData WholeExtent="0 1 0 0 0 0" Origin="0 0 0" Spacing="1 1 1"><Piece Extent="0 1 0 0 0 0"><PointData>
+<DataArray type="Float32" Name="{0}" format="ascii">1 2</DataArray>
+<DataArray type="Float64" Name="{1}" format="ascii">3 4</DataArray>
+</PointData></Piece></ImageData></VTKFile>
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoded", "name"),
+    [
+        ("c%20float32", "c float32"),
+        ("%20padded%20", "padded"),
+        ("100%25", "100%"),
+        ("a%22b", "a&quot;b"),
+        ("%C3%A9nergie", "énergie"),
+        ("100%", "100%"),
+        ("50%zz", "50%zz"),
+        ("plain", "plain"),
+    ],
+)
+def test_names_are_those_of_xml(tmp_path, encoded, name):
+    """VTK writes blanks and signs in names as %20 and the like, in legacy files only."""
+    (tmp_path / "x.vtk").write_text(_LEGACY.format(encoded, f"2{encoded}"))
+    (tmp_path / "x.vti").write_text(_XML.format(name, f"2{name}" if "padded" not in name else "2 padded"))
+    with open_file(tmp_path / "x.vtk") as legacy, open_file(tmp_path / "x.vti") as xml:
+        for label, values in {name.replace("&quot;", '"'): [1, 2]}.items():
+            for content in (legacy, xml):
+                assert content.fields[f"PointData/{label}"].elements().tolist() == values
+        assert {n for n in legacy.fields if "PointData" in n} == {n for n in xml.fields if "PointData" in n}
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_what_vtk_writes(name):
     assert len(ALL) == 20

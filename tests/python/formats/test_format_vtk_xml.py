@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import struct
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +139,16 @@ def vtu(array: str, points: int = 2, more: str = "", head: str = "") -> str:
         f'<UnstructuredGrid><Piece NumberOfPoints="{points}" NumberOfCells="0"><PointData>{array}</PointData>'
         "</Piece></UnstructuredGrid></VTKFile>"
     )
+
+
+def test_a_whole_is_known_by_its_content(tmp_path):
+    for name in ("whole.pvti", *(f"whole_{n}.vti" for n in range(4))):
+        shutil.copy(FIXTURES / name, tmp_path)
+    (tmp_path / "whole.pvti").rename(tmp_path / "whole.xml")
+    shutil.copy(FIXTURES / "ascii.vtp", tmp_path / "poly.pvtu")
+    listing = list_folder(tmp_path)
+    assert [f.relative for f in listing.files] == ["poly.pvtu", "whole.xml"]
+    assert {why for _, why in listing.ignored} == {"a part of whole.xml, and read with it"}
 
 
 def test_white_space_in_base64(tmp_path):
@@ -285,6 +297,23 @@ def test_pieces_that_contradict_each_other(tmp_path):
             content.fields["PointData/temperature"].elements()
         content.fields["PointData/velocity"].elements()
         assert any("FieldData of whole_1" in name for name, _ in content.skipped)
+
+
+def test_threads_that_ask_for_one_block_decode_it_once():
+    cache, calls, again = vtk_xml._Cache(), [], threading.Event()
+
+    def make():
+        calls.append(None)
+        if len(calls) > 1:
+            again.set()
+        again.wait(0.5)  # room for a second one, which must not come
+        return b"block"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [f.result() for f in [pool.submit(cache.get, (1, 2), make) for _ in range(4)]] == [
+            b"block"
+        ] * 4
+    assert len(calls) == 1 and not cache._under_way
 
 
 def test_a_small_cache(monkeypatch):

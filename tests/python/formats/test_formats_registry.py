@@ -6,7 +6,18 @@ import pytest
 
 import twinrun.formats as package
 from twinrun.errors import FormatError, MissingFile, MissingPackage, TwinrunError, one_line
-from twinrun.formats import Extent, Field, FileContent, Format, detect, formats, open_file, register
+from twinrun.formats import (
+    Extent,
+    Field,
+    FileContent,
+    Format,
+    detect,
+    formats,
+    open_as,
+    open_file,
+    register,
+)
+from twinrun.formats.how import how_read, read_as
 
 
 def test_formats_of_this_folder():
@@ -113,3 +124,50 @@ def test_extents_that_pass_the_end_of_a_file_that_shrank(tmp_path):
     os.remove(tmp_path / "x.f64")
     with pytest.raises(MissingFile):
         field.elements()
+
+
+def test_how_a_file_was_read_is_one_text():
+    raw, hdf5 = formats()["raw"], formats()["hdf5"]
+    assert how_read(raw, {}) == "raw" and read_as("raw", "m") == ("raw", {})
+    same = (
+        {"dtype": "f32", "shape": "3x4", "offset": 16, "partial": True},
+        {"shape": (3, 4), "dtype": " f32 ", "partial": "true", "offset": "16"},
+        {"shape": [3, 4], "dtype": "f32", "partial": True, "offset": np.int64(16)},
+    )
+    texts = {how_read(raw, options) for options in same}
+    assert texts == {'raw {"dtype": "f32", "offset": "16", "partial": "true", "shape": "3x4"}'}
+    assert read_as(texts.pop(), "m") == (
+        "raw",
+        {"dtype": "f32", "offset": "16", "partial": "true", "shape": "3x4"},
+    )
+    assert (
+        how_read(raw, {"dtype": np.float32})
+        == how_read(raw, {"dtype": np.dtype("=f4")})
+        == 'raw {"dtype": "float32"}'
+    )
+    assert how_read(raw, {"dtype": np.dtype(">f4")}) == 'raw {"dtype": ">f4"}'
+    assert how_read(hdf5, {"cache": 5}) == "hdf5"  # nothing of what is read depends on it
+    fields = [("x", "f32"), {"name": "y", "dtype": "f64", "offset": 8}]
+    name, options = read_as(how_read(raw, {"fields": fields}), "m")
+    assert (name, options) == (
+        "raw",
+        {"fields": [["x", "f32"], {"name": "y", "dtype": "f64", "offset": "8"}]},
+    )
+    for wrong in ("raw {", "raw []", "raw x", "raw " + "[" * 100_000):
+        with pytest.raises(FormatError, match="how its data was read"):
+            read_as(wrong, "m")
+
+
+def test_options_that_were_recorded_read_the_same(tmp_path):
+    np.arange(12, dtype=">f4").tofile(tmp_path / "x.bin")
+    for options in (
+        {"dtype": ">f4", "shape": (3, 4)},
+        {"fields": [("x", ">f4"), {"name": "y", "dtype": "f32", "offset": 4}], "record": 8},
+        {"dtype": np.float32, "order": "big", "offset": 8},
+    ):
+        first = open_file(tmp_path / "x.bin", **options)
+        again = open_as(os.fspath(tmp_path / "x.bin"), first.how, "m")
+        assert again.how == first.how
+        assert {n: f.elements().tolist() for n, f in again.fields.items()} == {
+            n: f.elements().tolist() for n, f in first.fields.items()
+        }
