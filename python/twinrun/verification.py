@@ -11,6 +11,7 @@ from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
 from .formats.files import reading
 from .formats.folder import is_history
+from .recording import MEMORY
 from .settings import check_settings, checked_path
 from .subject import METADATA_SUFFIX, FieldRef, metadata_path, open_subject, refs_of_metadata
 
@@ -104,7 +105,7 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
     return problems, 2
 
 
-def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
+def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int]:
     history = _core.open_history(path)
     problems: list[str] = []
     files = 1
@@ -127,7 +128,7 @@ def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
     if history["record"] is not None:
         ranks = [history["local_part"]] if history["local_part"] is not None else range(history["ranks"])
         for rank in ranks:
-            for steps, what in _core.check_record(path, rank, threads or os.cpu_count() or 1):
+            for steps, what in _core.check_record(path, rank, threads or os.cpu_count() or 1, memory):
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
@@ -141,21 +142,23 @@ def _parts(path: str) -> list[str]:
         return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
 
-def verify(path: str | os.PathLike[str], *, threads: int = 0) -> tuple[list[str], int]:
+def verify(
+    path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY
+) -> tuple[list[str], int]:
     """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no
     problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
-    files of steps that were not committed.
+    files of steps that were not committed. memory: bytes that reading a record may take at once, beside its index.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)
-    check_settings(threads=threads)
+    check_settings(threads=threads, memory=memory)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")
     histories = [] if not os.path.isdir(path) else [path] if is_history(path) else _parts(path)
     if histories:
-        found = [_verify_history(p, threads) for p in histories]
+        found = [_verify_history(p, threads, memory) for p in histories]
         return [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
     targets: list[str] = []
     if os.path.isdir(path):
