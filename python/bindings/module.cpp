@@ -42,7 +42,8 @@ using namespace twinrun;
 namespace twinrun {
 
 nb::object readable_text(const std::string& bytes) {
-    return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+    return nb::steal(
+        PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
 }
 
 nb::object file_text(const std::string& bytes) {

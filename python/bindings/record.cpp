@@ -136,8 +136,9 @@ void define_records(nb::module_& m) {
         [](const Path& source, const Path& target, const nb::dict& options, const nb::object& visit) {
             const PackOptions chosen = pack_options(options);
             const PackProgress progress = progress_of(visit);
-            finish(unlocked(
-                [&] { return pack_history(posix_file_system(), source.native(), target.native(), chosen, progress); }));
+            finish(unlocked([&] {
+                return pack_history(posix_file_system(), source.native(), target.native(), chosen, progress);
+            }));
         },
         "source"_a, "target"_a, "options"_a, "visit"_a);
     m.def(
@@ -220,8 +221,8 @@ void define_records(nb::module_& m) {
                 const StepMap map = take(unlocked([&] { return self.map(step); }));
                 nb::list list;
                 for (const RecordSegment& segment : map.directory.segments)
-                    list.append(nb::make_tuple(file_text(segment.name), segment.file, segment.offset,
-                                               segment.bytes));
+                    list.append(
+                        nb::make_tuple(file_text(segment.name), segment.file, segment.offset, segment.bytes));
                 return list;
             },
             "step"_a)
@@ -231,8 +232,8 @@ void define_records(nb::module_& m) {
                std::uint64_t bytes, std::uint64_t memory) {
                 const StepMap map = take(unlocked([&] { return self.map(step); }));
                 const std::size_t number = segment_of(self, map, step, segment.native(), offset, bytes);
-                const nb::object out = nb::steal(
-                    PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+                const nb::object out =
+                    nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
                 if (!out.is_valid()) throw nb::python_error();
                 char* to = PyBytes_AS_STRING(out.ptr());
                 take(unlocked([&] {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         pack,
         read_part,
         restore,
+        write_part,
     )
     from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .verification import verify
@@ -77,6 +78,7 @@ __all__ = [
     "sketch",
     "sketch_of",
     "verify",
+    "write_part",
 ]
 
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
@@ -106,6 +108,7 @@ _PLACES = {
     "sketch": "sketching",
     "sketch_of": "sketching",
     "verify": "verification",
+    "write_part": "recording",
 }
 
 

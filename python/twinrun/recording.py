@@ -292,7 +292,12 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
+    kinds = {
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
     return kinds.get(stat.S_IFMT(mode), "neither a file nor a folder")
 
 
@@ -430,7 +435,13 @@ def restore(
 
 
 def _part(
-    record: str | os.PathLike[str], step: int, name: str, rank: int, offset: int, count: int | None, threads: int
+    record: str | os.PathLike[str],
+    step: int,
+    name: str,
+    rank: int,
+    offset: int,
+    count: int | None,
+    threads: int,
 ) -> tuple[_core.RecordStore, str, int]:
     """The record, a segment of it, and how many bytes of that are wanted."""
     store = _core.open_record(any_path(record), rank, threads or os.cpu_count() or 1)

@@ -142,9 +142,7 @@ def _parts(path: str) -> list[str]:
         return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
 
-def verify(
-    path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY
-) -> tuple[list[str], int]:
+def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY) -> tuple[list[str], int]:
     """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked); no

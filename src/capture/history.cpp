@@ -51,7 +51,8 @@ std::string words_of(const Json::exception& e) {
     if (dynamic_cast<const Json::parse_error*>(&e) != nullptr) return "it is not JSON";
     constexpr int kNoSuchKey = 403;  // as the library documents it
     if (e.id == kNoSuchKey) return "a key that such a line has is missing";
-    if (dynamic_cast<const Json::type_error*>(&e) != nullptr) return "a value has another type than it should";
+    if (dynamic_cast<const Json::type_error*>(&e) != nullptr)
+        return "a value has another type than it should";
     return "it is not a line of a history";
 }
 
@@ -360,6 +361,8 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
             return damaged(e.what());
         } catch (const std::bad_alloc&) {
             return Error{ErrorCode::out_of_memory, file + ": not enough memory to read it"};
+        } catch (const std::exception&) {
+            return damaged("it is not a line of a history");
         }
         journal.whole_bytes = begin;
     }

@@ -194,9 +194,12 @@ class RankRecord {
         done.folder = step_folder(step, attempt);
         const auto before = writer_->journal().steps.find(step);
         const bool again = before != writer_->journal().steps.end();
-        // A new version is told by what differs from the one that it replaces.
-        if (again && before->second.files.difference != kNoBase)
-            TWR_CHECK(recorder_->rebase(before->second.files.difference));
+        // A new version is told by what differs from the one that it replaces; a step behind it by the last one, as all are.
+        if (again || strayed_) {
+            const RankStep& base = again ? before->second : writer_->journal().steps.rbegin()->second;
+            if (base.files.difference != kNoBase) TWR_CHECK(recorder_->rebase(base.files.difference));
+            strayed_ = again;
+        }
         const fs::path folder = fs::path(writer_->path()) / done.folder;
         TWR_CHECK(system.make_folders(folder.string()));
         RankFiles& files = done.files;
@@ -255,6 +258,7 @@ class RankRecord {
     std::shared_ptr<RecordStore> parent_;
     std::unique_ptr<HistoryWriter> writer_;
     std::unique_ptr<Recorder> recorder_;
+    bool strayed_ = false;  // the step before was a new version of an earlier one
 };
 
 Error stopped(const std::string& target) {
@@ -347,6 +351,8 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
     return step;
 }
 
+constexpr std::uint64_t kCompareBytes = 16 * kRecordPart;
+
 // What of a step that a record has is not what it was when it was packed.
 struct StepChange {
     std::vector<std::string> changed;
@@ -375,13 +381,12 @@ Error changed_steps(const std::string& target, const std::map<std::int64_t, Step
     const std::string more =
         changes.size() == 1 ? "" : " (and " + std::to_string(changes.size() - 1) + " more steps)";
     return Error{ErrorCode::invalid_argument,
-                 target + ": step " + std::to_string(step) + more + " is not what it was when it was packed: " +
-                     words_of(change) +
+                 target + ": step " + std::to_string(step) + more +
+                     " is not what it was when it was packed: " + words_of(change) +
                      ": pack with --update for a new version of the step, or into another record"};
 }
 
-// Whether the metadata is of the same fields with the same bytes. bounded: the record's bytes may differ within the bound, and are
-// not looked at.
+// Whether the metadata is of the same fields with the same bytes. bounded: of the same fields.
 Result<bool> same_fields(MetadataFile& source, MetadataFile& record, bool bounded) {
     const auto& ours = source.directory().fields;
     const auto& theirs = record.directory().fields;
@@ -402,14 +407,42 @@ Result<bool> same_fields(MetadataFile& source, MetadataFile& record, bool bounde
     return true;
 }
 
+// Whether what a record gives back is still within the bound of what is there now.
+Result<bool> within_bounds(const CapturedStep& now, RecordStore& store, std::int64_t step) {
+    TWR_TRY(const StepMap map, store.map(step));
+    std::unordered_map<std::string_view, std::size_t> by_name;
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s)
+        by_name.emplace(map.directory.segments[s].name, s);
+    bool within = true;
+    for (const FieldMetadata& field : now.metadata->directory().fields) {
+        if (field.items() == 0) continue;
+        const auto found = by_name.find(field.name);
+        if (found == by_name.end() || map.directory.segments[found->second].bytes != field.data_bytes())
+            return false;
+        const std::byte* data = now.data.data() + (field.extents[0].offset - now.origin);
+        const std::size_t item = item_bytes(field.dtype);
+        const DifferenceRule rule{field.settings.tolerance, true};
+        const auto compare = [&](std::uint64_t at, std::span<const std::byte> part) {
+            DifferenceStats stats;
+            compare_elements(difference_kernels(), dense_view(field.dtype, data + at),
+                             dense_view(field.dtype, part.data()), 0,
+                             part.size() / item * scalars_per_item(field.dtype), 0, rule, &stats);
+            within = within && stats.different == 0;
+            return success();
+        };
+        TWR_CHECK(store.stream(map, found->second, 0, field.data_bytes(), kCompareBytes, compare));
+    }
+    return within;
+}
+
 // Steps of a history that a record has, and which changed; and of each step the attempt that ranks which lack it are to make.
 struct KnownSteps {
     std::map<std::int64_t, StepChange> changes;
     std::map<std::int64_t, std::uint32_t> attempts;
 };
 
-Result<KnownSteps> compare_steps(const History& history, const std::string& source,
-                                 const std::string& target, const PackOptions& options) {
+Result<KnownSteps> compare_steps(const History& history, const std::string& source, const std::string& target,
+                                 const PackOptions& options) {
     KnownSteps known;
     std::map<std::int64_t, std::string> folders;
     if (!options.append || !History::exists(target)) return known;
@@ -420,6 +453,7 @@ Result<KnownSteps> compare_steps(const History& history, const std::string& sour
     for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
         const auto journal = read_rank_journal(target, rank, ranks);
         if (!journal) continue;
+        std::shared_ptr<RecordStore> store;
         for (const HistoryStep& step : history.steps) {
             const auto had = journal->steps.find(step.step);
             if (had == journal->steps.end()) continue;
@@ -438,7 +472,19 @@ Result<KnownSteps> compare_steps(const History& history, const std::string& sour
                     MetadataFile::open((fs::path(source) / step.folder / files.metadata).string()));
             TWR_TRY(const auto theirs,
                     MetadataFile::open((fs::path(target) / there.folder / there.files.metadata).string()));
-            TWR_TRY(const bool same, same_fields(*ours, *theirs, options.settings.bounded));
+            TWR_TRY(bool same, same_fields(*ours, *theirs, options.settings.bounded));
+            if (same && options.settings.bounded) {
+                if (store == nullptr) {
+                    TWR_TRY(store, RecordStore::open(target, rank, options.threads));
+                }
+                std::shared_ptr<RecordStore> from;
+                if (history.settings.record) {
+                    TWR_TRY(from, RecordStore::open(source, rank, options.threads));
+                }
+                TWR_TRY(const CapturedStep now,
+                        read_captured(source, step.folder, files, from.get(), step.step));
+                TWR_TRY(same, within_bounds(now, *store, step.step));
+            }
             if (!same) change.changed.push_back(rank_name(rank));
         }
     }
@@ -448,10 +494,9 @@ Result<KnownSteps> compare_steps(const History& history, const std::string& sour
     return known;
 }
 
-constexpr std::uint64_t kCompareBytes = 16 * kRecordPart;
-
 // Whether a file has the bytes that the record has of it.
-Result<bool> same_bytes(RecordStore& store, const StepMap& map, std::size_t segment, const std::string& path) {
+Result<bool> same_bytes(RecordStore& store, const StepMap& map, std::size_t segment,
+                        const std::string& path) {
     const RecordSegment& had = map.directory.segments[segment];
     TWR_TRY(const auto file, InputFile::open(path));
     if (file->size() != had.bytes) return false;

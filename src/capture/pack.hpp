@@ -66,8 +66,7 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
 
 // Bytes [offset, offset + bytes) of a segment of a step into a file of their own, which must not be there.
 Result<> write_part(FileSystem& system, RecordStore& store, std::int64_t step, const std::string& segment,
-                    std::uint64_t offset, std::uint64_t bytes, const std::string& path,
-                    std::uint64_t memory);
+                    std::uint64_t offset, std::uint64_t bytes, const std::string& path, std::uint64_t memory);
 
 // Which steps of a rank cannot be given back, and why: every byte that they need is read. Steps that need a damaged difference
 // are named with it.

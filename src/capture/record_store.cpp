@@ -13,7 +13,7 @@ constexpr int kMostLevels = 64;
 // What reading keeps of each chunk besides its bytes where no two of them lie together: lists of what is wanted, by place and by
 // block, with room to grow.
 constexpr std::uint64_t kBesideChunk = 512;
-}
+}  // namespace
 
 Result<> RecordStore::load() {
     auto local = LocalHistory::read(path_);

@@ -15,8 +15,8 @@
 
 namespace twinrun {
 
-inline constexpr std::uint64_t kRecordPart = std::uint64_t{1} << 20;       // RecordStore::stream
-inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;     // where nobody says how much
+inline constexpr std::uint64_t kRecordPart = std::uint64_t{1} << 20;    // RecordStore::stream
+inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;  // where nobody says how much
 
 // Thread-safe.
 class RecordStore {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <limits>
 #include <set>
@@ -93,20 +94,22 @@ class PosixNewFile final : public NewFile {
             ::unlinkat(folder_.get(), own_.c_str(), 0);
     }
 
-    // Under a short name that nothing has: the file's own may be as long as names can be.
+    // Under a name that nothing has, and that tells whose it is; a file's own may be as long as names can be.
     Result<> open(std::uint64_t bytes) {
         if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()))
             return system_error(path_, "make it " + std::to_string(bytes) + " bytes long", EFBIG);
         for (int i = 0;; ++i) {
             std::uint64_t random = 0;
             if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-                random = reinterpret_cast<std::uintptr_t>(this) + static_cast<std::uint64_t>(::getpid()) + random;
-            char name[40];
-            std::snprintf(name, sizeof name, ".twinrun-%016" PRIx64, random);
-            own_ = name;
+                random =
+                    reinterpret_cast<std::uintptr_t>(this) + static_cast<std::uint64_t>(::getpid()) + random;
+            char digits[20];
+            std::snprintf(digits, sizeof digits, "%016" PRIx64, random);
+            const std::string whole = name_ + "." + digits + ".tmp";
+            own_ = whole.size() <= NAME_MAX ? whole : std::string(".twinrun-") + digits;
             file_ = Descriptor(retrying([&] {
-                return ::openat(folder_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                0666);
+                return ::openat(folder_.get(), own_.c_str(),
+                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
             }));
             if (file_.get() >= 0) break;
             if (errno != EEXIST || i == kTries) return system_error(path_, "open for writing", errno);
@@ -124,10 +127,10 @@ class PosixNewFile final : public NewFile {
                                 static_cast<off_t>(offset + done));
             });
             if (put <= 0)
-                return system_error(path_,
-                                    "write " + std::to_string(bytes.size()) + " bytes at offset " +
-                                        std::to_string(offset),
-                                    put == 0 ? ENOSPC : errno);
+                return system_error(
+                    path_,
+                    "write " + std::to_string(bytes.size()) + " bytes at offset " + std::to_string(offset),
+                    put == 0 ? ENOSPC : errno);
             done += static_cast<std::size_t>(put);
         }
         return success();
@@ -280,8 +283,7 @@ class PosixNewFiles final : public NewFiles {
 
 Result<std::unique_ptr<NewFiles>> open_new_files(const std::string& folder) try {
     TWR_CHECK(file_io::check_path(folder));
-    Descriptor opened(
-        retrying([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    Descriptor opened(retrying([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (opened.get() < 0) return system_error(folder, "open the folder", errno);
     return std::unique_ptr<NewFiles>(std::make_unique<PosixNewFiles>(folder, std::move(opened)));
 } catch (const std::bad_alloc&) {

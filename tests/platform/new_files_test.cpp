@@ -129,7 +129,8 @@ TEST_F(NewFilesTest, WhatHasTheNameStays) {
         EXPECT_FALSE(files->make_link(name, "x")) << name;
         EXPECT_EQ(all(), before) << name;
     }
-    for (const char* name : {"", "/", "..", ".", "../elsewhere/new", "folder/../new", "a//b", "a/", "/etc/new"})
+    for (const char* name :
+         {"", "/", "..", ".", "../elsewhere/new", "folder/../new", "a//b", "a/", "/etc/new"})
         EXPECT_FALSE(put(*files, name, "new")) << name;
     EXPECT_FALSE(put(*files, std::string("a\0b", 3), "new"));
     EXPECT_TRUE(files->check_free("folder/new"));

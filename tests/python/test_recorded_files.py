@@ -150,11 +150,32 @@ def test_the_independent_reader_knows_links_and_folders(tmp_path: Path) -> None:
     assert read_difference(tmp_path / "plain" / "step-0000000000" / "rank-00000.twr").version == 1
 
 
+def test_links_and_folders_stay_when_steps_leave(tmp_path: Path) -> None:
+    source = tmp_path / "run"
+    for step in range(4):
+        (source / f"step-{step}" / "empty").mkdir(parents=True)
+        (source / f"step-{step}" / "x.dat").write_bytes(bytes(10_000) + b"%d" % step)
+        os.symlink("x.dat", source / f"step-{step}" / "link")
+    twinrun.pack(source, tmp_path / "record")
+    twinrun.compact(tmp_path / "record", keep_last=2)
+    found = restored(tmp_path / "record", tmp_path / "back")
+    truth = listing(os.fsencode(source))
+    assert found == {n: w for n, w in truth.items() if not n.startswith((b"step-0", b"step-1"))}
+
+
 def plant(target: Path, names: list[str], rng: random.Random, elsewhere: Path) -> None:
     """Foreign files of every kind, under names that a writer may think of."""
     for name in names:
         for number, guess in enumerate(
-            (f"{name}.tmp", f".{name}", f".{name}.tmp", f"{name}~", f"{name}.part", f"tmp-{name}", f".twinrun-{name}")
+            (
+                f"{name}.tmp",
+                f".{name}",
+                f".{name}.tmp",
+                f"{name}~",
+                f"{name}.part",
+                f"tmp-{name}",
+                f".twinrun-{name}",
+            )
         ):
             path = target / guess
             if len(os.fsencode(guess)) > 255:
@@ -206,7 +227,9 @@ def test_what_is_in_the_target_stays(tmp_path: Path, seed: int) -> None:
     assert listing(os.fsencode(target)) == there
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling", "parent link", "parent file", "step link"])
+@pytest.mark.parametrize(
+    "kind", ["file", "folder", "link", "dangling", "parent link", "parent file", "step link"]
+)
 def test_what_has_a_name_keeps_it(tmp_path: Path, kind: str) -> None:
     source, target, elsewhere = tmp_path / "run", tmp_path / "to", tmp_path / "elsewhere"
     for folder in (source / "sub", target, elsewhere):
@@ -328,12 +351,12 @@ def test_steps_that_changed_are_never_passed_over(tmp_path: Path) -> None:
     body[12345] ^= 1
     (source / "x_2.dat").write_bytes(body)
     for where, method in ((record, "runs"), (tmp_path / "full", "full")):
-        with pytest.raises(twinrun.TwinrunError, match="changed: x_2.dat"):
+        with pytest.raises(twinrun.TwinrunError, match=r"changed: x_2\.dat"):
             twinrun.pack(source, where, options=twinrun.RecordOptions(method), append=True)
     (source / "x_2.dat").write_bytes(bodies[2])
     os.remove(source / "y_2.dat")
     os.symlink("x_2.dat", source / "y_2.dat")
-    with pytest.raises(twinrun.TwinrunError, match="changed: y_2.dat"):
+    with pytest.raises(twinrun.TwinrunError, match=r"changed: y_2\.dat"):
         twinrun.pack(source, record, append=True)
 
 
@@ -346,7 +369,9 @@ def test_a_history_whose_step_was_captured_again(tmp_path: Path, shared: str) ->
             one.capture(step, {"x": x + step})
     twinrun.pack(run, record)
     assert twinrun.pack(run, record, append=True).steps == []
-    with twinrun.Run(run, atol=1e-9, existing="append", replace_steps=True, settings={"shared_files": shared}) as one:
+    with twinrun.Run(
+        run, atol=1e-9, existing="append", replace_steps=True, settings={"shared_files": shared}
+    ) as one:
         one.capture(1, {"x": x - 7})
         one.capture(3, {"x": x})
     with pytest.raises(twinrun.TwinrunError, match="step 1 is not what it was"):
@@ -357,6 +382,29 @@ def test_a_history_whose_step_was_captured_again(tmp_path: Path, shared: str) ->
     assert twinrun.compare(run, record).verdict == "same"
     assert twinrun.verify(record)[0] == []
     assert twinrun.pack(run, record, append=True).steps == []
+
+
+def test_append_to_a_record_within_a_bound(tmp_path: Path) -> None:
+    """What is still within the bound of what the record gives back is no change."""
+    run, record = tmp_path / "run", tmp_path / "record"
+    bounded = twinrun.RecordOptions(bounded=True)
+    x = np.random.default_rng(1).standard_normal(5000)
+
+    def capture(step: int, x: np.ndarray, existing: str = "append") -> None:
+        with twinrun.Run(run, atol=1e-3, existing=existing, replace_steps=True) as one:
+            one.capture(step, {"x": x})
+
+    capture(0, x, "refuse")
+    capture(1, x + 4e-4)
+    twinrun.pack(run, record, options=bounded)
+    capture(1, x + 5e-4)
+    assert twinrun.pack(run, record, options=bounded, append=True).steps == []
+    x[4321] += 2e-3
+    capture(1, x)
+    with pytest.raises(twinrun.TwinrunError, match="step 1 is not what it was"):
+        twinrun.pack(run, record, options=bounded, append=True)
+    assert [s.step for s in twinrun.pack(run, record, options=bounded, update=True).steps] == [1]
+    assert twinrun.pack(run, record, options=bounded, append=True).steps == []
 
 
 def test_steps_without_data_are_named(tmp_path: Path) -> None:
@@ -422,7 +470,6 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 BOUNDED = """
 import resource, sys, twinrun
-import twinrun.recording
 memory, what, record, to, room = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
 twinrun._core.open_history(record)
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -430,13 +477,15 @@ resource.setrlimit(resource.RLIMIT_AS, (now + room, now + room))
 if what == "verify":
     assert twinrun.verify(record, memory=memory, threads=1)[0] == []
 elif what == "part":
-    assert twinrun.recording.write_part(record, 0, sys.argv[6], to, memory=memory, threads=1) > 0
+    assert twinrun.write_part(record, 0, sys.argv[6], to, memory=memory, threads=1) > 0
 else:
     twinrun.restore(record, to, memory=memory, threads=1)
 """
 
 
-def bounded(what: str, record: Path, to: Path, *more: str, memory: int = 4 * MIB, room: int = 48 * MIB) -> bool:
+def bounded(
+    what: str, record: Path, to: Path, *more: str, memory: int = 4 * MIB, room: int = 48 * MIB
+) -> bool:
     """Whether it is done where no more than `room` is left."""
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = process(memory, what, record, to, room, *more, python=("-c", BOUNDED), env=environment)
@@ -472,7 +521,9 @@ def test_histories_come_back_in_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     with twinrun.Run(tmp_path / "run", atol=1e-9) as run:
         run.capture(0, {"x": rng.standard_normal(4 * MIB), "y": np.zeros(8 * MIB), "small": np.arange(3)})
-    twinrun.pack(tmp_path / "run", tmp_path / "record", options=twinrun.RecordOptions(chunk=4096, compress="none"))
+    twinrun.pack(
+        tmp_path / "run", tmp_path / "record", options=twinrun.RecordOptions(chunk=4096, compress="none")
+    )
     assert bounded("restore", tmp_path / "record", tmp_path / "back")
     assert bounded("verify", tmp_path / "record", tmp_path / "none")
     assert listing(os.fsencode(tmp_path / "back" / "step-0000000000")) == listing(
@@ -496,7 +547,7 @@ def test_parts_of_files_in_every_memory(tmp_path: Path) -> None:
         assert part == body[offset : offset + count]
         to = tmp_path / f"part-{number}"
         assert (
-            twinrun.recording.write_part(
+            twinrun.write_part(
                 tmp_path / "record", 0, "x_0.dat", to, offset=offset, count=count, memory=memory
             )
             == count

@@ -36,14 +36,20 @@ MOST = 20  # notes that are shown
               help="Chunks within their field's tolerance of what restore gives are not kept again.")  # fmt: skip
 @click.option("--against", type=click.Path(), default=None, metavar="RECORD",
               help="Another run's record: what it has is not kept again. It must stay where it is.")  # fmt: skip
-@click.option("--append", is_flag=True, help="Go on with a record that is there. Steps that it has stay; one that changed is an error.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Go on with a record that is there. Steps that it has stay; one that changed is an error.",
+)
 @click.option("--update", is_flag=True, help="--append, and a step that changed becomes a new version of it.")
 @click.option(
     "--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0 (default): no limit."
 )
 @click.option("--verify", is_flag=True, help="Compare bytes, not hashes alone. Slower.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-@click.option("--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No line a step.")
 def pack(
     source: str, record: str, method: str, chunk: int, compress: str | None, level: int, xor: bool | None, bounded: bool,
@@ -70,7 +76,14 @@ def pack(
 
     options = RecordOptions(method, chunk, compress, level, xor, bounded, table, verify)
     facts = pack_steps(
-        source, record, options=options, against=against, append=append, update=update, threads=threads, progress=say
+        source,
+        record,
+        options=options,
+        against=against,
+        append=append,
+        update=update,
+        threads=threads,
+        progress=say,
     )
     for number, (name, why) in enumerate(facts.notes):
         if as_json:

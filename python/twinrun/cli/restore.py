@@ -57,7 +57,15 @@ def restore(
             raise TwinrunError(f"--bytes {part!r} is not of the form OFFSET:COUNT")
         count = int(found[2]) if found[2] else None
         size = write_part(
-            record, steps[0], field, to, rank=rank, offset=int(found[1]), count=count, threads=threads, memory=memory
+            record,
+            steps[0],
+            field,
+            to,
+            rank=rank,
+            offset=int(found[1]),
+            count=count,
+            threads=threads,
+            memory=memory,
         )
         console().print(f"{size} bytes in {one_line(to)}", soft_wrap=True)
         return 0

@@ -14,7 +14,9 @@ MOST = 20
 @click.command()
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-@click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most.")
+@click.option(
+    "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
+)
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     """Check every checksum of histories, or of files that were indexed.
 

@@ -332,7 +332,11 @@ def _check_directory(d: Difference) -> None:
         if f.kind == "link" and (not f.to or "\0" in f.to):
             raise RecordError(f"{f.name!r} is a link that says nothing")
     for s in d.segments:
-        if s.file >= len(d.files) or d.files[s.file].kind != "file" or s.offset + s.size > d.files[s.file].size:
+        if (
+            s.file >= len(d.files)
+            or d.files[s.file].kind != "file"
+            or s.offset + s.size > d.files[s.file].size
+        ):
             raise RecordError(f"segment '{s.name}' lies in no file")
     if d.firsts[-1] > MOST_CHUNKS:
         raise RecordError("too many chunks")
