@@ -197,7 +197,7 @@ class _Tree:
                 if own == self._record:
                     raise FormatError("is within what is packed", where=at.path, fix="name another record")
                 unit = at.unit
-                if not unit and detect(at.path) is not None:
+                if not unit and _is_data_set(at.path):
                     unit = at.name or _ALL
                     self._units.append(unit)
                 with os.scandir(at.path) as found:
@@ -289,6 +289,13 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _is_data_set(folder: str) -> bool:
+    try:
+        return detect(folder) is not None
+    except FormatError:  # whatever it is, its files are packed
+        return False
 
 
 def _kind(mode: int) -> str:
