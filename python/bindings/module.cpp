@@ -3,6 +3,7 @@
 // Every call that works on data releases the interpreter lock. Errors become the exceptions of twinrun.errors.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -40,6 +41,15 @@ using namespace twinrun;
 
 namespace twinrun {
 
+nb::object readable_text(const std::string& bytes) {
+    return nb::steal(
+        PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+}
+
+nb::object file_text(const std::string& bytes) {
+    return nb::steal(PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
+}
+
 void raise(const Error& error) {
     if (PyErr_Occurred() != nullptr)
         throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
@@ -53,7 +63,7 @@ void raise(const Error& error) {
         default: break;
     }
     const nb::object type = nb::module_::import_("twinrun.errors").attr(name);
-    const nb::object exception = type(nb::str(error.message.c_str(), error.message.size()));
+    const nb::object exception = type(readable_text(error.message));
     PyErr_SetObject(type.ptr(), exception.ptr());
     throw nb::python_error();
 }
@@ -678,11 +688,11 @@ Result<History> open_part(const std::string& path, std::optional<LocalHistory>& 
     return history;
 }
 
-nb::dict history_dict(const std::string& path) {
+nb::dict history_dict(const std::filesystem::path& path) {
     std::optional<LocalHistory> local;
-    const History h = take(open_part(path, local));
+    const History h = take(open_part(path.native(), local));
     nb::dict d;
-    d["path"] = h.path;
+    d["path"] = file_text(h.path);
     d["atol"] = h.settings.tolerance.atol;
     d["rtol"] = h.settings.tolerance.rtol;
     d["residue_bits"] = h.settings.residue_bits;
@@ -693,7 +703,7 @@ nb::dict history_dict(const std::string& path) {
     d["torn"] = h.torn;
     d["ranks"] = h.ranks;
     d["local_part"] = local ? nb::object(nb::int_(local->rank)) : nb::none();  // whose
-    d["to"] = local ? nb::object(nb::str(local->history.c_str())) : nb::none();
+    d["to"] = local ? file_text(local->history) : nb::none();
     d["incomplete"] = h.incomplete;
     nb::list provenance;
     for (const RankProvenance& p : h.provenance) {

@@ -1,11 +1,15 @@
 // Records: packing, giving back, checking, compacting, and fields' elements out of them.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <filesystem>
 
 #include "capture/compact.hpp"
 #include "capture/pack.hpp"
@@ -19,6 +23,9 @@ using namespace nb::literals;
 namespace twinrun {
 
 namespace {
+
+// Names and paths are bytes: str and bytes of Python come as os.fsencode gives them.
+using Path = std::filesystem::path;
 
 RecordSettings record_settings(const nb::dict& d) {
     RecordSettings settings;
@@ -45,7 +52,8 @@ PackOptions pack_options(const nb::dict& d) {
     options.verify = nb::cast<bool>(d["verify"]);
     options.threads = nb::cast<int>(d["threads"]);
     options.append = nb::cast<bool>(d["append"]);
-    options.against = nb::cast<std::string>(d["against"]);
+    options.update = nb::cast<bool>(d["update"]);
+    options.against = nb::cast<Path>(d["against"]).native();
     return options;
 }
 
@@ -59,6 +67,7 @@ PackProgress progress_of(const nb::object& visit) {
         d["step"] = step.step;
         d["rank"] = step.rank;
         d["full_bytes"] = step.full_bytes;
+        d["new_version"] = step.new_version;
         d["bytes"] = r.bytes;
         d["entry_bytes"] = r.entry_bytes;
         d["payload_bytes"] = r.payload_bytes;
@@ -89,6 +98,21 @@ void finish(const Result<>& result) {
     take(result);
 }
 
+// Number of a segment that has these bytes.
+std::size_t segment_of(const RecordStore& store, const StepMap& map, std::int64_t step,
+                       const std::string& name, std::uint64_t offset, std::uint64_t bytes) {
+    const RecordSegment* found = map.find(name);
+    if (found == nullptr) {
+        raise({ErrorCode::not_found,
+               store.path() + ": step " + std::to_string(step) + " has no segment '" + name + "'"});
+    }
+    if (offset > found->bytes || bytes > found->bytes - offset) {
+        raise({ErrorCode::invalid_argument,
+               store.path() + ": segment '" + name + "' has " + std::to_string(found->bytes) + " bytes"});
+    }
+    return static_cast<std::size_t>(found - map.directory.segments.data());
+}
+
 }  // namespace
 
 nb::dict record_dict(const RecordSettings& settings) {
@@ -99,7 +123,7 @@ nb::dict record_dict(const RecordSettings& settings) {
     d["level"] = settings.level;
     d["xor"] = settings.xored;
     d["bounded"] = settings.bounded;
-    d["against"] = settings.against;
+    d["against"] = file_text(settings.against);
     return d;
 }
 
@@ -109,59 +133,69 @@ void define_records(nb::module_& m) {
     });
     m.def(
         "pack_history",
-        [](const std::string& source, const std::string& target, const nb::dict& options,
-           const nb::object& visit) {
+        [](const Path& source, const Path& target, const nb::dict& options, const nb::object& visit) {
             const PackOptions chosen = pack_options(options);
             const PackProgress progress = progress_of(visit);
-            finish(unlocked(
-                [&] { return pack_history(posix_file_system(), source, target, chosen, progress); }));
+            finish(unlocked([&] {
+                return pack_history(posix_file_system(), source.native(), target.native(), chosen, progress);
+            }));
         },
         "source"_a, "target"_a, "options"_a, "visit"_a);
     m.def(
         "pack_files",
-        [](const std::vector<std::pair<
-               std::int64_t, std::vector<std::tuple<std::string, std::string, std::string>>>>& steps,
-           const std::string& target, const nb::dict& options, const nb::object& visit) {
+        // Files: (name, path, key, kind, a link's text).
+        [](const std::vector<
+               std::pair<std::int64_t, std::vector<std::tuple<Path, Path, Path, std::string, Path>>>>& steps,
+           const Path& target, const nb::dict& options, const nb::object& visit) {
             const PackOptions chosen = pack_options(options);
             const PackProgress progress = progress_of(visit);
             std::vector<FilesOfStep> all;
             for (const auto& [step, files] : steps) {
                 FilesOfStep one{step, {}};
-                for (const auto& [name, path, key] : files)
-                    one.files.push_back({name, path, key});
+                for (const auto& [name, path, key, kind, to] : files) {
+                    const auto is = kind == "link"     ? RecordFileKind::link
+                                    : kind == "folder" ? RecordFileKind::folder
+                                                       : RecordFileKind::file;
+                    one.files.push_back({name.native(), path.native(), key.native(), is, to.native()});
+                }
                 all.push_back(std::move(one));
             }
-            finish(unlocked([&] { return pack_files(posix_file_system(), all, target, chosen, progress); }));
+            finish(unlocked(
+                [&] { return pack_files(posix_file_system(), all, target.native(), chosen, progress); }));
         },
         "steps"_a, "target"_a, "options"_a, "visit"_a);
     m.def(
         "unpack_steps",
-        [](const std::string& record, const std::vector<std::int64_t>& steps, const std::string& target,
-           bool flat, int threads) {
-            return take(unlocked(
-                [&] { return unpack_steps(posix_file_system(), record, steps, target, flat, threads); }));
+        [](const Path& record, const std::vector<std::int64_t>& steps, const Path& target, bool flat,
+           int threads, std::uint64_t memory) {
+            nb::list made;
+            for (const std::string& path : take(unlocked([&] {
+                     return unpack_steps(posix_file_system(), record.native(), steps, target.native(), flat,
+                                         threads, memory);
+                 })))
+                made.append(file_text(path));
+            return made;
         },
-        "record"_a, "steps"_a, "target"_a, "flat"_a, "threads"_a);
+        "record"_a, "steps"_a, "target"_a, "flat"_a, "threads"_a, "memory"_a);
     m.def(
         "check_record",
-        [](const std::string& path, std::uint32_t rank, int threads) {
+        [](const Path& path, std::uint32_t rank, int threads, std::uint64_t memory) {
             nb::list list;
             for (const RecordProblem& problem :
-                 take(unlocked([&] { return check_record(path, rank, threads); })))
-                list.append(nb::make_tuple(problem.steps, problem.what));
+                 take(unlocked([&] { return check_record(path.native(), rank, threads, memory); })))
+                list.append(nb::make_tuple(problem.steps, readable_text(problem.what)));
             return list;
         },
-        "path"_a, "rank"_a, "threads"_a);
+        "path"_a, "rank"_a, "threads"_a, "memory"_a);
     m.def(
         "compact_record",
-        [](const std::string& path, const std::vector<std::int64_t>& drop, std::uint64_t keep_last,
-           int threads) {
+        [](const Path& path, const std::vector<std::int64_t>& drop, std::uint64_t keep_last, int threads) {
             CompactOptions options;
             options.drop = drop;
             options.keep_last = keep_last;
             options.threads = threads;
             const CompactReport report =
-                take(unlocked([&] { return compact_record(posix_file_system(), path, options); }));
+                take(unlocked([&] { return compact_record(posix_file_system(), path.native(), options); }));
             nb::dict d;
             d["dropped_steps"] = report.dropped_steps;
             d["bytes_before"] = report.bytes_before;
@@ -177,7 +211,7 @@ void define_records(nb::module_& m) {
                 const StepMap map = take(unlocked([&] { return self.map(step); }));
                 nb::list list;
                 for (const RecordFile& file : map.directory.files)
-                    list.append(nb::make_tuple(file.name, file.bytes));
+                    list.append(nb::make_tuple(file_text(file.name), file.bytes));
                 return list;
             },
             "step"_a)
@@ -187,35 +221,42 @@ void define_records(nb::module_& m) {
                 const StepMap map = take(unlocked([&] { return self.map(step); }));
                 nb::list list;
                 for (const RecordSegment& segment : map.directory.segments)
-                    list.append(nb::make_tuple(segment.name, segment.file, segment.offset, segment.bytes));
+                    list.append(
+                        nb::make_tuple(file_text(segment.name), segment.file, segment.offset, segment.bytes));
                 return list;
             },
             "step"_a)
         .def(
             "read",
-            [](RecordStore& self, std::int64_t step, const std::string& segment, std::uint64_t offset,
-               std::uint64_t bytes) {
-                std::string out;
-                const auto read = [&]() -> Result<> {
-                    TWR_TRY(const StepMap map, self.map(step));
-                    const RecordSegment* found = map.find(segment);
-                    if (found == nullptr) {
-                        return Error{ErrorCode::not_found, self.path() + ": step " + std::to_string(step) +
-                                                               " has no segment '" + segment + "'"};
-                    }
-                    if (offset > found->bytes || bytes > found->bytes - offset) {
-                        return Error{ErrorCode::invalid_argument,
-                                     self.path() + ": segment '" + segment + "' has " +
-                                         std::to_string(found->bytes) + " bytes"};
-                    }
-                    out.resize(bytes);
-                    return self.read(map, static_cast<std::size_t>(found - map.directory.segments.data()),
-                                     offset, std::as_writable_bytes(std::span(out)));
-                };
-                take(unlocked(read));
-                return nb::bytes(out.data(), out.size());
+            [](RecordStore& self, std::int64_t step, const Path& segment, std::uint64_t offset,
+               std::uint64_t bytes, std::uint64_t memory) {
+                const StepMap map = take(unlocked([&] { return self.map(step); }));
+                const std::size_t number = segment_of(self, map, step, segment.native(), offset, bytes);
+                const nb::object out =
+                    nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+                if (!out.is_valid()) throw nb::python_error();
+                char* to = PyBytes_AS_STRING(out.ptr());
+                take(unlocked([&] {
+                    return self.stream(map, number, offset, bytes, memory,
+                                       [&](std::uint64_t at, std::span<const std::byte> part) {
+                                           std::memcpy(to + (at - offset), part.data(), part.size());
+                                           return success();
+                                       });
+                }));
+                return out;
             },
-            "step"_a, "segment"_a, "offset"_a, "bytes"_a)
+            "step"_a, "segment"_a, "offset"_a, "bytes"_a, "memory"_a)
+        .def(
+            "write",
+            // The same, into a new file.
+            [](RecordStore& self, std::int64_t step, const Path& segment, std::uint64_t offset,
+               std::uint64_t bytes, const Path& path, std::uint64_t memory) {
+                take(unlocked([&] {
+                    return write_part(posix_file_system(), self, step, segment.native(), offset, bytes,
+                                      path.native(), memory);
+                }));
+            },
+            "step"_a, "segment"_a, "offset"_a, "bytes"_a, "path"_a, "memory"_a)
         .def(
             "source",
             // The elements of a segment, read from the record when they are asked for.
@@ -240,8 +281,8 @@ void define_records(nb::module_& m) {
             "step"_a, "segment"_a, "dtype"_a, "items"_a);
     m.def(
         "open_record",
-        [](const std::string& path, std::uint32_t rank, int threads) {
-            return take(unlocked([&] { return RecordStore::open(path, rank, threads); }));
+        [](const Path& path, std::uint32_t rank, int threads) {
+            return take(unlocked([&] { return RecordStore::open(path.native(), rank, threads); }));
         },
         "path"_a, "rank"_a, "threads"_a = 1);
 }

@@ -19,6 +19,10 @@
 
 namespace twinrun {
 
+// Text for people: bytes that are not UTF-8 as \xNN. And a file's name or path, as Python has it (os.fsencode gives the bytes).
+nanobind::object readable_text(const std::string& bytes);
+nanobind::object file_text(const std::string& bytes);
+
 // Thrown with the lock held; nanobind sets the exception of twinrun.errors.
 [[noreturn]] void raise(const Error& error);
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         pack,
         read_part,
         restore,
+        write_part,
     )
     from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .verification import verify
@@ -80,6 +81,7 @@ __all__ = [
     "sketch",
     "sketch_of",
     "verify",
+    "write_part",
 ]
 
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
@@ -111,6 +113,7 @@ _PLACES = {
     "sketch": "sketching",
     "sketch_of": "sketching",
     "verify": "verification",
+    "write_part": "recording",
 }
 
 

@@ -9,7 +9,7 @@ import re
 from . import _core
 from .errors import FormatError, TwinrunError, Unsupported
 
-__all__ = ["check_settings", "checked_path", "chosen_devices", "step_number", "utf8"]
+__all__ = ["any_path", "check_settings", "checked_path", "chosen_devices", "step_number", "utf8"]
 
 _MOST_THREADS = 4096
 
@@ -94,3 +94,11 @@ def checked_path(path: str | os.PathLike[str]) -> str:
     """The path of a file or folder as the core can take it."""
     text = os.fspath(path)
     return utf8(text, "its name", text)
+
+
+def any_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file or folder whose name may be any bytes: for what takes paths by os.fsencode."""
+    text = os.fsdecode(path)
+    if "\0" in text or not text:
+        raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
+    return text

@@ -12,6 +12,7 @@ from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
 from .formats.files import reading
 from .formats.folder import is_history
+from .recording import MEMORY
 from .settings import check_settings, checked_path
 from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, refs_of_metadata, reopening
 
@@ -136,16 +137,16 @@ def _verify_place(
         folder, rank = now
 
 
-def _check_record(path: str, rank: int, threads: int, journals: Journals) -> list[tuple[list[int], str]]:
+def _check_record(path: str, rank: int, threads: int, memory: int, journals: Journals) -> list[tuple[list[int], str]]:
     """Problems of a record, whose differences a run may be adding, and `compact` moving."""
     while True:
         before = journals.written()
-        problems = _core.check_record(path, rank, threads)
+        problems = _core.check_record(path, rank, threads, memory)
         if not problems or journals.written() == before:
             return problems
 
 
-def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
+def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int]:
     journals = Journals(path)
     history = _core.open_history(path)
     problems: list[str] = []
@@ -169,7 +170,7 @@ def _verify_history(path: str, threads: int) -> tuple[list[str], int]:
     if history["record"] is not None:
         ranks = [history["local_part"]] if history["local_part"] is not None else range(history["ranks"])
         for rank in ranks:
-            for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, journals):
+            for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
@@ -183,21 +184,22 @@ def _parts(path: str) -> list[str]:
         return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
 
-def verify(path: str | os.PathLike[str], *, threads: int = 0) -> Verified:
+def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY) -> Verified:
     """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked), which is true if there are
     no problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
     files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
+    memory: bytes that reading a record may take at once, beside its index.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)
-    check_settings(threads=threads)
+    check_settings(threads=threads, memory=memory)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")
     histories = [] if not os.path.isdir(path) else [path] if is_history(path) else _parts(path)
     if histories:
-        found = [_verify_history(p, threads) for p in histories]
+        found = [_verify_history(p, threads, memory) for p in histories]
         return Verified(
             [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
         )

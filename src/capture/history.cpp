@@ -14,6 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -43,6 +44,51 @@ std::string hex(std::uint64_t value) {
 // Names of fields are any bytes; JSON is UTF-8.
 std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+// What is wrong with a line.
+struct Bad : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+Bad bad(const std::string& what) { return Bad(what); }
+// In words for people: the library's own are for programmers.
+std::string words_of(const Json::exception& e) {
+    if (dynamic_cast<const Json::parse_error*>(&e) != nullptr) return "it is not JSON";
+    constexpr int kNoSuchKey = 403;  // as the library documents it
+    if (e.id == kNoSuchKey) return "a key that such a line has is missing";
+    if (dynamic_cast<const Json::type_error*>(&e) != nullptr)
+        return "a value has another type than it should";
+    return "it is not a line of a history";
+}
+
+// Paths are bytes: one that is not UTF-8 is an object with these in hexadecimal.
+Json path_to_json(const std::string& path) {
+    try {
+        static_cast<void>(Json(path).dump());
+        return path;
+    } catch (const Json::type_error&) {
+        constexpr const char* kDigits = "0123456789abcdef";
+        std::string digits;
+        for (const char c : path) {
+            digits += kDigits[static_cast<unsigned char>(c) >> 4];
+            digits += kDigits[static_cast<unsigned char>(c) & 15];
+        }
+        return Json{{"bytes", digits}};
+    }
+}
+std::string path_from_json(const Json& j) {
+    if (j.is_string()) return j.get<std::string>();
+    const auto digits = j.at("bytes").get<std::string>();
+    const auto value = [](char c) {
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) throw bad("a path whose bytes are not hexadecimal");
+        return digit;
+    };
+    std::string path;
+    if (digits.size() % 2 != 0) throw bad("a path whose bytes are not hexadecimal");
+    for (std::size_t i = 0; i < digits.size(); i += 2)
+        path += static_cast<char>(value(digits[i]) * 16 + value(digits[i + 1]));
+    return path;
+}
+
 int version_of(const HistorySettings& s) { return s.shared ? kHistoryVersion : s.record ? 2 : 1; }
 
 Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
@@ -60,7 +106,7 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
                            {"xor", s.record->xored},
                            {"bounded", s.record->bounded}};
         if (!s.record->against.empty()) {
-            j["record"]["against"] = s.record->against;
+            j["record"]["against"] = path_to_json(s.record->against);
             j["record"]["first_difference"] = s.record->first_difference;
         }
     }
@@ -73,7 +119,6 @@ HistoryId hash_id(const std::string& first_line) {
     return hex(xxh3(first_line)) + hex(xxh3(std::as_bytes(std::span(first_line)), 1));
 }
 
-Json::other_error bad(const std::string& what) { return Json::other_error::create(501, what, nullptr); }
 template <class T>
 T number_of(const Json& value, const char* what) {
     const bool fits = value.is_number_unsigned()
@@ -108,7 +153,7 @@ HistorySettings settings_from_json(const Json& j) {
         record.level = whole_number<int>(r, "level");
         record.xored = r.at("xor").get<bool>();
         record.bounded = r.at("bounded").get<bool>();
-        record.against = r.value("against", std::string());
+        if (r.contains("against")) record.against = path_from_json(r.at("against"));
         if (!record.against.empty()) {
             record.first_difference = whole_number<std::uint32_t>(r, "first_difference");
             if (record.first_difference > kMostOrdinals) throw bad("more differences than a record can have");
@@ -268,7 +313,7 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         if (step == journal.steps.end()) throw bad("drops the data of a step that is not there");
         forget_data(step->second.files);
     } else if (j.contains("child")) {
-        journal.children.push_back(j.at("child").get<std::string>());
+        journal.children.push_back(path_from_json(j.at("child")));
     } else if (j.contains("moved")) {
         const auto known = [&](const Json& number) {
             const auto ordinal = number_of<std::uint32_t>(number, "a difference");
@@ -312,7 +357,8 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
         const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
         ++number;
         const auto damaged = [&](const std::string& why) {
-            return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why};
+            return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why +
+                                                 "; restore the file from a copy"};
         };
         if (end == std::string::npos) {
             // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
@@ -325,8 +371,14 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
         if (!object) return damaged(object.error().message);
         try {
             if (auto taken = visit(number, Json::parse(*object)); !taken) return taken;
-        } catch (const std::exception& e) {
+        } catch (const Json::exception& e) {
+            return damaged(words_of(e));
+        } catch (const Bad& e) {
             return damaged(e.what());
+        } catch (const std::bad_alloc&) {
+            return Error{ErrorCode::out_of_memory, file + ": not enough memory to read it"};
+        } catch (const std::exception&) {
+            return damaged("it is not a line of a history");
         }
         journal.whole_bytes = begin;
     }
@@ -361,7 +413,7 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
         if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
         if (local != nullptr) {
             local->rank = whole_number<std::uint32_t>(j, "rank");
-            local->history = j.at("history").get<std::string>();
+            local->history = path_from_json(j.at("history"));
             if (local->rank >= history.ranks) throw bad("a rank beyond their number");
         }
         return success();
@@ -390,9 +442,9 @@ std::optional<JournalHead> journal_head(const std::string& file) try {
     const Json j = Json::parse(*object);
     if (!j.contains("twinrun_journal")) return std::nullopt;
     return JournalHead{j.contains("id") ? id_of(j.at("id")) : "", whole_number<std::uint32_t>(j, "rank")};
-} catch (const Json::exception&) {
-    return std::nullopt;
-} catch (const fs::filesystem_error&) {
+} catch (const std::bad_alloc&) {
+    throw;
+} catch (const std::exception&) {
     return std::nullopt;
 }
 
@@ -829,7 +881,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         }
         if (history != nullptr) {
             first["rank"] = rank_;
-            first["history"] = *history;
+            first["history"] = path_to_json(*history);
         }
         // What is to leave is known from the journals, which do not count any more once the manifest is another.
         std::vector<std::string> folders;
@@ -1170,7 +1222,7 @@ Result<> HistoryWriter::add_child(const std::string& path) {
     TWR_CHECK(be_sure());
     if (std::find(journal_.children.begin(), journal_.children.end(), path) != journal_.children.end())
         return success();
-    TWR_CHECK(add({"{\"child\":" + to_text(path) + "}"}));
+    TWR_CHECK(add({"{\"child\":" + to_text(path_to_json(path)) + "}"}));
     journal_.children.push_back(path);
     sure_ = true;
     return success();

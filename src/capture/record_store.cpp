@@ -10,7 +10,10 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr int kMostLevels = 64;
-}
+// What reading keeps of each chunk besides its bytes where no two of them lie together: lists of what is wanted, by place and by
+// block, with room to grow.
+constexpr std::uint64_t kBesideChunk = 512;
+}  // namespace
 
 Result<> RecordStore::load() {
     auto local = LocalHistory::read(path_);
@@ -169,6 +172,28 @@ Result<> RecordStore::read(const StepMap& map, std::size_t segment, std::uint64_
 
 Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
     return again([&] { return chain_->read_segment(map, segment, to); });
+}
+
+Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                             std::uint64_t bytes, std::uint64_t memory, const Take& take) try {
+    const RecordSegment& wanted = map.directory.segments[segment];
+    const std::uint64_t chunk = map.chunk_bytes;
+    const std::uint64_t most = memory / (chunk + kBesideChunk) * chunk / kRecordPart * kRecordPart;
+    const bool whole = offset == 0 && bytes == wanted.bytes;
+    std::vector<std::byte> part(std::min(bytes, std::max(most, kRecordPart)));
+    std::uint64_t content = 0;
+    for (const std::uint64_t end = offset + bytes; offset < end;) {
+        const std::uint64_t stop = std::min(end, (offset + part.size()) / kRecordPart * kRecordPart);
+        const auto here = std::span(part).first((stop <= offset ? end : stop) - offset);
+        TWR_CHECK(again([&] { return chain_->read(map, segment, offset, here); }));
+        if (whole && wanted.content != 0) content += chain_->content_of(map, offset, here);
+        TWR_CHECK(take(offset, here));
+        offset += here.size();
+    }
+    return whole ? RecordChain::check_content(map, segment, content) : success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 path_ + ": not enough memory to read a part of a step: give a smaller --memory"};
 }
 
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -13,6 +14,9 @@
 #include "restore/chain.hpp"
 
 namespace twinrun {
+
+inline constexpr std::uint64_t kRecordPart = std::uint64_t{1} << 20;    // RecordStore::stream
+inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;  // where nobody says how much
 
 // Thread-safe.
 class RecordStore {
@@ -35,6 +39,12 @@ class RecordStore {
     Result<StepMap> map(std::int64_t step);
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
     Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
+    // Bytes [offset, offset + bytes) of a segment to `take`, in order: each part but the last ends at a multiple of kRecordPart.
+    // Memory: of one part, with what it takes to read it; kRecordPart is always had. The content's checksum is compared last,
+    // where that is the whole segment.
+    using Take = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> part)>;
+    Result<> stream(const StepMap& map, std::size_t segment, std::uint64_t offset, std::uint64_t bytes,
+                    std::uint64_t memory, const Take& take);
 
    private:
     RecordStore() = default;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "platform/new_files.hpp"
 
 namespace twinrun {
 
@@ -162,6 +163,10 @@ class FileSystem {
     virtual Result<> remove(const std::string& path) = 0;               // a file; not there: success
     virtual Result<> remove_empty_folder(const std::string& path) = 0;  // not empty, or not there: success
     virtual Result<> truncate(const std::string& path, std::uint64_t size) = 0;
+    // To put files beside what is in a folder, which is there: new_files.hpp.
+    virtual Result<std::unique_ptr<NewFiles>> open_new(const std::string& folder) {
+        return open_new_files(folder);
+    }
 };
 
 FileSystem& posix_file_system();

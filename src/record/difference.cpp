@@ -50,6 +50,13 @@ Result<> RecordDirectory::check(std::uint32_t chunk_bytes) const {
         if (file.name.size() > kLongestRecordName || !stays_within(file.name))
             return wrong("'" + file.name + "' is no name for a file of a record");
         if (!names.insert(file.name).second) return wrong("two files of the name '" + file.name + "'");
+        const bool link = file.kind == RecordFileKind::link;
+        if (link ? file.to.empty() || file.to.size() > kLongestRecordName ||
+                       file.to.find('\0') != std::string::npos
+                 : !file.to.empty())
+            return wrong("'" + file.name + "' is a link without a text, or no link and has one");
+        if (file.kind != RecordFileKind::file && file.bytes != 0)
+            return wrong("'" + file.name + "' is no file, and has bytes");
     }
     names.clear();
     std::uint64_t chunks = 0;
@@ -60,7 +67,8 @@ Result<> RecordDirectory::check(std::uint32_t chunk_bytes) const {
             return wrong("a segment's name of " + std::to_string(segment.name.size()) + " bytes");
         if (!names.insert(segment.name).second)
             return wrong("two segments of the name '" + segment.name + "'");
-        if (segment.file >= files.size()) return wrong("segment '" + segment.name + "' is of no file");
+        if (segment.file >= files.size() || files[segment.file].kind != RecordFileKind::file)
+            return wrong("segment '" + segment.name + "' is of no file");
         const auto end = checked_add(segment.offset, segment.bytes);
         if (!end || *end > files[segment.file].bytes)
             return wrong("segment '" + segment.name + "' passes the end of its file");
@@ -92,6 +100,11 @@ std::vector<std::uint64_t> RecordDirectory::first_chunks(std::uint32_t chunk_byt
     }
     firsts.push_back(chunks);
     return firsts;
+}
+
+bool RecordDirectory::only_files() const {
+    return std::all_of(files.begin(), files.end(),
+                       [](const RecordFile& file) { return file.kind == RecordFileKind::file; });
 }
 
 std::uint64_t Difference::chunks() const { return directory.first_chunks(chunk_bytes).back(); }

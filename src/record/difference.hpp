@@ -68,9 +68,12 @@ struct RecordSegment {
     std::uint64_t content = 0;  // checksum of the segment's chunks: chunk_hash.hpp, content_term
     bool operator==(const RecordSegment&) const = default;
 };
+enum class RecordFileKind : std::uint8_t { file = 0, link = 1, folder = 2 };
 struct RecordFile {
-    std::string name;         // a relative path that stays within its folder
-    std::uint64_t bytes = 0;  // what no segment covers is zero
+    std::string name;         // a relative path that stays within its folder: bytes
+    std::uint64_t bytes = 0;  // what no segment covers is zero; of files only
+    RecordFileKind kind = RecordFileKind::file;
+    std::string to;  // of a link: its text, which may lead anywhere
     bool operator==(const RecordFile&) const = default;
 };
 // Segments in the order of the image; those of one file do not overlap.
@@ -82,6 +85,7 @@ struct RecordDirectory {
     [[nodiscard]] Result<> check(std::uint32_t chunk_bytes) const;
     // First chunk of each segment, and the end.
     [[nodiscard]] std::vector<std::uint64_t> first_chunks(std::uint32_t chunk_bytes) const;
+    [[nodiscard]] bool only_files() const;  // no links, no folders
 };
 
 inline constexpr std::size_t kLongestRecordName = 4096;  // of files and segments

@@ -25,6 +25,11 @@ constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
 Error damaged(std::string what) { return Error{ErrorCode::damaged, std::move(what)}; }
 Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory to write a record"}; }
 
+// The lowest that has what the directory holds: older programs read what they can.
+std::uint32_t version_of(const RecordDirectory& directory) {
+    return directory.only_files() ? 1 : kDifferenceVersion;
+}
+
 }  // namespace
 
 // ---- the format ----
@@ -32,10 +37,14 @@ Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory to
 std::vector<std::byte> encode_difference_tail(const Difference& difference) {
     Encoder encoder;
     const RecordDirectory& directory = difference.directory;
+    const std::uint32_t version = version_of(directory);
     encoder.put(static_cast<std::uint32_t>(directory.files.size()));
     for (const RecordFile& file : directory.files) {
         encoder.put_text(file.name);
         encoder.put(file.bytes);
+        if (version == 1) continue;
+        encoder.put(static_cast<std::uint8_t>(file.kind));
+        if (file.kind == RecordFileKind::link) encoder.put_text(file.to);
     }
     encoder.put(static_cast<std::uint32_t>(directory.segments.size()));
     for (const RecordSegment& segment : directory.segments) {
@@ -78,7 +87,7 @@ std::vector<std::byte> encode_difference_header(const Difference& difference, st
                                                 bool packed) {
     Encoder encoder;
     encoder.put_bytes(std::as_bytes(std::span(kMagic)));
-    encoder.put(kDifferenceVersion);
+    encoder.put(version_of(difference.directory));
     encoder.put(static_cast<std::uint8_t>(difference.method));
     encoder.put(static_cast<std::uint8_t>(std::countr_zero(difference.chunk_bytes)));
     encoder.put(static_cast<std::uint8_t>(packed ? PayloadCodec::zstd : PayloadCodec::stored));
@@ -113,6 +122,7 @@ Result<DifferenceHeader> decode_difference_header(std::span<const std::byte> byt
                                                  " of the format: a newer twinrun is needed to read it"};
     }
     DifferenceHeader header;
+    header.version = version;
     const auto method = decoder.get<std::uint8_t>();
     const auto chunk_bits = decoder.get<std::uint8_t>();
     const auto codec = decoder.get<std::uint8_t>();
@@ -173,6 +183,13 @@ Result<Difference> decode_difference_tail(const DifferenceHeader& header,
         RecordFile file;
         file.name = decoder.get_text(kLongestRecordName);
         file.bytes = decoder.get<std::uint64_t>();
+        if (header.version > 1) {
+            const auto kind = decoder.get<std::uint8_t>();
+            if (kind > static_cast<unsigned>(RecordFileKind::folder))
+                return damaged("neither a file nor a link nor a folder");
+            file.kind = static_cast<RecordFileKind>(kind);
+            if (file.kind == RecordFileKind::link) file.to = decoder.get_text(kLongestRecordName);
+        }
         difference.directory.files.push_back(std::move(file));
     }
     const auto segments = decoder.get<std::uint32_t>();

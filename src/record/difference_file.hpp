@@ -13,7 +13,7 @@
 namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
-inline constexpr std::uint32_t kDifferenceVersion = 1;
+inline constexpr std::uint32_t kDifferenceVersion = 2;  // 1 where there are neither links nor folders
 inline constexpr std::uint32_t kPackedBlockBytes = 128U
                                                    << 10;  // of payload, unpacked, where nothing else is said
 
@@ -120,6 +120,7 @@ std::vector<std::byte> encode_difference_header(const Difference& difference, st
                                                 std::uint64_t tail_offset, std::uint64_t tail_unpacked,
                                                 bool packed);
 struct DifferenceHeader {
+    std::uint32_t version = kDifferenceVersion;
     RecordMethod method = RecordMethod::runs;
     std::uint32_t chunk_bytes = 0;
     bool packed = false;

@@ -533,10 +533,15 @@ Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std:
     if (to.size() != wanted.bytes)
         return Error{ErrorCode::internal, "a buffer of another size than its segment"};
     TWR_CHECK(read(map, segment, 0, to));
-    if (wanted.content == 0)
-        return success();  // a step that was taken as it was: every byte of it has been checked
+    if (wanted.content == 0) return success();
+    return check_content(map, segment, content_of(map, 0, to));
+}
+
+std::uint64_t RecordChain::content_of(const StepMap& map, std::uint64_t offset,
+                                      std::span<const std::byte> bytes) {
     std::atomic<std::uint64_t> content{0};
-    const std::uint64_t chunks = divide_up(wanted.bytes, map.chunk_bytes);
+    const std::uint64_t chunks = divide_up(bytes.size(), map.chunk_bytes);
+    const std::uint64_t first = offset / map.chunk_bytes;
     const std::lock_guard guard(reading_);
     workers_->team.run([&](int worker) {
         const auto workers = static_cast<std::uint64_t>(workers_->team.size());
@@ -551,20 +556,23 @@ Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std:
         for (std::uint64_t batch = begin; batch < end; batch += kBatch) {
             const std::uint64_t stop = std::min(end, batch + kBatch);
             const std::uint64_t from = batch * map.chunk_bytes;
-            chunk_hashes(std::span<const std::byte>(to).subspan(
-                             from, std::min(stop * map.chunk_bytes, wanted.bytes) - from),
+            chunk_hashes(bytes.subspan(from, std::min(stop * map.chunk_bytes, bytes.size()) - from),
                          map.chunk_bytes, hashes);
             for (std::uint64_t i = batch; i < stop; ++i)
-                sum += content_term(hashes[i - batch], i);
+                sum += content_term(hashes[i - batch], first + i);
         }
         content += sum;
     });
-    if (content != wanted.content) {
-        return Error{ErrorCode::damaged, "segment '" + wanted.name + "' of difference " +
-                                             std::to_string(map.ordinal) +
-                                             ": its bytes are not those that were recorded"};
-    }
-    return success();
+    return content;
+}
+
+Result<> RecordChain::check_content(const StepMap& map, std::size_t segment, std::uint64_t content) {
+    const RecordSegment& wanted = map.directory.segments[segment];
+    // 0: of a step that was taken as it was; every byte of it has been checked.
+    if (wanted.content == 0 || content == wanted.content) return success();
+    return Error{ErrorCode::damaged, "segment '" + wanted.name + "' of difference " +
+                                         std::to_string(map.ordinal) +
+                                         ": its bytes are not those that were recorded"};
 }
 
 Result<std::vector<std::uint32_t>> RecordChain::needs(const StepMap& map) {

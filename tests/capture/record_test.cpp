@@ -717,6 +717,57 @@ TEST(Pack, FilesOfOtherPrograms) {
     EXPECT_TRUE(check_record(folder / "record", 0, 1)->empty());
 }
 
+// Whatever fails while files are given back: no half file stays, and nothing else is touched.
+TEST(Pack, RestoreThatFails) {
+    RecordFolder folder;
+    std::mt19937_64 random(18);
+    FileSystem& system = unsynced_file_system();
+    FilesOfStep step;
+    step.step = 1;
+    std::map<std::string, testing::RecordBytes> truth;
+    for (const std::string name : {"a", "sub/b", "sub/deep/c"}) {
+        truth[name] = testing::random_bytes(random, 5000);
+        const std::string path = folder / ("in-" + std::to_string(step.files.size()));
+        testing::write_file(path, truth[name]);
+        step.files.push_back({name, path, name});
+    }
+    step.files.push_back({"sub/link", "", "link", RecordFileKind::link, "/nowhere"});
+    step.files.push_back({"empty", "", "empty", RecordFileKind::folder});
+    ASSERT_TRUE(pack_files(system, {step}, folder / "record", options(), {}));
+    // And what a hostile record may say: a file behind a link of the same record.
+    FilesOfStep hostile = step;
+    hostile.files.push_back({"sub/link/d", hostile.files[0].path, "d"});
+    ASSERT_TRUE(pack_files(system, {hostile}, folder / "hostile", options(), {}));
+    EXPECT_FALSE(unpack_steps(system, folder / "hostile", {1}, folder / "hostile-to", true, 1));
+    EXPECT_FALSE(fs::is_symlink(folder / "hostile-to/sub/link"));
+
+    testing::FaultyFileSystem faulty(system);
+    for (std::size_t at = 1;; ++at) {
+        const fs::path to = folder / ("to-" + std::to_string(at));
+        fs::create_directories(to / "sub");
+        testing::write_file((to / "sub/b.tmp").string(), truth["a"]);
+        testing::Fault fault;
+        fault.at = at;
+        faulty.inject(fault);
+        const auto made = unpack_steps(faulty, folder / "record", {1}, to.string(), true, 1);
+        EXPECT_TRUE(testing::read_file((to / "sub/b.tmp").string()) == truth["a"]);
+        std::size_t files = 0;
+        for (const auto& entry : fs::recursive_directory_iterator(to)) {
+            if (!entry.is_regular_file() || entry.path().filename() == "b.tmp") continue;
+            const std::string name = entry.path().lexically_relative(to).string();
+            ASSERT_TRUE(truth.contains(name)) << name << ", operation " << at;
+            EXPECT_TRUE(testing::read_file(entry.path().string()) == truth[name]) << name;
+            ++files;
+        }
+        if (!made) continue;
+        EXPECT_EQ(files, 3U);
+        EXPECT_EQ(made->size(), 5U);
+        EXPECT_TRUE(fs::is_symlink(to / "sub/link"));
+        EXPECT_GT(at, 10U);
+        break;
+    }
+}
+
 // Hashes that collide: with `verify` nothing is taken for what it is not; without, what restore gives is told to be wrong.
 TEST(Pack, CollisionsAreCaught) {
     for (const RecordMethod method :

@@ -545,7 +545,7 @@ LEFT = {"base": NO_BASE, "files": [], "segments": [], "chunks": 0, "runs": [], "
 RULES = {
     "magic": ({"header": {"magic": b"TWRDIFX\n"}}, "not a difference"),
     "version 0": ({"header": {"version": 0}}, "version 0"),
-    "version 2": ({"header": {"version": 2}}, "version 2"),
+    "version 3": ({"header": {"version": 3}}, "version 3"),
     "method": ({"header": {"method": 5}}, "method"),
     "small chunks": ({"header": {"chunk_bits": 4}}, "size of chunks"),
     "large chunks": ({"header": {"chunk_bits": 17}}, "size of chunks"),

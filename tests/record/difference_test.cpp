@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "record/difference_file.hpp"
 #include "support/record.hpp"
 
 namespace twinrun {
@@ -73,6 +74,58 @@ TEST(RecordDirectory, WhatItForbids) {
     bad = good;
     bad.files[0].name = std::string(kLongestRecordName + 1, 'n');
     EXPECT_NE(error(bad), "");
+}
+
+TEST(RecordDirectory, LinksAndFolders) {
+    RecordDirectory good;
+    good.files = {{"a", 100},
+                  {"link", 0, RecordFileKind::link, "../anywhere"},
+                  {"folder", 0, RecordFileKind::folder, ""}};
+    good.segments = {{"x", 0, 0, 100, 0}};
+    EXPECT_TRUE(good.check(64).ok());
+    EXPECT_FALSE(good.only_files());
+    const auto refused = [&](auto change) {
+        RecordDirectory bad = good;
+        change(bad);
+        return !bad.check(64).ok();
+    };
+    EXPECT_TRUE(refused([](auto& d) { d.files[1].to.clear(); }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[1].to = std::string("a\0b", 3); }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[1].to = std::string(kLongestRecordName + 1, 'a'); }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[0].to = "a"; }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[2].to = "a"; }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[1].bytes = 1; }));
+    EXPECT_TRUE(refused([](auto& d) { d.files[2].bytes = 1; }));
+    EXPECT_TRUE(refused([](auto& d) { d.segments.push_back({"y", 1, 0, 0, 0}); }));
+    EXPECT_TRUE(refused([](auto& d) { d.segments.push_back({"y", 2, 0, 0, 0}); }));
+
+    // Through a file's bytes, each kind and no other.
+    Difference difference;
+    difference.directory = good;
+    difference.chunk_bytes = 64;
+    difference.method = RecordMethod::runs;
+    difference.runs = {{0, 2, location(0, 0), false}};
+    difference.payload_chunks = 2;
+    difference.block_chunks = 2;
+    difference.blocks = {{kDifferenceHeaderBytes, 128, PayloadCodec::stored, false, 1}};
+    for (const bool only_files : {false, true}) {
+        if (only_files) difference.directory.files.resize(1);
+        std::vector<std::byte> tail = encode_difference_tail(difference);
+        const auto decode = [&] {
+            const std::uint64_t end = kDifferenceHeaderBytes + 128;
+            const auto bytes = encode_difference_header(difference, tail, end, tail.size(), false);
+            const auto header = decode_difference_header(bytes, end + tail.size());
+            EXPECT_TRUE(header.ok());
+            EXPECT_EQ(header->version, only_files ? 1U : 2U);
+            return decode_difference_tail(*header, tail);
+        };
+        const auto decoded = decode();
+        ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+        EXPECT_EQ(decoded->directory, difference.directory);
+        if (only_files) continue;
+        tail[4 + 4 + 1 + 8] = std::byte{3};  // the first file's kind
+        EXPECT_EQ(decode().error().code, ErrorCode::damaged);
+    }
 }
 
 TEST(RecordDirectory, ManyChunks) {

@@ -181,8 +181,74 @@ class FaultyFileSystem final : public FileSystem {
         return success();
     }
 
+    // These operations fail like all others; what they make is not in the model of the disk.
+    Result<std::unique_ptr<NewFiles>> open_new(const std::string& path) override {
+        const std::lock_guard guard(mutex_);
+        TWR_CHECK(begin("open_new", path));
+        TWR_TRY(auto inner, inner_.open_new(path));
+        return std::unique_ptr<NewFiles>(std::make_unique<New>(*this, std::move(inner)));
+    }
+
    private:
     using Bytes = std::vector<std::byte>;
+
+    class New final : public NewFiles {
+       public:
+        New(FaultyFileSystem& owner, std::unique_ptr<NewFiles> inner)
+            : owner_(owner), inner_(std::move(inner)) {}
+        Result<> check_free(const std::string& name, bool as_folder) override {
+            return inner_->check_free(name, as_folder);
+        }
+        Result<std::unique_ptr<NewFile>> create(const std::string& name, std::uint64_t bytes) override {
+            TWR_CHECK(begin("create_new", name));
+            TWR_TRY(auto file, inner_->create(name, bytes));
+            return std::unique_ptr<NewFile>(std::make_unique<OneFile>(owner_, std::move(file), name));
+        }
+        Result<> make_folder(const std::string& name) override {
+            TWR_CHECK(begin("make_folder", name));
+            return inner_->make_folder(name);
+        }
+        Result<> make_link(const std::string& name, const std::string& to) override {
+            TWR_CHECK(begin("make_link", name));
+            return inner_->make_link(name, to);
+        }
+        Result<> sync() override {
+            TWR_CHECK(begin("sync_new", ""));
+            return inner_->sync();
+        }
+
+       private:
+        class OneFile final : public NewFile {
+           public:
+            OneFile(FaultyFileSystem& owner, std::unique_ptr<NewFile> inner, std::string name)
+                : owner_(owner), inner_(std::move(inner)), name_(std::move(name)) {}
+            Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+                {
+                    const std::lock_guard guard(owner_.mutex_);
+                    TWR_CHECK(owner_.begin("write_new", name_));
+                }
+                return inner_->write_at(offset, bytes);
+            }
+            Result<> publish() override {
+                {
+                    const std::lock_guard guard(owner_.mutex_);
+                    TWR_CHECK(owner_.begin("publish", name_));
+                }
+                return inner_->publish();
+            }
+
+           private:
+            FaultyFileSystem& owner_;
+            std::unique_ptr<NewFile> inner_;
+            std::string name_;
+        };
+        Result<> begin(const char* operation, const std::string& name) {
+            const std::lock_guard guard(owner_.mutex_);
+            return owner_.begin(operation, name);
+        }
+        FaultyFileSystem& owner_;
+        std::unique_ptr<NewFiles> inner_;
+    };
 
     struct FileChange {
         std::uint64_t offset = 0;

@@ -6,10 +6,13 @@ import json
 
 import click
 
+from ..errors import one_line
 from ..recording import METHODS, PackedStep, RecordOptions
 from ..recording import pack as pack_steps
 from ..report.text import byte_size
 from .common import SIZE, THREADS, console
+
+MOST = 20  # notes that are shown
 
 
 @click.command()
@@ -33,22 +36,30 @@ from .common import SIZE, THREADS, console
               help="Chunks within their field's tolerance of what restore gives are not kept again.")  # fmt: skip
 @click.option("--against", type=click.Path(), default=None, metavar="RECORD",
               help="Another run's record: what it has is not kept again. It must stay where it is.")  # fmt: skip
-@click.option("--append", is_flag=True, help="Go on with a record that is there; steps that it has stay.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Go on with a record that is there. Steps that it has stay; one that changed is an error.",
+)
+@click.option("--update", is_flag=True, help="--append, and a step that changed becomes a new version of it.")
 @click.option(
     "--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0 (default): no limit."
 )
 @click.option("--verify", is_flag=True, help="Compare bytes, not hashes alone. Slower.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-@click.option("--json", "as_json", is_flag=True, help="Facts of every step, as JSON lines.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No line a step.")
 def pack(
     source: str, record: str, method: str, chunk: int, compress: str | None, level: int, xor: bool | None, bounded: bool,
-    against: str | None, append: bool, table: int, verify: bool, threads: int, as_json: bool, quiet: bool,
+    against: str | None, append: bool, update: bool, table: int, verify: bool, threads: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Keep every step of a run at a fraction of its size.
 
     SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is told by a number in their
-    names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit.
+    names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a folder everything is
+    kept, hidden files, links and empty folders too; what cannot be is named.
     """
     out = console()
 
@@ -57,15 +68,30 @@ def pack(
             print(json.dumps(vars(step)), flush=True)
         elif not quiet:
             share = 100 * step.payload_chunks / step.chunks if step.chunks else 0.0
+            again = ", a new version" if step.new_version else ""
             out.print(
-                f"step {step.step}, rank {step.rank}: {byte_size(step.full_bytes)} -> {byte_size(step.bytes)}, "
+                f"step {step.step}{again}, rank {step.rank}: {byte_size(step.full_bytes)} -> {byte_size(step.bytes)}, "
                 f"{share:.3g}% of chunks new"
             )
 
     options = RecordOptions(method, chunk, compress, level, xor, bounded, table, verify)
     facts = pack_steps(
-        source, record, options=options, against=against, append=append, threads=threads, progress=say
+        source,
+        record,
+        options=options,
+        against=against,
+        append=append,
+        update=update,
+        threads=threads,
+        progress=say,
     )
+    for number, (name, why) in enumerate(facts.notes):
+        if as_json:
+            print(json.dumps({"name": name, "note": why}))
+        elif number < MOST:
+            out.print(one_line(f"{name}: {why}"), soft_wrap=True)
+        elif number == MOST:
+            out.print(f"… and {len(facts.notes) - MOST} more: --json names all")
     if not as_json:
         rest = (
             f", {facts.ratio(without_first=True):.4g} without the first step" if len(facts.steps) > 1 else ""

@@ -6,10 +6,10 @@ import re
 
 import click
 
-from ..errors import TwinrunError
-from ..recording import read_part
+from ..errors import TwinrunError, one_line
 from ..recording import restore as restore_steps
-from .common import THREADS, console
+from ..recording import write_part
+from .common import SIZE, THREADS, console
 
 
 @click.command()
@@ -32,6 +32,7 @@ from .common import THREADS, console
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of --field.")
 @click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Of --field: only these bytes.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(
     record: str,
     to: str,
@@ -41,11 +42,12 @@ def restore(
     rank: int,
     part: str | None,
     threads: int,
+    memory: int,
 ) -> int:
     """Give steps of a record back as the files that they were, every byte checked.
 
-    Steps that twinrun captured come as a history in TO; files of other programs come under their names. Nothing that is there
-    is written over.
+    Steps that twinrun captured come as a history in TO; files of other programs come under their names. Whatever
+    is in TO stays as it is, and no link in it is followed.
     """
     if field is not None:
         if len(steps) != 1:
@@ -54,15 +56,21 @@ def restore(
         if found is None:
             raise TwinrunError(f"--bytes {part!r} is not of the form OFFSET:COUNT")
         count = int(found[2]) if found[2] else None
-        body = read_part(
-            record, steps[0], field, rank=rank, offset=int(found[1]), count=count, threads=threads
+        size = write_part(
+            record,
+            steps[0],
+            field,
+            to,
+            rank=rank,
+            offset=int(found[1]),
+            count=count,
+            threads=threads,
+            memory=memory,
         )
-        with open(to, "xb") as file:  # nothing that is there is written over
-            file.write(body)
-        console().print(f"{len(body)} bytes in {to}", soft_wrap=True)
+        console().print(f"{size} bytes in {one_line(to)}", soft_wrap=True)
         return 0
     if part is not None:
         raise TwinrunError("--bytes needs --field")
-    paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads)
-    console().print(f"{len(paths)} files in {to}", soft_wrap=True)
+    paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads, memory=memory)
+    console().print(f"{len(paths)} files in {one_line(to)}", soft_wrap=True)
     return 0

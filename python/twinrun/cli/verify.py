@@ -6,7 +6,7 @@ import click
 
 from ..errors import one_line
 from ..verification import verify as verify_path
-from .common import THREADS, console
+from .common import SIZE, THREADS, console
 
 MOST = 20
 
@@ -14,7 +14,10 @@ MOST = 20
 @click.command()
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-def verify(paths: tuple[str, ...], threads: int) -> int:
+@click.option(
+    "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
+)
+def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     """Check every checksum of histories, or of files that were indexed.
 
     Exit status: 0 all is as it was written, 1 something is damaged, 2 could not check.
@@ -23,7 +26,7 @@ def verify(paths: tuple[str, ...], threads: int) -> int:
     damaged = 0
     checked = 0
     for path in paths:
-        problems, files = verify_path(path, threads=threads)
+        problems, files = verify_path(path, threads=threads, memory=memory)
         checked += files
         for problem in problems[:MOST]:
             out.print(one_line(problem), soft_wrap=True)

@@ -16,7 +16,8 @@ import xxhash
 from twinrun_spec.metadata import FormatError
 
 MAGIC = b"TWRDIFF\n"
-VERSION = 1
+VERSION = 2  # 1 has no links and no folders
+KINDS = ("file", "link", "folder")
 HEADER_BYTES = 128
 METHODS = ("full", "basic", "list", "tree", "runs")
 NO_BASE = 2**32 - 1
@@ -54,8 +55,10 @@ class Run:
 
 @dataclass
 class RecordFile:
-    name: str
+    name: str  # bytes that are not UTF-8: as os.fsdecode has them
     size: int
+    kind: str = "file"
+    to: str = ""  # of a link
 
 
 @dataclass
@@ -94,6 +97,7 @@ class Difference:
     base: int | None
     payload_chunks: int
     block_chunks: int
+    version: int = VERSION
     files: list[RecordFile] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -245,6 +249,12 @@ def parse(raw: bytes) -> Difference:
     cursor = Cursor(index)
     for _ in range(cursor.number("I")):
         d.files.append(RecordFile(cursor.text(), cursor.number("Q")))
+        if d.version > 1:
+            kind = cursor.number("B")
+            if kind >= len(KINDS):
+                raise RecordError("neither a file nor a link nor a folder")
+            d.files[-1].kind = KINDS[kind]
+            d.files[-1].to = cursor.text() if KINDS[kind] == "link" else ""
     for _ in range(cursor.number("I")):
         d.segments.append(Segment(cursor.text(), *cursor.numbers("IQQQ")))
     _check_directory(d)
@@ -284,8 +294,8 @@ def _parse_header(raw: bytes) -> tuple[Difference, bytes]:
     offset, size, unpacked, checksum, payload_chunks, block_chunks = struct.unpack("<QQQQQI", raw[24:68])
     if xxhash.xxh3_64_intdigest(raw[:120]) != struct.unpack("<Q", raw[120:128])[0]:
         raise RecordError("the header's checksum is wrong")
-    if version != VERSION:
-        raise RecordError(f"version {version}, this reader knows {VERSION}")
+    if not 1 <= version <= VERSION:
+        raise RecordError(f"version {version}, this reader knows 1 to {VERSION}")
     if method >= len(METHODS):
         raise RecordError("the method does not exist")
     if not 5 <= chunk_bits <= 16:
@@ -306,7 +316,7 @@ def _parse_header(raw: bytes) -> tuple[Difference, bytes]:
     if unpacked > LARGEST:
         raise RecordError(f"an index of {unpacked} bytes is more than this reader takes")
     d = Difference(raw, METHODS[method], 1 << chunk_bits, bool(packed), bool(leftovers), ordinal,
-                   None if base == NO_BASE else base, payload_chunks, block_chunks)  # fmt: skip
+                   None if base == NO_BASE else base, payload_chunks, block_chunks, version)  # fmt: skip
     return d, unpack(index, unpacked) if packed else index
 
 
@@ -317,8 +327,16 @@ def _check_directory(d: Difference) -> None:
     for f in d.files:
         if "\0" in f.name or any(part in ("", ".", "..") for part in f.name.split("/")):
             raise RecordError(f"{f.name!r} is no name of a file")
+        if f.kind != "file" and f.size:
+            raise RecordError(f"{f.name!r} is no file, and has bytes")
+        if f.kind == "link" and (not f.to or "\0" in f.to):
+            raise RecordError(f"{f.name!r} is a link that says nothing")
     for s in d.segments:
-        if s.file >= len(d.files) or s.offset + s.size > d.files[s.file].size:
+        if (
+            s.file >= len(d.files)
+            or d.files[s.file].kind != "file"
+            or s.offset + s.size > d.files[s.file].size
+        ):
             raise RecordError(f"segment '{s.name}' lies in no file")
     if d.firsts[-1] > MOST_CHUNKS:
         raise RecordError("too many chunks")
