@@ -52,6 +52,9 @@ class Tiers {
     // `settled` is called once for each step that was added: committed on the last tier (null), or why it is not there. From
     // any thread; it must not call back.
     using Settled = std::function<void(std::int64_t step, const Error* lost)>;
+    // Whether this rank's part of the local tier may be used for a history: asked on all ranks before one of them makes it.
+    static Result<> check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
+                                const TierSettings& settings);
     static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path,
                                                std::uint32_t rank, std::uint32_t ranks,
                                                const TierSettings& settings, Settled settled);
