@@ -33,7 +33,7 @@ struct Retention {
 enum class Flusher : std::uint8_t {
     thread,   // of this process
     process,  // twinrun_flush, started by us: goes on when this process dies
-    none,     // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
+    none,  // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
 };
 
 struct TierSettings {
@@ -111,7 +111,9 @@ class Tiers {
     // Where a step is, the nearest tier first.
     [[nodiscard]] std::vector<StoredPart> stored(std::int64_t step) const;
     // Steps stay on the local tier.
-    [[nodiscard]] bool ends_local() const { return settings_.flusher == Flusher::none && !local_folder_.empty(); }
+    [[nodiscard]] bool ends_local() const {
+        return settings_.flusher == Flusher::none && !local_folder_.empty();
+    }
     // Of a step on the first tier that has it; 0: none has.
     [[nodiscard]] std::uint64_t metadata_bytes(std::int64_t step) const;
     [[nodiscard]] std::uint64_t flushed_bytes() const;
