@@ -418,7 +418,9 @@ class Run {
         std::vector<std::string> names;
         check(twr_stored_names(
             run_, step,
-            [](void* to, const char* name) { static_cast<std::vector<std::string>*>(to)->emplace_back(name); },
+            [](void* to, const char* name) {
+                static_cast<std::vector<std::string>*>(to)->emplace_back(name);
+            },
             &names));
         return names;
     }

@@ -428,9 +428,10 @@ class Journals:
         written = self.written()
         if self._read is None or self._read[0] != written:
             steps = _core.open_history(self._path)["steps"]
-            self._read = written, {
-                (s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]
-            }
+            self._read = (
+                written,
+                {(s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]},
+            )
         return self._read[1]
 
 

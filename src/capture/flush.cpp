@@ -336,7 +336,13 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
     TWR_TRY(const LocalHistory from, LocalHistory::read(local));
     TWR_TRY(const auto to,
             HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append));
-    return flush_steps(local, from.journal, *to, lost);
+    // Who wrote the history till now may have changed the part too.
+    TWR_TRY(const LocalHistory now, LocalHistory::read(local));
+    if (now.history != from.history || now.settings != from.settings || now.rank != from.rank ||
+        now.ranks != from.ranks) {
+        return Error{ErrorCode::mismatch, local + ": another run has taken it meanwhile: try again"};
+    }
+    return flush_steps(local, now.journal, *to, lost);
 }
 
 bool is_flushed(const LocalHistory& local) try {
@@ -374,6 +380,15 @@ bool is_flushed(const LocalHistory& local) try {
     return true;
 } catch (const std::bad_alloc&) {
     return false;
+}
+
+Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,
+                    std::uint32_t rank, std::uint32_t ranks, const std::string& history) {
+    const bool same =
+        part.settings == settings && part.rank == rank && part.ranks == ranks && part.history == history;
+    if (same || part.journal.steps.empty() || is_flushed(part)) return success();
+    return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + part.history +
+                                          ": bring them there with 'twinrun flush', or remove the folder"};
 }
 
 }  // namespace twinrun

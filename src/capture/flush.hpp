@@ -41,5 +41,8 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
 // Whether the history has all steps of its part on a node-local tier, or newer attempts at them, with their files: then nothing is
 // lost with that part.
 bool is_flushed(const LocalHistory& local);
+// Error unless the part at `path` is that of this rank and history, or has nothing that is not in its own.
+Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,
+                    std::uint32_t rank, std::uint32_t ranks, const std::string& history);
 
 }  // namespace twinrun

@@ -822,11 +822,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     auto had = LocalHistory::read(path);
     const bool same = had && had->settings == settings && had->rank == rank && had->ranks == ranks &&
                       had->history == history;
-    if (had && !same && !replace && !had->journal.steps.empty() && !is_flushed(*had)) {
-        return Error{ErrorCode::mismatch,
-                     path + ": holds steps of another run, on their way to " + had->history +
-                         ": bring them there with 'twinrun flush', or remove the folder"};
-    }
+    if (had && !replace) TWR_CHECK(check_part(path, *had, settings, rank, ranks, history));
     History before;
     Journal ignored;
     if (had) TWR_CHECK(read_manifest(path, before, ignored));

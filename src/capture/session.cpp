@@ -151,6 +151,7 @@ class Session::Impl {
         std::shared_ptr<const RowIds> ids;  // of its rows, as they are kept; null: none
         std::vector<std::byte> brought;     // from a device, to be sorted by IDs
     };
+    [[nodiscard]] TierSettings tier_settings() const;
     Result<> begin();
     Result<> usable() const;
     Result<History> open_history() const;
@@ -306,6 +307,10 @@ Result<> Session::Impl::open() {
     ends_local_ = settings_.flusher == Flusher::none && !settings_.local.empty();
     if (own) own = settle_record();
     if (own) own = settle_shared();
+    if (own) {
+        own = Tiers::check_local(folder_, static_cast<std::uint32_t>(comm_.rank()),
+                                 static_cast<std::uint32_t>(comm_.size()), tier_settings());
+    }
     TWR_CHECK(agree(std::move(own)));
     TWR_CHECK(agree_on_settings());
     TWR_CHECK(prepare_shared());
@@ -375,8 +380,10 @@ Result<std::vector<Session::Impl::CommonStep>> Session::Impl::common_steps() {
     const auto here = ends_local_ ? tiers_->committed() : std::map<std::int64_t, RankStep>();
     for (std::size_t i = 0; i < steps.size(); i += 3) {
         const auto entry = here.find(steps[i]);
-        const bool has = !ends_local_ || (entry != here.end() && attempt_of(entry->second.folder) == steps[i + 1]);
-        const bool has_data = steps[i + 2] != 0 && (!ends_local_ || (has && !entry->second.files.data.empty()));
+        const bool has =
+            !ends_local_ || (entry != here.end() && attempt_of(entry->second.folder) == steps[i + 1]);
+        const bool has_data =
+            steps[i + 2] != 0 && (!ends_local_ || (has && !entry->second.files.data.empty()));
         states.push_back(!has ? 0 : has_data ? 2 : 1);
     }
     if (ends_local_ && !states.empty()) TWR_CHECK(comm_.minimum(states));
@@ -420,13 +427,7 @@ Result<> Session::Impl::usable() const {
     return success();
 }
 
-Result<> Session::Impl::begin() try {
-    const auto rank = static_cast<std::uint32_t>(comm_.rank());
-    const auto ranks = static_cast<std::uint32_t>(comm_.size());
-    // Before a history is made, or replaced.
-    if (!settings_.reference.empty()) {
-        TWR_TRY(reference_, Reference::open(settings_.reference, rank, ranks));
-    }
+TierSettings Session::Impl::tier_settings() const {
     TierSettings tiers;
     tiers.history = settings_.history;
     tiers.existing = settings_.existing;
@@ -435,7 +436,17 @@ Result<> Session::Impl::begin() try {
     tiers.flusher = settings_.flusher;
     tiers.flush_program = settings_.flush_program;
     tiers.keep = settings_.keep;
-    TWR_TRY(tiers_, Tiers::open(system_, folder_, rank, ranks, tiers,
+    return tiers;
+}
+
+Result<> Session::Impl::begin() try {
+    const auto rank = static_cast<std::uint32_t>(comm_.rank());
+    const auto ranks = static_cast<std::uint32_t>(comm_.size());
+    // Before a history is made, or replaced.
+    if (!settings_.reference.empty()) {
+        TWR_TRY(reference_, Reference::open(settings_.reference, rank, ranks));
+    }
+    TWR_TRY(tiers_, Tiers::open(system_, folder_, rank, ranks, tier_settings(),
                                 [this](std::int64_t step, const Error* lost) { settled(step, lost); }));
     Provenance facts = settings_.provenance;
     if (!facts.empty()) {
@@ -1199,8 +1210,8 @@ Result<std::shared_ptr<MetadataFile>> Session::Impl::stored(std::int64_t step) {
         return a.path == b.path && x->first == y->first && x->second.folder == y->second.folder &&
                x->second.files == y->second.files;
     };
-    if (stored_.metadata == nullptr || !std::equal(parts.begin(), parts.end(), stored_.parts.begin(),
-                                                   stored_.parts.end(), same)) {
+    if (stored_.metadata == nullptr ||
+        !std::equal(parts.begin(), parts.end(), stored_.parts.begin(), stored_.parts.end(), same)) {
         stored_ = {};
         TWR_TRY(stored_.metadata, open_stored(parts, step));
         stored_.parts = std::move(parts);

@@ -15,6 +15,9 @@ namespace {
 
 std::uint64_t bytes_of(const RankStep& step) { return step.files.data_bytes + step.files.metadata_bytes; }
 
+// Of a history, as its parts on node-local tiers name it.
+std::string name_of(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
+
 bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
     if (!History::exists(path)) return false;
     const auto journal = read_rank_journal(path, rank, ranks);
@@ -22,6 +25,25 @@ bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t rank
 }
 
 }  // namespace
+
+Result<> Tiers::check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
+                            const TierSettings& settings) try {
+    if (settings.local.empty() || settings.existing == Existing::replace) return success();
+    const std::string local = local_path(settings.local, rank);
+    const std::string history = name_of(path);
+    const auto had = LocalHistory::read(local);
+    if (!had || had->journal.steps.empty()) return success();
+    TWR_CHECK(check_part(local, *had, settings.history, rank, ranks, history));
+    // Its steps would be taken for those of a history that is made now.
+    if (had->history == history && !has_journal(path, rank, ranks)) {
+        return Error{ErrorCode::mismatch,
+                     local + ": holds steps of a history that is not in " + path +
+                         " any more: bring them elsewhere with 'twinrun flush --to', or remove the folder"};
+    }
+    return success();
+} catch (const std::exception& e) {
+    return Error{ErrorCode::io, path + ": " + e.what()};
+}
 
 Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string& path, std::uint32_t rank,
                                            std::uint32_t ranks, const TierSettings& settings,
@@ -33,24 +55,13 @@ Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string
     tiers->ranks_ = ranks;
     tiers->settings_ = settings;
     tiers->settled_ = std::move(settled);
-    const std::string history = fs::absolute(path).lexically_normal().string();
-    if (!settings.local.empty()) {
-        tiers->local_folder_ = local_path(settings.local, rank);
-        // Before a history is made that its steps would be taken for.
-        const auto had = LocalHistory::read(tiers->local_folder_);
-        if (had && had->history == history && !had->journal.steps.empty() &&
-            settings.existing != Existing::replace && !has_journal(path, rank, ranks)) {
-            return Error{ErrorCode::mismatch,
-                         tiers->local_folder_ + ": holds steps of a history that is not in " + path +
-                             " any more: bring them elsewhere with 'twinrun flush --to', or remove the folder"};
-        }
-    }
     TWR_TRY(tiers->shared_,
             HistoryWriter::open(system, path, settings.history, rank, ranks, settings.existing));
     if (!settings.local.empty()) {
+        tiers->local_folder_ = local_path(settings.local, rank);
         TWR_TRY(tiers->local_,
                 HistoryWriter::open_local(system, tiers->local_folder_, settings.history, rank, ranks,
-                                          history, settings.existing == Existing::replace));
+                                          name_of(path), settings.existing == Existing::replace));
         for (const auto& [step, entry] : tiers->local_->journal().steps)
             tiers->local_used_ += bytes_of(entry);
     }

@@ -33,7 +33,7 @@ struct Retention {
 enum class Flusher : std::uint8_t {
     thread,   // of this process
     process,  // twinrun_flush, started by us: goes on when this process dies
-    none,     // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
+    none,  // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
 };
 
 struct TierSettings {
@@ -52,6 +52,9 @@ class Tiers {
     // `settled` is called once for each step that was added: committed on the last tier (null), or why it is not there. From
     // any thread; it must not call back.
     using Settled = std::function<void(std::int64_t step, const Error* lost)>;
+    // Whether this rank's part of the local tier may be used for a history: asked on all ranks before one of them makes it.
+    static Result<> check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
+                                const TierSettings& settings);
     static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path,
                                                std::uint32_t rank, std::uint32_t ranks,
                                                const TierSettings& settings, Settled settled);
@@ -108,7 +111,9 @@ class Tiers {
     // Where a step is, the nearest tier first.
     [[nodiscard]] std::vector<StoredPart> stored(std::int64_t step) const;
     // Steps stay on the local tier.
-    [[nodiscard]] bool ends_local() const { return settings_.flusher == Flusher::none && !local_folder_.empty(); }
+    [[nodiscard]] bool ends_local() const {
+        return settings_.flusher == Flusher::none && !local_folder_.empty();
+    }
     // Of a step on the first tier that has it; 0: none has.
     [[nodiscard]] std::uint64_t metadata_bytes(std::int64_t step) const;
     [[nodiscard]] std::uint64_t flushed_bytes() const;

@@ -102,8 +102,8 @@ TEST_F(TiersTest, WhereNobodyBringsStepsOnTheLocalTierIsTheLast) {
         if (ranks > 1) {
             auto part = LocalHistory::read(local_path(local_, 1));
             ASSERT_TRUE(part);
-            auto writer = HistoryWriter::open_local(posix_file_system(), local_path(local_, 1), part->settings,
-                                                    1, part->ranks, part->history, false);
+            auto writer = HistoryWriter::open_local(posix_file_system(), local_path(local_, 1),
+                                                    part->settings, 1, part->ranks, part->history, false);
             ASSERT_TRUE(writer);
             const std::int64_t three = 3;
             ASSERT_TRUE((*writer)->drop({&three, 1}));

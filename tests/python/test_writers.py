@@ -32,7 +32,11 @@ else:
     print("committed", *steps, flush=True)
 """
 
-REASONS = ("holds a history already", "another process is writing this history", "captured with other settings")
+REASONS = (
+    "holds a history already",
+    "another process is writing this history",
+    "captured with other settings",
+)
 
 
 def write_at_once(
