@@ -128,7 +128,9 @@ class MemberStream:
         self._archive, self._info, self._pieces, self._path = archive, info, pieces, path
         self._file, self._begin = file, offset
         self._lock = threading.Lock()
-        self._problem: DamagedFile | None = None  # for whoever asks next, too
+        self._problem = (
+            ""  # for whoever asks next, too; an error that was raised would hold on to all who read
+        )
         self._cursors: list[_Inflating | _Opened] = []  # the last used one last
         self._marks: list[_Inflating] = []  # by offset
         self._between = max(_LEAST_BETWEEN_MARKS, info.file_size // _MOST_MARKS)
@@ -178,8 +180,8 @@ class MemberStream:
         if found is not None:
             return found
         with self._lock:
-            if self._problem is not None:
-                raise self._problem
+            if self._problem:
+                raise DamagedFile(self._problem, where=self._path)
             found = self._pieces.get(key)  # another thread may have made it meanwhile
             if found is not None:
                 return found
@@ -222,9 +224,9 @@ class MemberStream:
         if len(piece) == _PIECE and self._summed < self._info.file_size:
             return
         if self._summed != self._info.file_size or self._sum != self._info.CRC:
-            what = f"member {self._info.filename!r} is not what was compressed: its checksum or length is another"
-            self._problem = DamagedFile(what, where=self._path)
-            raise self._problem
+            name = self._info.filename
+            self._problem = f"member {name!r} is not what was compressed: its checksum or length is another"
+            raise DamagedFile(self._problem, where=self._path)
 
 
 def member_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str, base: int = 0) -> int:
