@@ -313,29 +313,78 @@ TEST_F(SessionMishaps, AJournalThatIsGoneIsNotBegunAnew) {
     }
 }
 
-// What a history left that was being replaced when the machine went down belongs to nobody.
-TEST_F(SessionMishaps, JournalsWithoutAManifestAreNotTakenOver) {
-    std::vector<double> values(100);
-    const auto run_ranks = [&](Existing existing, std::int64_t step) {
+// Journals without a manifest may be all that is left of somebody's run: they are neither taken over nor removed.
+TEST_F(SessionMishaps, JournalsWithoutAManifestStopARun) {
+    const auto open_ranks = [&](Existing existing) {
+        std::atomic<int> opened = 0;
+        std::atomic<int> named = 0;
         ThreadsComm::run(3, [&](Comm& comm) {
+            SessionSettings s = settings();
+            s.existing = existing;
+            auto run = Session::open(posix_file_system(), comm, run_, s);
+            if (!run) {
+                named += run.error().message.find("is not the journal of this history") != std::string::npos;
+                return;
+            }
+            ++opened;
+            std::vector<double> own(100);
+            EXPECT_TRUE((*run)->capture_fields(1, {field(own, 1)}));
+            ASSERT_TRUE((*run)->close());
+        });
+        return std::pair(opened.load(), named.load() != 0);
+    };
+    EXPECT_EQ(open_ranks(Existing::refuse), std::pair(3, false));
+    const auto journal = [&](std::uint32_t rank) { return journal_path(run_, rank, 3); };
+    std::vector<std::vector<std::byte>> before;
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+        before.push_back(read_whole_file(journal(rank), 1 << 20).value());
+    for (const Existing existing : {Existing::refuse, Existing::append, Existing::replace}) {
+        fs::remove(manifest_path(run_));
+        EXPECT_EQ(open_ranks(existing), std::pair(0, true));
+        for (std::uint32_t rank = 0; rank < 3; ++rank)
+            EXPECT_EQ(read_whole_file(journal(rank), 1 << 20).value(), before[rank]);
+    }
+    fs::remove(manifest_path(run_));
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+        fs::rename(journal(rank), journal(rank) + ".kept");
+    EXPECT_EQ(open_ranks(Existing::refuse), std::pair(3, false));
+    EXPECT_EQ(check(run_), std::vector<std::int64_t>{1});
+}
+
+// What a replaced history left, its journals too, is nobody's steps, and goes.
+TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
+    const auto run_ranks = [&](int ranks, Existing existing, std::int64_t step) {
+        ThreadsComm::run(ranks, [&](Comm& comm) {
             SessionSettings s = settings();
             s.existing = existing;
             auto run = Session::open(posix_file_system(), comm, run_, s);
             ASSERT_TRUE(run) << run.error().message;
             std::vector<double> own(100);
-            const auto report = (*run)->capture_fields(step, {field(own, step)});
-            EXPECT_TRUE(report) << report.error().message;
+            EXPECT_TRUE((*run)->capture_fields(step, {field(own, step)}));
             ASSERT_TRUE((*run)->close());
         });
     };
-    run_ranks(Existing::refuse, 1);
-    fs::remove(manifest_path(run_));
-    fs::remove(journal_path(run_, 0, 3));
-    run_ranks(Existing::append, 1);
-    EXPECT_EQ(check(run_), std::vector<std::int64_t>{1});
-    fs::remove(manifest_path(run_));
-    run_ranks(Existing::refuse, 2);
+    run_ranks(3, Existing::refuse, 1);
+    run_ranks(2, Existing::replace, 2);
     EXPECT_EQ(check(run_), std::vector<std::int64_t>{2});
+    EXPECT_FALSE(is_there(journal_path(run_, 2, 3)));
+    EXPECT_FALSE(is_there(run_ + "/" + step_folder(1, 0)));
+    run_ranks(1, Existing::replace, 3);
+    EXPECT_EQ(check(run_), std::vector<std::int64_t>{3});
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(run_))
+        names.insert(entry.path().filename().string());
+    EXPECT_EQ(names, (std::set<std::string>{"manifest.jsonl", step_folder(3, 0)}));
+    // As it is after a crash between the new manifest and the end of what it replaces.
+    run_ranks(3, Existing::replace, 1);
+    const std::string old = run_ + "-old";
+    fs::copy(run_, old, fs::copy_options::recursive);
+    run_ranks(3, Existing::replace, 2);
+    fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
+    fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl", fs::copy_options::overwrite_existing);
+    run_ranks(3, Existing::append, 7);
+    EXPECT_EQ(check(run_), std::vector<std::int64_t>{7}) << "step 2 lost its third rank's journal";
+    EXPECT_FALSE(is_there(run_ + "/" + step_folder(1, 0)));
 }
 
 // Steps of a history that was removed do not come into the next one of its name.
