@@ -13,6 +13,7 @@ from . import _core
 from .errors import Incomparable, Stale, TwinrunError
 from .formats import FileContent, detect, open_file
 from .formats.folder import is_history, list_folder
+from .formats.model import summary_fields
 from .particles import find_particles, read_ids
 from .settings import check_settings, checked_path, utf8
 from .subject import FieldRef, metadata_path, refs_of_fields, untouched
@@ -146,6 +147,8 @@ def index_content(
         if f.problem is not None:
             raise f.problem
     refs = refs_of_fields(chosen, content.path)
+    own = summary_fields(content.facts, len(content.skipped), content.path)
+    refs += refs_of_fields({f.name: f for f in own}, content.path)
     files = list(content.files())
     keys = _keys_of(refs, key, content.path)
     ids = {ref.name: read_ids(ref) for ref in refs if ref.name in keys.values()}
@@ -170,8 +173,8 @@ def index_content(
     return IndexFacts(
         content.path,
         target,
-        len(refs),
-        sum(ref.items * ref.itemsize for ref in refs),
+        len(chosen),
+        sum(f.size * f.itemsize for f in chosen.values()),
         facts["metadata_bytes"],
         True,
     )
@@ -204,7 +207,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         metadata.verify()
     except TwinrunError:
         return None
-    if {f["name"] for f in metadata.fields} != set(content.fields):
+    own = summary_fields(content.facts, len(content.skipped), path)
+    if {f["name"] for f in metadata.fields} != {*content.fields, *(f.name for f in own)}:
         return None
     if wanted["key"] is not None:
         keys = _keys_of(refs_of_fields(content.fields, path), wanted["key"], path)
@@ -223,8 +227,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     return IndexFacts(
         path,
         target,
-        len(metadata.fields),
-        sum(f["data_bytes"] for f in metadata.fields),
+        len(content.fields),
+        sum(f["data_bytes"] for f in metadata.fields if f["name"] in content.fields),
         metadata.bytes,
         False,
     )
@@ -273,7 +277,7 @@ def index(
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
         if os.path.isdir(path) and detect(path) is None:
-            openers = [(f.path, f.open) for f in list_folder(path).files]
+            openers = [(f.path, f.open) for f in list_folder(path).data()]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:

@@ -1,6 +1,7 @@
-"""The data files of a folder that some program wrote: which step, rank and field each is.
+"""The files of a folder that some program wrote: which step, rank and field each is.
 
-See `naming` for the rules.
+See `naming` for the rules. Files of no known format are listed too, to be compared as bytes: they belong to no step, and are
+named by their path.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from . import by_suffix, detect, formats, open_file
 from .files import reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
+from .opaque import NAME as BYTES
 
 __all__ = ["DataFile", "Listing", "is_history", "list_folder"]
 
 MANIFEST = "manifest.jsonl"
 _MOST_FILES = 10_000_000
+_OWN = ".twinrun"  # begins the names of what twinrun has in the works
 
 
 def is_history(folder: str) -> bool:
@@ -63,12 +66,19 @@ class DataFile:
 class Listing:
     """files: sorted by step, rank and path.
 
-    ignored: (relative path, reason) of everything else: say it to the user.
+    ignored: (relative path, reason) of what is read otherwise, or is listed already: say it to the user. unreadable: the same
+    of what can be no file at all: nothing that has any was compared. unknown: why a file is compared as bytes.
     """
 
     folder: str
     files: list[DataFile] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+
+    def data(self) -> list[DataFile]:
+        """The files of known formats."""
+        return [f for f in self.files if f.format != BYTES]
 
     def steps(self) -> list[int | None]:
         """Steps that it holds, ascending; None (no number) first."""
@@ -79,8 +89,8 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     """Lists a folder and the folders in it.
 
     options: of formats, as in `open_file`; with a dtype, fields or arrays in them, .bin, .raw and .dat files
-    are data. Metadata of twinrun, descriptions of raw files and hidden files are passed over. Raises
-    FormatError: the folder is missing or unreadable, or two files would be the same field of the same step
+    are data. Metadata of twinrun and descriptions of raw files are passed over; hidden files are bytes, whatever they hold, and
+    empty folders nothing. Raises FormatError: the folder is missing or unreadable, or two files would be the same field of the same step
     and rank.
     """
     folder = os.fspath(folder)
@@ -90,20 +100,33 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         raise FormatError("is not a folder", where=folder)
     listing = Listing(folder)
     described = bool({"dtype", "fields", "arrays"} & set(options or {}))
-    for path, relative, is_folder in _walk(folder, listing):
-        found = _format_of(path, described) if not is_folder else detect(path)
+    sidecars: list[tuple[str, str]] = []
+    for path, relative, is_folder in _walk(folder, listing, sidecars):
+        hidden = any(part.startswith(".") for part in relative.split("/"))
+        if not is_folder and not os.path.isfile(path):
+            dangling = os.path.islink(path) and not os.path.exists(path)
+            reason = "a link that leads nowhere" if dangling else "not a regular file"
+            listing.unreadable.append((relative, reason))
+            continue
+        found = (None if hidden else _format_of(path, described)) if not is_folder else detect(path)
         if found is None:
             promised = None if is_folder else by_suffix(path)
             reason = "not a data format that is known"
             if promised is not None:  # a .dat may be data as well as text: only a description tells
                 sidecar = os.path.basename(path) + ".json"
                 reason = f"{promised.name} without a description: give dtype=, or write {sidecar}"
-            listing.ignored.append((relative, reason))
+            listing.unknown.append((relative, reason))
+            listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
             continue
         place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
         listing.files.append(
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
+    described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
+    for path, relative in sidecars:  # x.h5.json describes nothing that is read by it
+        if relative.removesuffix(".json") not in described_files:
+            listing.unknown.append((relative, "not a data format that is known"))
+            listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
     _drop_parts(listing)
     _settle_names(listing)
     listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, f.relative))
@@ -123,8 +146,11 @@ def _format_of(path: str, described: bool) -> Format | None:
     return found
 
 
-def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
-    """(path, relative path, is one data set in a folder) of all that may be data; every folder once."""
+def _walk(folder: str, listing: Listing, sidecars: list[tuple[str, str]]) -> list[tuple[str, str, bool]]:
+    """(path, relative path, is one data set in a folder) of all that may be data; every folder once.
+
+    sidecars: gets (path, relative path) of what may describe a file beside it.
+    """
     found: list[tuple[str, str, bool]] = []
     seen: set[tuple[int, int]] = set()
     folder_formats = any(f.is_folder is not None for f in formats().values())
@@ -143,11 +169,10 @@ def _walk(folder: str, listing: Listing) -> list[tuple[str, str, bool]]:
         for name in entries:
             below = os.path.join(path, name)
             label = f"{relative}/{name}" if relative else name
-            if (
-                name.startswith(".")
-                or name.endswith(".twm")
-                or (name.endswith(".json") and name[:-5] in names)
-            ):
+            if name.endswith(".twm") or name.startswith(_OWN):
+                continue
+            if name.endswith(".json") and name[:-5] in names and not name.startswith("."):
+                sidecars.append((below, label))
                 continue
             if not os.path.isdir(below):
                 found.append((below, label, False))
@@ -188,10 +213,14 @@ def _drop_parts(listing: Listing) -> None:
 def _settle_names(listing: Listing) -> None:
     """Prefixes where files of several arrays are of several kinds, suffixes where names are the same."""
     kinds = formats()
-    everything = {f.prefix for f in listing.files}
+    everything = {f.prefix for f in listing.data()}
     many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
     places: dict[tuple[int | None, int, str], list[int]] = {}
     for at, file in enumerate(listing.files):
+        if file.format == BYTES:  # its name is its path
+            if file.prefix in everything:
+                listing.files[at] = replace(file, prefix=f"./{file.prefix}")
+            continue
         # A file of a one-array format may hold several all the same: records, arrays one after another.
         others = everything if kinds[file.format].one_array else many
         listing.files[at] = replace(file, use_prefix=len(others) > 1)
