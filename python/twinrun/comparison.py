@@ -378,6 +378,8 @@ class _Work:
         def wanted(name: str) -> bool:
             if self.globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self.globs):
                 return False
+            if "@" in name and self.settings.tolerances.ignores(name, step):  # an attribute that is a field
+                return False
             rule = self.settings.rule(name, step)
             return rule is None or not rule.skip
 

@@ -116,6 +116,7 @@ def test_numbers_may_have_tolerances_as_fields(tmp_path: Path) -> None:
     assert as_fields.same and "x@dt" in {f.field for f in as_fields.fields}
     assert not twinrun.compare(a, b, options={"attributes": True}).same
     assert twinrun.compare(a, b, options={"attributes": True}, leave_out=["x@dt"]).same
+    assert twinrun.compare(a, b, options={"attributes": True}, ignore_attributes=["dt"]).same
 
 
 def test_steps_and_ranks(tmp_path: Path) -> None:
@@ -241,6 +242,19 @@ def test_alignment_by_time_has_compared_the_times(tmp_path: Path) -> None:
     a, b = tmp_path / "a.lammpstrj", tmp_path / "b.lammpstrj"
     assert {d.label for d in twinrun.compare(a, b).attributes} == {"@time"}
     assert twinrun.compare(a, b, align="time").same
+
+
+def test_characters_of_netcdf(tmp_path: Path) -> None:
+    from scipy.io import netcdf_file
+
+    for name, word in (("a", b"hello"), ("b", b"hellO")):
+        with netcdf_file(tmp_path / f"{name}.nc", "w") as file:
+            file.createDimension("n", 5)
+            file.createVariable("word", "c", ("n",))[:] = np.frombuffer(word, "S1")
+    last = command(
+        "compare", tmp_path / "a.nc", tmp_path / "b.nc", "--atol", "99", "--tolerate-integers"
+    ).last
+    assert last == "different: first at rank 0, word[4]: 'o' against 'O'"
 
 
 def test_shared_work_says_the_same(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import DamagedFile, Unsupported
 from .attributes import MEANING, note_meaning
+from .facts import shown
 from .files import open_regular, read_exact
 from .model import (
     ITEMSIZE,
@@ -249,7 +250,7 @@ def _field(variable: _Variable, records: int, stride: int, size: int, path: str)
     if variable.code != _CHAR:
         return _numbers(variable, records, stride, size, path, _TYPES[variable.code])
     new = _numbers(variable, records, stride, size, path, "u8")
-    new.kind = "text"
+    new.kind, new.tell = "text", lambda position: shown(new.elements(position, 1).tobytes())
     return new
 
 
