@@ -9,10 +9,12 @@ import re
 
 from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
+from .formats import open_file
 from .formats.files import reading
 from .formats.folder import is_history
+from .formats.model import summary_fields
 from .settings import check_settings, checked_path
-from .subject import METADATA_SUFFIX, FieldRef, metadata_path, open_subject, refs_of_metadata
+from .subject import METADATA_SUFFIX, FieldRef, metadata_path, refs_of_metadata
 
 __all__ = ["verify"]
 
@@ -189,9 +191,10 @@ def _refs(target: str, metadata: _core.Metadata, stack: contextlib.ExitStack) ->
     refs = refs_of_metadata(metadata)
     if all(ref.extents is not None or ref.no_data for ref in refs):
         return refs
-    subject = open_subject(target[: -len(METADATA_SUFFIX)])
-    fields = stack.enter_context(subject.open(subject.places[0], use_metadata=False))
+    content = stack.enter_context(open_file(target[: -len(METADATA_SUFFIX)]))
+    own = summary_fields(content.facts, len(content.skipped), content.path)
+    fields = {**content.fields, **{field.name: field for field in own}}
     for ref in refs:
-        if ref.extents is None and not ref.no_data and ref.name in fields:
-            ref.reader = fields[ref.name].reader
+        if ref.extents is None and not ref.no_data:
+            ref.reader = fields.get(ref.name)
     return refs

@@ -156,6 +156,22 @@ def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
     assert command("compare", metadata[1], other).status == 2
 
 
+def test_indexed_files_are_verified_with_their_attributes(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.h5", np.arange(100), units="m")
+    with h5py.File(path, "a") as file:
+        file["text"] = ["a", "b"]
+        file["gone"] = h5py.SoftLink("/none")
+    two_steps = tmp_path / "two.h5"
+    with h5py.File(two_steps, "w") as file:
+        file.attrs.update({"openPMD": "1.1.0", "basePath": "/data/%T/"})
+        for step in (1, 2):
+            file[f"data/{step}/x"] = np.arange(4.0)
+            file[f"data/{step}/x"].attrs["unitSI"] = float(step)
+    twinrun.index(path, two_steps)
+    for name in (path, f"{path}.twm", two_steps, f"{two_steps}.twm"):
+        assert command("verify", name).status == 0, name
+
+
 def test_golden_files_keep_attributes(pair: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = pair
     kept = tmp_path / "golden"
