@@ -14,6 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from . import _core
+from .attributes import (
+    AttributeDifference,
+    add_summaries,
+    match_attributes,
+    uncompared,
+    under_one_name,
+)
 from .differences import Again, Differences
 from .differences import differences as list_differences
 from .errors import Incomparable, TwinrunError, Unmatched
@@ -25,7 +32,7 @@ from .particles import find_particles, without_ids
 from .placed import give_places, parts_of_both
 from .provenance import Difference, Provenance, difference, read_provenance
 from .settings import check_settings, chosen_devices
-from .subject import FieldRef, Place, Subject, check_alike, open_subject
+from .subject import FieldRef, Opened, Place, Subject, check_alike, open_subject, opened_of
 from .sums import compare_placed
 from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
 from .units import Outcome, Piece, Unit, in_shares, owners, pieces, shares_by_size
@@ -59,8 +66,9 @@ class Comparison:
     problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
     first one raises). A verdict never is 'same' with one of them.
 
-    fields: by step, rank and field. seconds: of all work. not_compared: datasets of types that are not compared (text),
-    left out on both sides or one; the notes name them. notes: what the user should know (left-out datasets, …).
+    fields: by step, rank and field. attributes: in what else the files differ, first what changes the meaning of numbers;
+    attributes_compared: how many of these there are in all. seconds: of all work. not_compared: things that cannot be compared,
+    in both runs: they are problems, or left out by `common`. notes: what the user should know (left-out datasets, …).
     device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …). provenance_a, provenance_b: under which conditions
     the runs ran, where their histories say.
     """
@@ -78,6 +86,8 @@ class Comparison:
     provenance_a: Provenance | None = None
     provenance_b: Provenance | None = None
     problems: list[str] = field(default_factory=list)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
     _again: Again | None = field(default=None, repr=False, compare=False)
 
     def differences(self) -> Iterator[Differences]:
@@ -133,7 +143,10 @@ class Comparison:
 
     @property
     def first(self) -> FieldComparison | None:
-        """The field in which the runs first part: the earliest step, then the lowest rank, then the order of fields."""
+        """The field in which the runs first part: the earliest step, then the lowest rank, then the order of fields.
+
+        None where they only differ in `attributes`, or not at all.
+        """
         return next((f for f in self.fields if not f.same), None)
 
     @property
@@ -188,11 +201,16 @@ class _Work:
         key: str | None,
         use_metadata: bool,
         partial: bool,
+        common: bool = False,
+        by_time: bool = False,
     ) -> None:
+        self.common, self.by_time = common, by_time
         self.a, self.b, self.settings, self.globs, self.key = a, b, settings, globs, key
         self.use_metadata, self.partial = use_metadata, partial
         self.results: list[FieldComparison] = []
         self.problems: list[TwinrunError] = []
+        self.attributes: list[AttributeDifference] = []
+        self.attributes_compared = 0
         self.notes: list[str] = []
         self.opening = 0  # bytes of headers and directories
         self.keyed: set[str] = set()
@@ -288,7 +306,7 @@ class _Work:
         job = copy.copy(self)
         job.a, job.b = self.a.without_places(), self.b.without_places()
         job.settings = replace(self.settings, progress=None)
-        job.results, job.problems, job.notes = [], [], []
+        job.results, job.problems, job.notes, job.attributes = [], [], [], []
         made = iter(team.share(_Job(job), parts, part_sizes, self.settings.progress))
         return iter([[next(made) for _ in range(n)] for n in shares])
 
@@ -296,6 +314,7 @@ class _Work:
         """Compares a part of both runs, and leaves everything else as it was."""
         own = copy.copy(self)
         own.results, own.problems, own.notes, own.opening, own.keyed, own.order = [], [], [], 0, set(), None
+        own.attributes, own.attributes_compared = [], 0
         own.a, own.b = copy.copy(self.a), copy.copy(self.b)
         for subject in (own.a, own.b):
             subject.notes, subject.left_out = [], 0
@@ -319,6 +338,7 @@ class _Work:
         found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
         found.notes_a, found.notes_b = own.a.notes, own.b.notes
         found.left_out = (own.a.left_out, own.b.left_out)
+        found.attributes, found.attributes_compared = own.attributes, own.attributes_compared
         found.rules = own.settings.tolerances.met()
         return found
 
@@ -343,6 +363,8 @@ class _Work:
             self.keyed |= outcome.keyed
             self.a.notes += outcome.notes_a
             self.b.notes += outcome.notes_b
+            self.attributes += outcome.attributes
+            self.attributes_compared += outcome.attributes_compared
             self.a.left_out += outcome.left_out[0]
             self.b.left_out += outcome.left_out[1]
             self.settings.tolerances.add(outcome.rules)
@@ -372,10 +394,39 @@ class _Work:
         def wanted(name: str) -> bool:
             if self.globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self.globs):
                 return False
+            if "@" in name and self.settings.tolerances.ignores(name, step):  # an attribute that is a field
+                return False
             rule = self.settings.rule(name, step)
             return rule is None or not rule.skip
 
         return wanted
+
+    def say(self, opened: tuple[Sequence[Opened], Sequence[Opened]], place: tuple[int | None, int]) -> None:
+        """Compares what the files of a place say beside their elements, and tells what in them cannot be compared."""
+        step, tolerances = place[0], self.settings.tolerances
+        wanted = self.chosen(step)
+        sides = [
+            (s, [e for o in held for e in o.skipped])
+            for s, held in zip((self.a, self.b), opened, strict=True)
+        ]
+        for subject, problem in uncompared(sides, wanted):
+            subject.left_out += 1
+            if problem is not None:
+                self.tell(problem)
+        found = match_attributes(
+            self.a,
+            self.b,
+            opened,
+            place,
+            wanted=wanted,
+            left_out=lambda name: tolerances.leaves_out(name, step),
+            ignored=lambda label: (self.by_time and label == "@time") or tolerances.ignores(label, step),
+            named=self.globs is not None,
+            common=self.common,
+        )
+        self.attributes += found.differences
+        self.attributes_compared += found.compared
+        self.notes += found.notes
 
     def step(self, match: StepMatch, share: tuple[int, int], outcome: Outcome) -> None:
         """Compares one step of both runs. share, outcome: as of `_recut`; one that is matched by ID has one share only."""
@@ -417,6 +468,8 @@ class _Work:
                 self.a.open((match.step_a, rank_a), self.use_metadata) as in_a,
                 self.b.open((match.step_b, rank_b), self.use_metadata) as in_b,
             ):
+                in_a, in_b = opened_of(in_a), opened_of(in_b)
+                add_summaries(in_a, in_b)
                 found = match_fields(
                     self.a,
                     self.b,
@@ -428,6 +481,10 @@ class _Work:
                 )
                 for problem in found.problems:
                     self.tell(problem)
+                if share[0] == 0:
+                    if len(found.pairs) == 1:
+                        under_one_name(in_a, in_b, found.pairs[0][0].name, found.pairs[0][1].name)
+                    self.say(([in_a], [in_b]), place)
                 outcome = outcome or Outcome()
                 outcome.keep_places(-1, len(self.results), len(self.problems))
                 opened = {
@@ -441,6 +498,9 @@ class _Work:
                     and not found.recut
                     and not found.problems
                     and not done
+                    and not in_a.skipped
+                    and share[0] == 0
+                    and not self.attributes_compared  # of this place: a file may hold nothing else
                     and not self._all_skipped(in_a, step)
                 ):
                     self.tell(
@@ -618,6 +678,9 @@ class _Work:
         self.matched = match
         try:
             with self._all_ranks(match) as sides:
+                if only is None and share[0] == 0:
+                    opened = tuple([opened_of(fields) for _, fields in side] for side in sides)
+                    self.say(opened, (match.step, 0))
                 held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]
                 for parts, side in zip(held, sides, strict=True):
                     for rank, fields in side:
@@ -701,6 +764,8 @@ def compare(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     team: Team | None = None,
+    leave_out: Iterable[str] = (),
+    ignore_attributes: Iterable[str] = (),
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -728,6 +793,10 @@ def compare(
     options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then. team: the ranks of
     an MPI job that share the work; the leader calls this, the others serve (see `parallel`).
 
+    What files say beside their elements (attributes, dimensions, links) is compared exactly, and what they hold that cannot be
+    compared is a problem; see docs/formats.md. leave_out: globs of fields and files that are not looked at. ignore_attributes:
+    globs of attributes, over `path@name`; a name alone is that attribute of whatever.
+
     Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
     """
     start = time.perf_counter()
@@ -750,6 +819,7 @@ def compare(
         rules = Tolerances() if tolerances is None else Tolerances(tolerances.rules, tolerances.source)
     else:
         rules = read_tolerances(tolerances)
+    rules = rules.with_left_out(_globs(leave_out), _globs(ignore_attributes))
     settings = Settings(
         atol=None if atol is None else float(atol),
         rtol=None if rtol is None else float(rtol),
@@ -773,11 +843,22 @@ def compare(
     chosen_steps = None if steps is None else parse_steps(steps)
     chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
-    work = _Work(subject_a, subject_b, settings, globs, key, use_metadata, partial or common)
+    work = _Work(
+        subject_a, subject_b, settings, globs, key, use_metadata, partial or common, common, align == "time"
+    )
+    wanted = work.chosen(None)
+    for subject in (subject_a, subject_b):  # a place of nothing but files that nobody asks for is none
+        asked_for = [name for name in subject.unknown_names if wanted(name)]
+        if subject.unknown and not asked_for:
+            subject.places = [place for place in subject.places if place not in subject.unknown]
     matched = match_steps(subject_a, subject_b, chosen_steps, align, chosen_ranks)
     work.notes.extend(matched.notes)
     for problem in matched.problems:
         work.tell(problem)
+    for subject, problem in uncompared(((s, s.skipped) for s in (subject_a, subject_b)), wanted):
+        subject.left_out += 1
+        if problem is not None:
+            work.tell(problem)
     work.compare(matched.matches, team)
     result = _result(work, common, partial, str(device), time.perf_counter() - start)
     result._again = Again.of(
@@ -785,6 +866,10 @@ def compare(
         options=options, stream=stream,
     )  # fmt: skip
     return result
+
+
+def _globs(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 class _Job:
@@ -852,9 +937,9 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     if common:  # what only one run has is no problem, what cannot be read is
         notes += [str(p) for p in problems if isinstance(p, Unmatched)]
         problems = [p for p in problems if not isinstance(p, Unmatched)]
-    if problems and (not partial or not results):
+    if problems and (not partial or not (results or work.attributes_compared)):
         raise problems[0]
-    if not results:
+    if not results and not work.attributes_compared:
         raise Incomparable(
             "nothing was compared", where=f"{a.label}, {b.label}", fix="is every field left out?"
         )
@@ -877,7 +962,8 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     provenance = [_provenance(s) for s in (a, b)]
     notes = list(dict.fromkeys([*notes, *a.notes, *b.notes]))
     bytes_read = work.opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
-    verdict = "incomparable" if problems else "same" if all(f.same for f in results) else "different"
+    agree = all(f.same for f in results) and not work.attributes
+    verdict = "incomparable" if problems else "same" if agree else "different"
     return Comparison(
         a=a.label,
         b=b.label,
@@ -892,4 +978,6 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
         provenance_a=provenance[0],
         provenance_b=provenance[1],
         problems=[str(p) for p in problems],
+        attributes=work.attributes,
+        attributes_compared=work.attributes_compared,
     )

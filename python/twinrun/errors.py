@@ -8,6 +8,7 @@
     │   └── MissingPackage   an optional Python package is needed; the message names the pip command
     ├── Incomparable         two things that cannot be compared: shapes, types
     │   └── Unmatched        a step, rank or field that only one of them has
+    │       └── Uncompared   something that is there and cannot be compared
     ├── Stale                metadata that is older than the data it describes
     └── StepLost             steps that were captured in the background and could not be committed
 
@@ -28,6 +29,7 @@ __all__ = [
     "Stale",
     "StepLost",
     "TwinrunError",
+    "Uncompared",
     "Unmatched",
     "Unsupported",
 ]
@@ -92,6 +94,10 @@ class Incomparable(TwinrunError):
 
 class Unmatched(Incomparable):
     """A step, rank or field that only one of two runs has."""
+
+
+class Uncompared(Unmatched):
+    """Something that a run has and that cannot be compared. Like what only one run has it may be left out, if that is said."""
 
 
 class Stale(TwinrunError):

@@ -64,6 +64,8 @@ class FieldComparison:
     them: matched, lost, born, doubled_a, doubled_b, moved to another rank (numbers; moved is None where metadata alone decided and
     nothing was read), and lost_ids, born_ids, doubled_ids (the first ten).
     ranks: of how many ranks' parts the field was put together, where the runs cut it differently; rank is 0 then.
+    kind: what elements are that are no numbers ('text', …). first_a, first_b are such elements for people then, and what
+    is said of |a - b| is None or 0.
     """
 
     step: int | None
@@ -78,8 +80,8 @@ class FieldComparison:
     different: int
     infinite: int
     first_index: tuple[int, ...] | None
-    first_a: float | int | None
-    first_b: float | int | None
+    first_a: float | int | str | None
+    first_b: float | int | str | None
     first_abs_diff: float | int | None
     max_abs_diff: float | None
     max_abs_diff_is_bound: bool
@@ -116,6 +118,7 @@ class FieldComparison:
     max_abs_id: int | None = None
     particles: dict | None = None
     ranks: int | None = None
+    kind: str | None = None
 
     @property
     def same(self) -> bool:
@@ -205,6 +208,8 @@ class Settings:
     def decision(self, a: FieldRef, b: FieldRef, step: int | None) -> Decision:
         """By the field's rule, else what was asked for, else what its metadata was made for, else equality."""
         rule = self.rule(a.name, step)
+        if a.kind is not None or b.kind is not None:  # no numbers: they are the same or they are not
+            return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.dtype not in FLOATING:
             tolerant = self.integers if rule is None else rule.integers or self.integers
@@ -429,9 +434,21 @@ def compare_part(
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
     if built is not None:
         r["stages"]["build"] = built
-    like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where)
+    like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
+    if like.kind is not None:
+        _tell(r, a, b)
     first = 0 if not ranges else ranges[0][0]
     return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
+
+
+def _tell(found: dict, a: FieldRef, b: FieldRef) -> None:
+    """Puts elements for people in the place of codes."""
+    if found["first"] is None:
+        return
+    for key, ref in (("first_a", a), ("first_b", b)):
+        if ref.tell is not None:
+            with contextlib.suppress(TwinrunError):
+                found[key] = ref.tell(found["first"])
 
 
 def facts_of(
@@ -457,6 +474,11 @@ def facts_of(
     rms_all = None if sum_squares is None else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
     max_abs = r["max_abs"]
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
+    if a.kind is not None:  # codes: how far they are apart says nothing
+        max_abs, at_least, rms_all = (math.nan if different else 0.0), 0.0, None if different else 0.0
+        r = {**r, "max_abs": max_abs, "max_abs_at": None, "max_abs_a": None, "max_abs_b": None, "max_abs_is_bound": False,
+             "max_rel_different": 0.0, "max_rel_different_at": None, "sum_squares_different": 0.0,
+             "histogram": [0] * len(r["histogram"]), "histogram_different": [0] * len(r["histogram"])}  # fmt: skip
     return FieldComparison(
         step=place[0],
         rank=place[1],
@@ -472,7 +494,9 @@ def facts_of(
         first_index=index(r["first"]),
         first_a=r["first_a"],
         first_b=r["first_b"],
-        first_abs_diff=_abs_diff(r["first_a"], r["first_b"], decision.period_of(r["first"])),
+        first_abs_diff=None
+        if a.kind is not None
+        else _abs_diff(r["first_a"], r["first_b"], decision.period_of(r["first"])),
         max_abs_diff=None if math.isnan(max_abs) else max_abs,
         max_abs_diff_is_bound=r["max_abs_is_bound"],
         max_abs_diff_at_least=at_least,
@@ -503,4 +527,5 @@ def facts_of(
         device_seconds=r["device_seconds"],
         ulps=decision.ulps,
         period=decision.period,
+        kind=a.kind,
     )

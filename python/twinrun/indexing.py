@@ -13,6 +13,7 @@ from . import _core
 from .errors import Incomparable, Stale, TwinrunError
 from .formats import FileContent, open_file
 from .formats.folder import is_data_set, is_history, list_folder
+from .formats.model import summary_fields
 from .particles import find_particles, read_ids
 from .settings import check_settings, checked_path, utf8
 from .subject import FieldRef, metadata_path, refs_of_fields, untouched
@@ -154,6 +155,8 @@ def index_content(
             fix=f"describe it in {os.path.basename(content.path)}.json instead",
         )
     refs = refs_of_fields(chosen, content.path)
+    own = summary_fields(content.facts, len(content.skipped), content.path)
+    refs += refs_of_fields({f.name: f for f in own}, content.path)
     files = list(content.files())
     keys = _keys_of(refs, key, content.path)
     ids = {ref.name: read_ids(ref) for ref in refs if ref.name in keys.values()}
@@ -178,8 +181,8 @@ def index_content(
     return IndexFacts(
         content.path,
         target,
-        len(refs),
-        sum(ref.items * ref.itemsize for ref in refs),
+        len(chosen),
+        sum(f.size * f.itemsize for f in chosen.values()),
         facts["metadata_bytes"],
         True,
     )
@@ -212,7 +215,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         metadata.verify()
     except TwinrunError:
         return None
-    if {f["name"] for f in metadata.fields} != set(content.fields):
+    own = summary_fields(content.facts, len(content.skipped), path)
+    if {f["name"] for f in metadata.fields} != {*content.fields, *(f.name for f in own)}:
         return None
     if any(f["format"] != content.how for f in metadata.fields):
         return None
@@ -233,8 +237,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     return IndexFacts(
         path,
         target,
-        len(metadata.fields),
-        sum(f["data_bytes"] for f in metadata.fields),
+        len(content.fields),
+        sum(f["data_bytes"] for f in metadata.fields if f["name"] in content.fields),
         metadata.bytes,
         False,
     )
@@ -283,7 +287,7 @@ def index(
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
         if os.path.isdir(path) and not is_data_set(path, options.get("format")):
-            openers = [(f.path, f.open) for f in list_folder(path, options).files]
+            openers = [(f.path, f.open) for f in list_folder(path, options).data()]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:

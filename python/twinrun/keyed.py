@@ -307,7 +307,7 @@ def _shaped(
     assert total is not None
     if found.sums is not None:
         total = found.sums.result(total, rows * _scalars(kind, name), found.by_tree)
-    like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label)
+    like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label, kind=ref.kind)
     shaped = facts_of(
         with_places(total, lambda place: place[1]),
         like,
@@ -317,6 +317,8 @@ def _shaped(
         time.perf_counter() - begin,
     )
     shaped.key = kind.key
+    if ref.kind is not None:  # codes: which elements they are of is not looked up
+        shaped.first_a = shaped.first_b = None
     shaped.first_id = None if total["first"] is None else total["first"][0]
     shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
     cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731

@@ -74,6 +74,8 @@ def match_steps(
     arrays, other = (a, b) if a.kind == "arrays" else (b, a)
     if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
         places = [p for p in other.places if (steps is None or steps(p[0])) and wanted(p[1])]
+        if len(places) > 1:  # beside the steps: files that no step has
+            places = [p for p in places if p not in other.unknown]
         if len(places) != 1:
             raise Incomparable(
                 f"{len(places)} steps and ranks are chosen, and arrays compare with one",
@@ -127,15 +129,19 @@ def _by_time(
     times = []
     for subject, mine in ((a, in_a), (b, in_b)):
         known = subject.times()
-        without = [s for s in mine if s not in known]
+        without = [s for s in mine if s not in known and not (s is None and (None, 0) in subject.unknown)]
         if without:
             raise Incomparable(
                 f"step {names(without)} tells no time",
                 where=subject.label,
                 fix="align by step, or choose steps",
             )
-        times.append(sorted((known[s], s) for s in mine))
-    pairs, at = [], 0
+        times.append(sorted((known[s], s) for s in mine if s in known))
+    pairs: list[tuple[int | None, int | None]] = []
+    if None in in_a and None in in_b:  # files that no step has
+        pairs.append((None, None))
+        times = [[entry for entry in side if entry[1] is not None] for side in times]
+    at = 0
     for time, step in times[0]:
         while at < len(times[1]) and times[1][at][0] < time and not _same_time(times[1][at][0], time):
             at += 1

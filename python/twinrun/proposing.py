@@ -34,6 +34,8 @@ class FieldSpread:
 
     def add(self, f: FieldComparison) -> None:
         """Takes in what a comparison for equality found."""
+        if f.kind is not None:  # text and the like: no tolerance holds for it
+            return
         self.comparisons += 1
         value = math.inf if f.infinite or f.max_abs_diff is None else float(f.max_abs_diff)
         self.largest[f.step] = max(self.largest.get(f.step, 0.0), value)

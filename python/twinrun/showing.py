@@ -90,7 +90,7 @@ def arrow_table(c: Comparison) -> pyarrow.Table:
         columns[f"{name}_exact"] = [None if v is None else repr(v) for v in columns[name]]
         types[f"{name}_exact"] = pa.string()
     for name in numbers:
-        columns[name] = [None if v is None else float(v) for v in columns[name]]
+        columns[name] = [None if v is None or isinstance(v, str) else float(v) for v in columns[name]]
     for name in texts:
         columns[name] = [
             None if v is None else v.encode("utf-8", "backslashreplace").decode() for v in columns[name]
@@ -126,6 +126,14 @@ def comparison_html(c: Comparison) -> str:
             f"<li>and {len(c.problems) - _NOTES} more in .problems</li>" if len(c.problems) > _NOTES else ""
         )
         parts.append(f"<p>Not compared:</p><ul>{lines}{more}</ul>")
+    if c.attributes:
+        lines = "".join(f"<li>{escaped(d.text(), 400)}</li>" for d in c.attributes[:_NOTES])
+        more = (
+            f"<li>and {len(c.attributes) - _NOTES} more in .attributes</li>"
+            if len(c.attributes) > _NOTES
+            else ""
+        )
+        parts.append(f"<p>Attributes that differ:</p><ul>{lines}{more}</ul>")
     shown = (
         c.fields
         if len(c.fields) <= _ROWS

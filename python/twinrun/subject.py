@@ -10,9 +10,10 @@ import contextlib
 import copy
 import math
 import os
+import re
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,24 +23,28 @@ from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from .formats import Field, FileContent, formats, open_as, open_file
+from .formats.facts import NOT_COMPARED, SUMMARY, Fact
 from .formats.files import reading
-from .formats.folder import DataFile, is_data_set, is_history, list_folder
-from .formats.model import ITEMSIZE, storage_dtype, unit_of
+from .formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
+from .formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_of
 from .settings import checked_path
 
 __all__ = [
     "METADATA_SUFFIX",
     "FieldRef",
     "HistorySubject",
+    "Opened",
     "Place",
     "Subject",
     "decoded_source",
     "incomplete_note",
     "metadata_path",
     "open_subject",
+    "opened_of",
 ]
 
 METADATA_SUFFIX = ".twm"
+_OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that no file has
 
 Place = tuple[int | None, int]  # step, rank
 
@@ -88,6 +93,9 @@ class FieldRef:
     group: str | None = None
     own_name: str = ""  # in its file
     unit: str | None = None  # of dates and time spans, where that is known
+    kind: str | None = None  # of elements that are no numbers: what they are
+    kind_is_known: bool = True  # metadata alone does not tell
+    tell: Callable[[int], str] | None = None  # such an element for people
     parts: object = None  # of a global array: where its parts are (placed.Parts)
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
     text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
@@ -162,6 +170,26 @@ class FieldRef:
         return decoded_source(self.dtype, self.items, self.reader)
 
 
+class Opened(dict[str, FieldRef]):
+    """Fields of a place by name, and what else its files say.
+
+    facts: by label; None where a subject has none to tell, as arrays in memory. skipped: (name, where, reason) of what is there
+    and cannot be compared. formats: of the files; format_of: of the one that says a fact, by its label.
+    """
+
+    def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
+        super().__init__(fields or {})
+        self.facts: dict[str, Fact] | None = None
+        self.skipped: list[tuple[str, str, str]] = []
+        self.formats: set[str] = set()
+        self.format_of: dict[str, str] = {}
+
+
+def opened_of(fields: Mapping[str, FieldRef]) -> Opened:
+    """What a subject of another kind gave: fields, and nothing else."""
+    return fields if isinstance(fields, Opened) else Opened(fields)
+
+
 class FieldLayout(Protocol):
     """Type and shape of a field, of a run or of a sketch."""
 
@@ -179,6 +207,10 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
     """Raises Incomparable where two runs' fields have other types or shapes. what: names the field."""
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+    kinds = getattr(a, "kind", None), getattr(b, "kind", None)
+    if kinds[0] != kinds[1] and all(getattr(side, "kind_is_known", True) for side in (a, b)):
+        said = [kind or "numbers" for kind in kinds]
+        raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
     units = getattr(a, "unit", None), getattr(b, "unit", None)
     if None not in units and units[0] != units[1]:  # the same integers are other times
         raise Incomparable(
@@ -269,6 +301,7 @@ def refs_of_metadata(
             metadata=metadata,
             metadata_field=at,
             facts=facts,
+            kind_is_known=False,
         )
         ref.key = facts["key"] or None
         if facts["global_shape"]:
@@ -314,6 +347,8 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             unit=f.unit,
             text=f.text,
             told_as_text=f.told_as_text,
+            kind=f.kind,
+            tell=f.tell,
         )
         if f.extents is not None:
             ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
@@ -337,11 +372,17 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     settings: dict | None = None  # of a history
     one_array: bool = False
-    left_out: int = 0  # datasets of types that are not compared
+    left_out: int = 0  # things that cannot be compared
+    skipped: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # (name, where, reason) of such, of no place
+    # Where only files lie that are of no step and no known format; and what these are called.
+    unknown: set[Place] = field(default_factory=set)
+    unknown_names: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
-        """Fields at a place, valid inside the `with`."""
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        """Fields at a place, and what else is said there, valid inside the `with`."""
         raise NotImplementedError
 
     def times(self) -> dict[int | None, float]:
@@ -389,8 +430,8 @@ class _Arrays(Subject):
             self._refs[name] = ref
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
-        yield self._refs
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        yield Opened(self._refs)
 
 
 def incomplete_note(steps: list[int]) -> str:
@@ -512,7 +553,7 @@ class HistorySubject(Subject):
         )
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         try:
             with self._open(place, use_metadata) as fields:
                 yield fields
@@ -523,7 +564,7 @@ class HistorySubject(Subject):
             raise why from error
 
     @contextlib.contextmanager
-    def _open(self, place: Place, use_metadata: bool) -> Iterator[dict[str, FieldRef]]:
+    def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         if self._files[place][1]["difference"] is not None:
@@ -545,11 +586,11 @@ class HistorySubject(Subject):
         yield self._by_name(refs, use_metadata)
 
     @staticmethod
-    def _by_name(refs: list[FieldRef], use_metadata: bool) -> dict[str, FieldRef]:
+    def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:
         if not use_metadata:
             for ref in refs:
                 ref.metadata = None
-        return {ref.name: ref for ref in refs}
+        return Opened({ref.name: ref for ref in refs})
 
 
 @dataclass(frozen=True)
@@ -579,6 +620,17 @@ class _Files(Subject):
                 self._by_place.setdefault(place if step is None else (step, place[1]), []).append(
                     _Part(file, step)
                 )
+        self.unknown = {
+            place
+            for place, parts in self._by_place.items()
+            if not any(isinstance(part.file, str) or part.file.format != BYTES for part in parts)
+        }
+        self.unknown_names = [
+            part.file.prefix
+            for place in self.unknown
+            for part in self._by_place[place]
+            if not isinstance(part.file, str)
+        ]
         self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
 
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
@@ -622,11 +674,12 @@ class _Files(Subject):
         return file.open({k: v for k, v in self._options.items() if k != "format"})
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
-        fields: dict[str, FieldRef] = {}
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        fields = Opened()
+        fields.facts = {}
         with contextlib.ExitStack() as stack:
             for part in self._by_place[place]:
-                for ref in self._refs(part, use_metadata, stack):
+                for ref in self._refs(part, use_metadata, stack, fields):
                     if ref.name in fields:
                         raise FormatError(
                             f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
@@ -636,13 +689,13 @@ class _Files(Subject):
                     fields[ref.name] = ref
             yield fields
 
-    def _refs(self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack) -> list[FieldRef]:
+    def _refs(
+        self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack, opened: Opened
+    ) -> list[FieldRef]:
         path = part.path
         checked_path(path)
         content = stack.enter_context(self._open_file(part.file))
-        self.notes.extend(f"{path}: {name} is left out: {why}" for name, why in content.skipped)
         self.notes.extend(f"{path}: {note}" for note in content.notes)
-        self.left_out += len(content.skipped)
         self.one_array = self.one_array or content.one_array
         refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
         beside = metadata_path(path)
@@ -650,14 +703,30 @@ class _Files(Subject):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)
-        if not isinstance(part.file, str):
-            single = len(refs) == 1
-            for ref in refs:  # the name in the folder: see formats.folder
-                if single and _one_array_format(part.file.format):
-                    ref.name = part.file.prefix
-                elif part.file.use_prefix:
-                    ref.name = f"{part.file.prefix}/{ref.name}"
+        named = self._names_here(part.file, refs)
+        for ref in refs:
+            ref.name = named(ref.name)
+        opened.formats.add(content.format)
+        for fact in content.facts.values():
+            if fact.step in (None, part.step):
+                _keep(opened, replace(fact, owner=named(fact.owner)), content.format)
+        for name, why in content.skipped:
+            in_step = re.match(r"step-(\d+)/", name)
+            if in_step is None or int(in_step[1]) == part.step:
+                opened.skipped.append((named(name[in_step.end() :] if in_step else name), path, why))
         return refs
+
+    @staticmethod
+    def _names_here(file: DataFile | str, refs: list[FieldRef]) -> Callable[[str], str]:
+        """How what a file holds is called in the folder: see formats.folder. '' is the file itself."""
+        if isinstance(file, str):
+            return lambda name: name
+        if _one_array_format(file.format) and len(refs) == 1:
+            only = refs[0].name
+            return lambda name: file.prefix if name in (only, "") else f"{file.prefix}/{name}"
+        if file.use_prefix:
+            return lambda name: f"{file.prefix}/{name}" if name else file.prefix
+        return lambda name: name
 
     def _of_step(self, refs: list[FieldRef], content: FileContent, part: _Part) -> list[FieldRef]:
         """Under the names that the arrays have in every step. A step that was written twice: the later one counts."""
@@ -677,7 +746,7 @@ class _Files(Subject):
         if others is not None:  # digests of a file that was read otherwise are those of other values
             self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
             return
-        known = {ref.name: ref for ref in refs_of_metadata(metadata)}
+        known = {ref.name: ref for ref in refs_of_metadata(metadata) if ref.name not in _OF_METADATA}
         if (
             content.one_array and len(refs) == len(known) == 1
         ):  # named after the file, which may have been renamed
@@ -713,6 +782,16 @@ class _Files(Subject):
                 fix="index it again with 'twinrun index'",
             )
         check_current(metadata, attached, self.notes, content.files())
+
+
+def _keep(opened: Opened, fact: Fact, format: str) -> None:
+    """Adds a fact; of those with one label the second one is called otherwise."""
+    assert opened.facts is not None
+    label = fact.label
+    while label in opened.facts:
+        label += "'"
+    opened.facts[label] = fact
+    opened.format_of[label] = format
 
 
 def _places(ref: FieldRef) -> list[tuple[int, int, int]]:
@@ -767,9 +846,9 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     if is_data_set(path, forced):
         return _Files("file", path, [path], options)
     listing = list_folder(path, options)
-    if not listing.files and forced is not None and formats()[forced].is_folder is not None:
+    if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
         return _Files("file", path, [path], options)  # the format says what is wrong with it
-    if not listing.files:
+    if not listing.data():
         raise MissingFile(
             "a folder without a manifest and without data files of a known format",
             where=path,
@@ -777,6 +856,8 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
         )
     subject = _Files("folder", path, listing.files, options)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
+    subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
+    subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]
     return subject
 
 
@@ -787,14 +868,32 @@ class _Metadata(Subject):
         super().__init__("file", path, [(None, 0)])
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         metadata = _core.Metadata(self.label)
-        refs = refs_of_metadata(metadata, reopening(metadata))
-        self.one_array = len(refs) == 1 and _one_array_format(refs[0].facts["format"].partition(" ")[0])
+        reopen = reopening(metadata)
+        refs = refs_of_metadata(metadata, reopen)
+        opened = Opened()
+        for ref in refs:
+            if ref.name == NOT_COMPARED:
+                why = "what it was made from holds something that cannot be compared"
+                opened.skipped.append((ref.name, self.label, why))
+            elif ref.name == SUMMARY:
+                ref.kind, ref.kind_is_known = "code", True
+                ref.open_reader = lambda: _summary_of(reopen())
+        refs = [ref for ref in refs if ref.name != NOT_COMPARED]
+        plain = [ref for ref in refs if ref.name != SUMMARY]
+        self.one_array = len(plain) == 1 and _one_array_format(plain[0].facts["format"].partition(" ")[0])
+        opened.formats = {ref.facts["format"].partition(" ")[0] for ref in plain}
         try:
             check_current(metadata, refs, self.notes)
         except MissingFile:
             self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
             for ref in refs:
                 ref.no_data = True
-        yield {ref.name: ref for ref in refs}
+        opened.update({ref.name: ref for ref in refs})
+        yield opened
+
+
+def _summary_of(content: FileContent) -> Field | None:
+    found = summary_fields(content.facts, 0, content.path)
+    return found[0] if found else None

@@ -14,6 +14,10 @@
     field = "timers/*"
     skip = true               # left out
 
+    [[tolerance]]
+    attribute = "*@history"   # a glob, or a list of them, over path@name: attributes have no tolerance
+    skip = true
+
 Fields that no rule matches get the tolerance of the caller (--atol, --rtol), else what their metadata was made for, else
 equality.
 """
@@ -34,11 +38,23 @@ try:
 except ImportError:  # Python 3.10
     import tomli as tomllib
 
-__all__ = ["Rule", "Tolerances", "parse_periods", "parse_steps", "read_tolerances"]
+__all__ = ["Rule", "Tolerances", "attribute_glob", "parse_periods", "parse_steps", "read_tolerances"]
 
 _LARGEST_FILE = 16 << 20  # bytes
 _KEYS = frozenset(
-    {"field", "steps", "atol", "rtol", "ulp", "period", "nan_differs", "integers", "skip", "comment"}
+    {
+        "field",
+        "attribute",
+        "steps",
+        "atol",
+        "rtol",
+        "ulp",
+        "period",
+        "nan_differs",
+        "integers",
+        "skip",
+        "comment",
+    }
 )
 _MOST_ULPS = (1 << 64) - 2
 _MOST_COMPONENTS = 4
@@ -77,7 +93,7 @@ def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
 class Rule:
     """What counts as different in the fields that it matches. None: not said.
 
-    fields: globs. steps: as `parse_steps` takes them; None: all. ulps: representable values between a and b that are
+    fields: globs; of fields, or of attributes where `of_attributes`, which leaves them out. steps: as `parse_steps` takes them; None: all. ulps: representable values between a and b that are
     forgiven. period: lengths by component; (): on a line. label: for messages.
     """
 
@@ -91,6 +107,8 @@ class Rule:
     integers: bool = False
     skip: bool = False
     label: str = ""
+    of_attributes: bool = False
+    said: bool = True  # in a file of tolerances: then fields without a rule are told
     _chosen: Callable[[int | None], bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,14 +138,49 @@ class Tolerances:
     def find(self, name: str, step: int | None) -> Rule | None:
         """The first rule that matches."""
         for at, rule in enumerate(self.rules):
-            if rule.matches(name, step):
+            if not rule.of_attributes and rule.matches(name, step):
                 self._matched.add(at)
                 if rule.skip:
                     self._skipped[name] = None
                 return rule
-        if self.rules:
+        if any(not rule.of_attributes and rule.said for rule in self.rules):
             self._without[name] = None
         return None
+
+    def ignores(self, label: str, step: int | None) -> bool:
+        """Whether a rule leaves out the attribute of this label, `path@name`."""
+        for at, rule in enumerate(self.rules):
+            if rule.of_attributes and rule.matches(label, step):
+                self._matched.add(at)
+                self._skipped[label] = None
+                return True
+        return False
+
+    def leaves_out(self, name: str, step: int | None) -> bool:
+        """Whether a rule leaves out what has this name. Counts nothing."""
+        first = next(
+            (rule for rule in self.rules if not rule.of_attributes and rule.matches(name, step)), None
+        )
+        return first is not None and first.skip
+
+    def ignored(self) -> list[str]:
+        """Globs of the rules that leave attributes out at every step."""
+        return [g for rule in self.rules if rule.of_attributes and rule.steps is None for g in rule.fields]
+
+    def with_left_out(self, fields: Iterable[str], attributes: Iterable[str]) -> Tolerances:
+        """These rules, behind those that leave out fields and attributes by globs."""
+        front = [Rule(fields=(glob,), skip=True, label=f"--leave-out {glob}", said=False) for glob in fields]
+        front += [
+            Rule(
+                fields=(attribute_glob(glob),),
+                skip=True,
+                label=f"--ignore-attribute {glob}",
+                of_attributes=True,
+                said=False,
+            )
+            for glob in attributes
+        ]
+        return Tolerances((*front, *self.rules), self.source)
 
     def met(self) -> tuple[list[int], list[str], list[str]]:
         """What `find` has met: rules that matched, fields that none matched, fields to leave out."""
@@ -142,13 +195,19 @@ class Tolerances:
 
     def skipped(self) -> list[str]:
         """Globs of the rules that leave fields out at every step. Which fields those are `find` says: an earlier rule may hold."""
-        return [glob for rule in self.rules if rule.skip and rule.steps is None for glob in rule.fields]
+        return [
+            glob
+            for rule in self.rules
+            if rule.skip and rule.steps is None and not rule.of_attributes
+            for glob in rule.fields
+        ]
 
     def notes(self) -> list[str]:
         """Rules that matched nothing, fields that no rule matched, fields that were left out."""
         where = f"{self.source}: " if self.source else ""
         found = [
-            f"{where}{rule.label or ', '.join(rule.fields)} matched no field"
+            f"{where if rule.said else ''}{rule.label or ', '.join(rule.fields)} matched "
+            + ("no attribute" if rule.of_attributes else "no field")
             for at, rule in enumerate(self.rules)
             if at not in self._matched
         ]
@@ -157,6 +216,11 @@ class Tolerances:
         if self._skipped:
             found.append(f"{where}left out as told: {_listed(self._skipped)}")
         return found
+
+
+def attribute_glob(text: str) -> str:
+    """A glob over path@name; a name alone is that attribute of whatever."""
+    return text if "@" in text else f"*@{text}"
 
 
 def _listed(names: Iterable[str], most: int = 8) -> str:
@@ -203,11 +267,20 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         raise TwinrunError(
             f"{unknown[0]!r} is not understood", where=where, fix="known are " + " ".join(sorted(_KEYS))
         )
-    if "field" not in entry:
+    of = "attribute" if "attribute" in entry else "field"
+    if of not in entry:
         raise TwinrunError("names no field", where=where, fix='write field = "name", a glob or a list')
-    globs = entry["field"] if isinstance(entry["field"], list) else [entry["field"]]
+    if of == "attribute" and (
+        entry.get("skip") is not True or set(entry) - {"attribute", "steps", "skip", "comment"}
+    ):
+        raise TwinrunError(
+            "attributes have no tolerance: they are compared, or left out",
+            where=where,
+            fix="write skip = true and nothing else, or read them as fields: --format-option attributes=true",
+        )
+    globs = entry[of] if isinstance(entry[of], list) else [entry[of]]
     if not globs or not all(isinstance(glob, str) and glob for glob in globs):
-        raise wrong("field", "a glob or a list of globs")
+        raise wrong(of, "a glob or a list of globs")
     steps = entry.get("steps")
     if steps is not None:
         if isinstance(steps, int) and not isinstance(steps, bool):
@@ -230,12 +303,14 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         if not 1 <= len(lengths) <= _MOST_COMPONENTS:
             raise refuse()
         period = tuple(_length(length, refuse) for length in lengths)
-    if entry.get("skip", False) and set(entry) - {"field", "steps", "skip", "comment"}:
+    if entry.get("skip", False) and set(entry) - {"field", "attribute", "steps", "skip", "comment"}:
         raise TwinrunError("leaves fields out, and gives them a tolerance", where=where, fix="do one of them")
-    if not set(entry) - {"field", "steps", "comment"}:
+    if not set(entry) - {"field", "attribute", "steps", "comment"}:
         raise TwinrunError(
             "says nothing of its fields", where=where, fix="give atol, rtol, ulp, period or skip"
         )
+    if of == "attribute":
+        globs = [attribute_glob(glob) for glob in globs]
     return Rule(
         fields=tuple(globs),
         steps=steps,
@@ -247,6 +322,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         integers=entry.get("integers", False),
         skip=entry.get("skip", False),
         label=f"rule {number} ({', '.join(globs)})",
+        of_attributes=of == "attribute",
     )
 
 

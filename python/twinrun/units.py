@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from . import _core
+from .attributes import AttributeDifference
 from .errors import Stale, TwinrunError
 from .fieldwise import FieldComparison, FieldPart, put_together
 from .matching import StepMatch
@@ -71,7 +72,7 @@ class Outcome:
     problems: with the number of the field pair that each belongs to, -1 for the place itself; results_at: the same of results.
     parts: ranges that were compared of fields that other shares have the rest of, with the number of the field pair.
     order: (field pair, note) where particles only lie in another order. recut: fields that are left, as the runs cut them differently.
-    notes_a, notes_b, left_out: of the subjects. rules: what the tolerances' rules matched, missed and skipped. error: what ended it.
+    attributes, attributes_compared: those that differ, and the number of all. notes_a, notes_b, left_out: of the subjects. rules: what the tolerances' rules matched, missed and skipped. error: what ended it.
     """
 
     results: list[FieldComparison] = field(default_factory=list)
@@ -86,6 +87,8 @@ class Outcome:
     notes_a: list[str] = field(default_factory=list)
     notes_b: list[str] = field(default_factory=list)
     left_out: tuple[int, int] = (0, 0)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
     rules: tuple = ()
     periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
     error: Exception | None = None
@@ -108,6 +111,7 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
     whole = Outcome(
         opening=first.opening, recut=first.recut, notes=first.notes,
         notes_a=first.notes_a, notes_b=first.notes_b, left_out=first.left_out,
+        attributes=first.attributes, attributes_compared=first.attributes_compared,
     )  # fmt: skip
     divided: dict[int, list[FieldPart]] = {}
     for at, part in (found for o in outcomes for found in o.parts):

@@ -12,6 +12,7 @@ from . import _core
 from .errors import DamagedFile, MissingFile, Stale, TwinrunError
 from .formats.files import reading
 from .formats.folder import is_history
+from .formats.model import summary_fields
 from .recording import MEMORY
 from .settings import check_settings, checked_path
 from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, refs_of_metadata, reopening
@@ -238,11 +239,13 @@ def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRe
     reopen = reopening(metadata)
     assert reopen is not None  # without data files no field has data
     content = stack.enter_context(reopen())
-    fields = content.fields
+    own = summary_fields(content.facts, len(content.skipped), content.path)
+    fields = {**content.fields, **{field.name: field for field in own}}
+    plain = [ref for ref in refs if ref.name in content.fields or ref.name not in fields]
     if (
-        content.one_array and len(fields) == len(refs) == 1
+        content.one_array and len(content.fields) == len(plain) == 1
     ):  # named after the file, which may have been renamed
-        fields = {refs[0].name: next(iter(fields.values()))}
+        fields[plain[0].name] = next(iter(content.fields.values()))
     for ref in refs:
         if ref.extents is None and not ref.no_data:
             ref.reader = fields.get(ref.name)

@@ -1,27 +1,116 @@
-"""What has no number to compare is said, or refused: it never passes silently."""
+"""What cannot be compared is said, or refused: it never passes silently."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+from commands import command, load_json
 
 import twinrun
+from twinrun import golden
+from twinrun.errors import Uncompared
 from twinrun.report import document, verdict_line
 
 
-def test_text_that_is_left_out_is_in_the_verdict(tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Files that are the same, as far as they can be compared: both have a link that leads nowhere."""
     for name in ("a", "b"):
-        np.savez(tmp_path / f"{name}.npz", x=np.arange(5.0), label=np.array(["text", name]))
-    result = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz")
-    assert result.same and result.not_compared == 2
-    assert "not compared: 2 datasets" in verdict_line(result)
-    assert document(result)["not_compared"] == 2
-    assert any("label" in note for note in result.notes)
-    np.savez(tmp_path / "c.npz", x=np.arange(5.0))
-    plain = twinrun.compare(tmp_path / "c.npz", tmp_path / "c.npz")
-    assert plain.not_compared == 0 and "not compared" not in verdict_line(plain)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(5.0)
+            file["gone"] = h5py.ExternalLink("gone.h5", "/y")
+    return tmp_path / "a.h5", tmp_path / "b.h5"
+
+
+def test_what_cannot_be_compared_makes_the_verdict(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(Uncompared, match="'gone' cannot be compared: a link to"):
+        twinrun.compare(*pair)
+    result = twinrun.compare(*pair, partial=True)
+    assert result.verdict == "incomparable" and result.not_compared == 2 and len(result.problems) == 1
+    assert document(result)["not_compared"] == 2 and document(result)["problems"] == result.problems
+    done = command("compare", *pair, "--json", tmp_path / "r.json")
+    assert done.status == 2 and done.last.startswith("incomparable: 1 thing could not be compared: ")
+    assert load_json((tmp_path / "r.json").read_text())["verdict"] == "incomparable"
+    quiet = command("compare", *pair, "-q")
+    assert quiet.status == 2 and not quiet.out and "'gone'" in quiet.err
+
+
+def test_rules_and_common_leave_it_out(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    common = twinrun.compare(*pair, common=True)
+    assert common.same and common.not_compared == 2 and "not compared: 2 things" in verdict_line(common)
+    assert any("'gone'" in note for note in common.notes)
+    for options in ({"fields": ["x"]}, {"leave_out": ["gone"]}, {"leave_out": "g*"}):
+        left_out = twinrun.compare(*pair, **options)
+        assert left_out.same and left_out.not_compared == 0, options
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tolerance]]\nfield = "gone"\nskip = true\n')
+    assert command("compare", *pair, "--tolerances", rules).status == 0
+    assert command("compare", *pair, "--leave-out", "gone").status == 0
+    assert command("compare", *pair, "--leave-out", "other").status == 2
+
+
+def test_metadata_knows_of_it(pair: tuple[Path, Path]) -> None:
+    twinrun.index(*pair)
+    assert command("compare", *pair).status == 2
+    for path in pair:
+        path.unlink()
+    metadata = [f"{path}.twm" for path in pair]
+    assert command("compare", *metadata).status == 2
+    assert command("compare", *metadata, "--common").status == 0
+
+
+def test_golden_files_refuse_it(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    kept = tmp_path / "golden"
+    with pytest.raises(Uncompared, match="'gone' cannot be compared"):
+        golden.save(pair[0], kept)
+    golden.save(pair[0], kept, leave_out=["gone"])
+    assert golden.check(kept, pair[1]).same
+    with h5py.File(pair[1], "a") as file:
+        file["lost"] = h5py.SoftLink("/none")
+    result = golden.check(kept, pair[1])
+    assert result.status == 2 and [p.field for p in result.problems] == ["lost"]
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        np.save(tmp_path / run / "x_1.npy", np.arange(3))
+        (tmp_path / run / "link").symlink_to("nowhere")
+    done = command("compare", tmp_path / "a", tmp_path / "b")
+    assert done.status == 2 and "a link that leads nowhere" in done.last
+    assert command("compare", tmp_path / "a", tmp_path / "b", "--leave-out", "link").status == 0
+    kept = tmp_path / "golden"
+    with pytest.raises(Uncompared, match="leads nowhere"):
+        golden.save(tmp_path / "a", kept)
+    golden.save(tmp_path / "a", kept, leave_out=["link"])
+    assert golden.check(kept, tmp_path / "b").same
+
+
+def test_unknown_files_are_compared_byte_by_byte(tmp_path: Path) -> None:
+    for run in "ab":
+        for step in (1, 2):
+            folder = tmp_path / run / f"step-{step}"
+            folder.mkdir(parents=True)
+            np.save(folder / "x.npy", np.arange(3.0) + step)
+        (tmp_path / run / "log.txt").write_text("step 1\nstep 2\n")
+    a, b = tmp_path / "a", tmp_path / "b"
+    same = twinrun.compare(a, b)
+    assert same.same and any("log.txt is compared as bytes" in note for note in same.notes)
+    (b / "log.txt").write_text("step 1\nstep 3\n")
+    done = command("compare", a, b, "--atol", "100", "--tolerate-integers")
+    assert done.status == 1 and done.last == "different: first at rank 0, log.txt[12]: 50 against 51"
+    for options in (("--leave-out", "*.txt"), ("--steps", "1:2"), ("--field", "x")):
+        assert command("compare", a, b, *options).status == 0, options
+    golden.save(a, tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", b).verdict == "different"
+    facts = twinrun.index(a)
+    assert [Path(f.path).name for f in facts] == ["x.npy", "x.npy"] and not (a / "log.txt.twm").exists()
+    assert twinrun.compare(a, b, leave_out=["log.txt"]).same
+    arrays = {"x": np.arange(3.0) + 1}
+    assert twinrun.compare(a, arrays, steps="1").same
 
 
 def test_masked_elements_are_not_those_of_a_plain_array() -> None:

@@ -302,6 +302,13 @@ def scenario(rng: np.random.Generator, types: list[str], kind: str) -> Scenario:
         flat = side[place][name].reshape(-1)
         side[place][name] = flat[:-1].copy() if rng.random() < 0.5 else flat.reshape(-1, 1).copy()
     options = found.options
+    if kind in (
+        "hdf5",
+        "zarr",
+        "netcdf",
+    ):  # they are written in many ways, with other fill values and dimensions
+        options["ignore_attributes"] = ["*"]
+        options["leave_out"] = [".*"]  # what virtual datasets are made of
     tolerance = rng.integers(0, 4)
     if tolerance & 1:
         options["atol"] = float(rng.choice([1e-6, 1e-3, 1.0]))
@@ -437,6 +444,9 @@ def arguments(options: dict) -> list[object]:
             found.append(flags[name])
         elif name == "fields":
             found += [word for glob in value for word in ("--field", glob)]
+        elif name in ("ignore_attributes", "leave_out"):
+            flag = "--leave-out" if name == "leave_out" else "--ignore-attribute"
+            found += [word for glob in value for word in (flag, glob)]
         elif name != "residue_bits":
             found += [f"--{name}", value]
     return found

@@ -66,7 +66,24 @@ from .common import (
     show_default=True,
     help="Steps of the same number, or of the same time.",
 )
-@click.option("--common", is_flag=True, help="Steps and fields that only one run has are left out; ranks are not (--ranks).")  # fmt: skip
+@click.option(
+    "--common",
+    is_flag=True,
+    help="Steps and fields that only one run has, and what cannot be compared, are left out, and noted; ranks are not (--ranks).",
+)
+@click.option(
+    "--leave-out",
+    multiple=True,
+    metavar="GLOB",
+    help="Not these fields, or files of a folder (by their path); may be given again.",
+)
+@click.option(
+    "--ignore-attribute",
+    "ignore_attributes",
+    multiple=True,
+    metavar="GLOB",
+    help="Not these attributes (path@name, or a name alone); may be given again.",
+)
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -120,6 +137,8 @@ def compare(
     period: str | None,
     align: str,
     common: bool,
+    leave_out: tuple[str, ...],
+    ignore_attributes: tuple[str, ...],
     nan_differs: bool,
     tolerate_integers: bool,
     method: str,
@@ -138,8 +157,8 @@ def compare(
 ) -> int:
     """Say whether two runs agree; if not: at which step, rank, field and index they first part, and by how much.
 
-    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Exit status: 0 the same, 1 different,
-    2 could not compare.
+    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown files count too.
+    Exit status: 0 the same, 1 different, 2 could not compare.
     """
     out = console(stderr=json_file == "-")
     try:
@@ -160,6 +179,8 @@ def compare(
                 period=period,
                 align=align,
                 common=common,
+                leave_out=leave_out,
+                ignore_attributes=ignore_attributes,
                 partial=True,
                 tolerate_integers=tolerate_integers,
                 use_metadata=not no_metadata,

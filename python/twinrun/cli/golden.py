@@ -49,6 +49,8 @@ def golden() -> None:
 )
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
+@click.option("--ignore-attribute", "ignore_attributes", multiple=True, metavar="GLOB",
+              help="Attributes that may change (path@name, or a name alone); may be given again.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No output but errors.")
 @format_options
 @read_options
@@ -63,6 +65,7 @@ def save(
     fields: tuple[str, ...],
     steps: str | None,
     tolerate_integers: bool,
+    ignore_attributes: tuple[str, ...],
     quiet: bool,
     options: dict,
     reading: dict,
@@ -77,6 +80,7 @@ def save(
             rtol=rtol,
             tolerances=lambda step, name: _tolerance(rules, step, name),
             leave_out=rules.skipped(),
+            ignore_attributes=[*ignore_attributes, *rules.ignored()],
             keep=lambda step, name: (rule := rules.find(name, step)) is None or not rule.skip,
             residue_bits=int(residue_bits),
             chunk_bytes=chunk,
@@ -131,6 +135,8 @@ def _tolerance(rules: Tolerances, step: int | None, name: str) -> tuple[float, f
 @click.option("--github", is_flag=True, help="Annotations and a summary for GitHub Actions.")
 @click.option("--list", "most_listed", type=click.IntRange(1, 10_000_000), default=100, show_default=True,
               help="Elements and chunks of a field to list in the reports, at most.")  # fmt: skip
+@click.option("--ignore-attribute", "ignore_attributes", multiple=True, metavar="GLOB",
+              help="Attributes that may change (path@name, or a name alone); may be given again.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
 @format_options
 @read_options
@@ -144,6 +150,7 @@ def check(
     junit: str | None,
     github: bool,
     most_listed: int,
+    ignore_attributes: tuple[str, ...],
     quiet: bool,
     options: dict,
     reading: dict,
@@ -162,6 +169,7 @@ def check(
                 steps=steps,
                 undecided=undecided,
                 most_listed=most_listed,
+                ignore_attributes=ignore_attributes,
                 **reading,
                 options=options,
                 progress=progress,

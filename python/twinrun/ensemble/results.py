@@ -60,9 +60,17 @@ def compare_results(
         return {"verdict": "undecided", "why": one_line(f"{type(e).__name__}: {e}")}
     first = found.first
     largest = [f.max_abs_diff for f in found.fields]
-    undecided = {"why": one_line(found.problems[0])} if found.problems and first is None else {}
+    undecided = (
+        {"why": one_line(found.problems[0])}
+        if found.problems and first is None and not found.attributes
+        else {}
+    )
     return {
-        "verdict": "different" if first is not None else "undecided" if undecided else "same",
+        "verdict": "different"
+        if first is not None or found.attributes
+        else "undecided"
+        if undecided
+        else "same",
         "first_step": None if first is None else first.step,
         "first_field": None if first is None else first.field,
         "different_elements": found.different,

@@ -23,11 +23,22 @@ import numpy as np
 from ..errors import DamagedFile, FormatError, MissingPackage
 from . import adios_worker
 from .adios_files import check_files, looks_like
-from .attributes import add_constant
+from .attributes import add_attribute
 from .blocks import BandCache, BandReader, Box
 from .files import reading
 from .frames import Frame, add_frames
-from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, dtype_of, flag, storage_dtype
+from .model import (
+    ITEMSIZE,
+    Field,
+    FileContent,
+    Format,
+    checked_shape,
+    coded,
+    decoded,
+    dtype_of,
+    flag,
+    storage_dtype,
+)
 
 _CACHE_BYTES = 256 << 20
 _PATIENCE = (
@@ -38,7 +49,7 @@ _NOT_DATA = ("profiling.json", "profiling.log")
 
 
 def open_adios(path: str, attributes: object = False, patience: object = _PATIENCE) -> FileContent:
-    """Opens a BP folder or file. attributes: numeric attributes are fields too, `@attribute`.
+    """Opens a BP folder or file. attributes: numeric attributes are fields, `@attribute`, that may have tolerances; else facts.
 
     patience: seconds that the adios2 package may go without progress (a variable listed, a byte read) before it is given up.
     """
@@ -59,19 +70,25 @@ def open_adios(path: str, attributes: object = False, patience: object = _PATIEN
         with reading(path, "ADIOS2"):
             facts, _ = reader.ask({})
             frames = []
-            text: dict[str, str] = {}
             for number, variables in enumerate(facts["steps"]):
                 frame = Frame(number, [])
                 for variable in variables:
-                    frame.fields += reader.fields(variable, text)
+                    frame.fields += reader.fields(variable, frame)
                     is_time = variable["single"] and variable["name"].lower() == "time"
                     if is_time and variable["kind"] in ("float", "double"):
                         frame.time = float(frame.fields[-1].elements()[0])
                 frames.append(frame)
             add_frames(content, frames)
-            content.skipped += text.items()
-            for name, value in facts["attributes"].items() if with_attributes else ():
-                add_constant(content, f"@{name}", "" if value is None else value)
+            names = {variable["name"] for variables in facts["steps"] for variable in variables}
+            for name, (kind, value) in facts["attributes"].items():
+                # Those of a variable are named after it.
+                owner, _, word = name.rpartition("/")
+                if with_attributes or owner not in names:
+                    owner, word = "", name
+                if kind != "string":
+                    value = np.array(value, adios_worker.DTYPES.get(kind, "f8"))
+                    value = value.reshape(-1) if value.size != 1 else value.reshape(())
+                add_attribute(content, owner, word, value, with_attributes)
     except BaseException:
         reader.close()
         raise
@@ -192,13 +209,13 @@ class _Reader:
         if len(buffer) > _LONGEST_ANSWER:
             raise self._end(DamagedFile(f"an answer of more than {_LONGEST_ANSWER} bytes", where=self.path))
 
-    def fields(self, variable: dict[str, Any], skipped: dict[str, str]) -> list[Field]:
+    def fields(self, variable: dict[str, Any], frame: Frame) -> list[Field]:
         """The fields of a variable in one step."""
         name, kind = variable["name"], variable["kind"]
+        if kind == "string" and "text" in variable:
+            return [coded(name, "text", (), self.path, lambda first, count: [variable["text"]] * count)]
         if kind not in adios_worker.DTYPES:
-            skipped.setdefault(
-                name, "text is not compared" if kind == "string" else f"type {kind} is not supported"
-            )
+            frame.skipped.append((name, f"type {kind} is not supported"))
             return []
         if variable["shape"] is None:
             return [

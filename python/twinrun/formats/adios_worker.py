@@ -76,9 +76,12 @@ def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[s
                     "single": True,
                 }
                 found.append(entry)
-                if facts["Type"] == "string":
-                    continue
                 variable = stream.inquire_variable(name)
+                if facts["Type"] == "string":
+                    entry["single"] = bool(variable.single_value())
+                    if entry["single"]:
+                        entry["text"] = str(stream.read(name))
+                    continue
                 entry["single"] = bool(variable.single_value())
                 entry["shape"] = [int(n) for n in variable.shape()]
                 # Where blocks end tells how to read, and what there is of blocks without a place.
@@ -99,13 +102,16 @@ def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[s
 
 
 def attributes(file: Any) -> dict[str, Any]:
-    """Values of the attributes as lists, null for texts."""
+    """[type, values] of the attributes: a list, or a text alone."""
     result: dict[str, Any] = {}
     for name, facts in sorted(file.available_attributes().items()):
-        if facts["Type"] == "string":
-            result[name] = None
+        kind = facts["Type"]
+        if kind == "string":
+            result[name] = [kind, file.read_attribute_string(name)]
         else:
-            result[name] = file.read_attribute(name).tolist()
+            value = file.read_attribute(name)
+            pairs = kind.endswith("complex")  # JSON has none
+            result[name] = [kind, value.view(value.real.dtype).tolist() if pairs else value.tolist()]
     return result
 
 

@@ -86,13 +86,15 @@ def open_amrex(path: str, place: object = None) -> FileContent:
     names = [lines.line() for _ in range(lines.integer(0, _MOST_COMPONENTS))]
     dimensions = lines.integer(1, 3)
     content.time = lines.real()
+    content.say("", "time", content.time)
     finest = lines.integer(0, _MOST_LEVELS - 1)
     content.add(of_header("geometry", lines.reals(2 * dimensions), path))  # corners of the domain
-    lines.integers(finest)  # ratios
+    content.say("", "(refinement)", lines.integers(finest))
     domains = [lines.box(dimensions) for _ in range(finest + 1)]
-    lines.integers(finest + 1)  # steps of the levels; the name of the folder tells the step
-    lines.reals((finest + 1) * dimensions)
-    lines.integers(2)
+    content.say("", "(domains)", [[low.tolist(), high.tolist()] for low, high in domains])
+    content.say("", "(steps)", lines.integers(finest + 1))
+    content.say("", "(cell sizes)", lines.reals((finest + 1) * dimensions))
+    content.say("", "(coordinates)", lines.integers(2))
     sources = [os.path.join(path, "Header")]
     for level in range(finest + 1):
         number, grids = lines.integers(2)

@@ -1,4 +1,4 @@
-"""Numbers that files keep beside their arrays: as small fields, and said where they change what values mean."""
+"""Attributes: facts, or fields where that is asked for; and said where they change what values mean."""
 
 from __future__ import annotations
 
@@ -6,34 +6,45 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from .facts import Encoder
 from .model import Field, FileContent, decoded, dtype_of, storage_dtype
 
-__all__ = ["MEANING", "PLAIN", "add_constant", "constant", "note_meaning"]
+__all__ = ["MEANING", "PLAIN", "add_attribute", "add_constant", "constant", "note_meaning"]
 
 MEANING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 PLAIN = "convention=none reads it as plain HDF5"
 _SHOWN = 8
 
 
-def add_constant(content: FileContent, name: str, value: object) -> None:
-    """Adds a small array, or a number, that was read already; a line to `skipped` where it is none."""
+def add_attribute(
+    content: FileContent,
+    owner: str,
+    name: str,
+    value: object,
+    as_field: bool,
+    encode: Encoder | None = None,
+) -> None:
+    """Takes an attribute that was read: as a fact, or as a field `owner@name` where it is a number and that is asked for."""
+    if not (as_field and add_constant(content, f"{owner}@{name}", value)):
+        content.say(owner, name, value, encode=encode)
+
+
+def add_constant(content: FileContent, name: str, value: object) -> bool:
+    """Adds a small array, or a number, that was read already as a field; False where it is none."""
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # of several lengths, or of more than 64 bits
-        content.skipped.append((name, "not a number, nor an array of numbers"))
-        return
+        return False
     known = None if array.dtype.names or array.dtype.subdtype else dtype_of(array.dtype)
     if known is None:
-        text = array.dtype.kind in "SUO"
-        content.skipped.append((name, "text is not compared" if text else f"{array.dtype} is not supported"))
-        return
+        return False
     code = known[0]
     if array.dtype.kind in "mM":
         array = array.view("i8")
     flat = np.ascontiguousarray(array).reshape(-1).astype(storage_dtype(code), copy=False)
     if flat.size == 0:
         content.add(Field(name, code, "little", array.shape, extents=()))
-        return
+        return True
 
     def read(first: int, count: int) -> np.ndarray:
         return flat[first : first + count]
@@ -41,6 +52,7 @@ def add_constant(content: FileContent, name: str, value: object) -> None:
     content.add(
         Field(name, code, "little", array.shape, read=decoded(name, code, flat.size, content.path, read))
     )
+    return True
 
 
 def constant(name: str, value: np.generic, shape: tuple[int, ...], where: str) -> Field | None:

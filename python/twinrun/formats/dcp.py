@@ -15,10 +15,10 @@ from typing import Any
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache
 from .files import file_size, open_regular, read_exact, reading
-from .layout import Stored
+from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, unreadable
 from .pickles import Global, Opaque, Pairs, load
-from .pytorch import DTYPES, TensorFile, Walker
+from .pytorch import DTYPES, SMALL, TensorFile, Walker
 from .strided import Part, field_of_parts
 
 METADATA = ".metadata"
@@ -43,7 +43,6 @@ def open_dcp(path: str) -> FileContent:
     with reading(place):
         stored = _storage(root.member("storage_data"), place)
         cache = BandCache(_CACHE_BYTES)
-        others: list[str] = []
         for name, entry in _pairs(root.member("state_dict_metadata"), "state_dict_metadata", place):
             kind = entry.maker.name if isinstance(entry, Opaque) and isinstance(entry.maker, Global) else ""
             if kind == "TensorStorageMetadata":
@@ -51,11 +50,24 @@ def open_dcp(path: str) -> FileContent:
                 if new is not None:
                     content.add(new)
             else:
-                others.append(name)
-    if others:
-        some = ", ".join(repr(name)[:60] for name in others[:3]) + (", …" if len(others) > 3 else "")
-        content.notes.append(f"values that are no tensors are not compared ({len(others)}: {some})")
+                _add_value(content, path, place, name, stored)
     return content
+
+
+def _add_value(
+    content: FileContent,
+    folder: str,
+    place: str,
+    name: str,
+    stored: dict[tuple[str, tuple[int, ...] | None], Opaque],
+) -> None:
+    """A value that is no tensor: the bytes that torch.save wrote for it."""
+    info = stored.get((name, None))
+    if info is None:
+        content.skipped.append((name, "a value that is stored nowhere"))
+        return
+    where, offset, length = _place_of(folder, place, f"value {name!r:.80}", info)
+    content.add(bytes_field(name, Stored(where, offset), length))
 
 
 def _pairs(value: Any, what: str, where: str) -> Iterator[tuple[str, Any]]:
@@ -108,7 +120,7 @@ def _field(
         dtype = dtype[0]
     if not isinstance(dtype, Global):
         raise DamagedFile(f"{what} has no type", where=place)
-    code = DTYPES.get(dtype.name)
+    code = DTYPES.get(dtype.name) or SMALL.get(dtype.name)
     if code is None:
         content.skipped.append((name, f"elements of type {dtype.name!r:.40} are not supported"))
         return None
@@ -131,7 +143,9 @@ def _field(
             if info is None:
                 raise DamagedFile(f"{what}: its box at {start} is stored nowhere", where=place)
             parts.append(_part(folder, place, what, code, start, sizes, info))
-        return field_of_parts(name, code, shape, parts, place, cache)
+        new = field_of_parts(name, code, shape, parts, place, cache)
+        new.kind = dtype.name if dtype.name in SMALL else None
+        return new
     except FormatError as problem:  # a file of one rank is lost: the other tensors are not
         return unreadable(name, code, "little", shape, problem)
 
@@ -146,17 +160,7 @@ def _part(
     info: Opaque,
 ) -> Part:
     """A box of a tensor, from the bytes that torch.save wrote for it."""
-    relative, offset, length = info.member("relative_path"), info.member("offset"), info.member("length")
-    if not isinstance(relative, str) or type(offset) is not int or type(length) is not int or length < 0:
-        raise DamagedFile(f"{what}: a place without a file, an offset or a length", where=place)
-    if relative != os.path.basename(relative) or relative in ("", ".", ".."):
-        raise DamagedFile(f"{what}: the file {relative!r:.80} is not beside the metadata", where=place)
-    if info.member("transform_descriptors"):
-        raise Unsupported(f"{what} was transformed when it was written (compressed, say)", where=place)
-    path = os.path.join(folder, relative)
-    size = file_size(path)
-    if offset < 0 or offset + length > size:
-        raise DamagedFile(f"{what} needs bytes {offset} to {offset + length}: it has {size}", where=path)
+    path, offset, length = _place_of(folder, place, what, info)
     tensors = TensorFile(path, offset, length)
     try:
         walker = Walker(path)
@@ -174,6 +178,22 @@ def _part(
         return Part(start, array)
     finally:
         tensors.archive.close()
+
+
+def _place_of(folder: str, place: str, what: str, info: Opaque) -> tuple[str, int, int]:
+    """File, first byte and bytes of something that was stored. Checks that they are there."""
+    relative, offset, length = info.member("relative_path"), info.member("offset"), info.member("length")
+    if not isinstance(relative, str) or type(offset) is not int or type(length) is not int or length < 0:
+        raise DamagedFile(f"{what}: a place without a file, an offset or a length", where=place)
+    if relative != os.path.basename(relative) or relative in ("", ".", ".."):
+        raise DamagedFile(f"{what}: the file {relative!r:.80} is not beside the metadata", where=place)
+    if info.member("transform_descriptors"):
+        raise Unsupported(f"{what} was transformed when it was written (compressed, say)", where=place)
+    path = os.path.join(folder, relative)
+    size = file_size(path)
+    if offset < 0 or offset + length > size:
+        raise DamagedFile(f"{what} needs bytes {offset} to {offset + length}: it has {size}", where=path)
+    return path, offset, length
 
 
 def _is_folder(path: str) -> bool:

@@ -1,6 +1,7 @@
-"""The data files of a folder that some program wrote: which step, rank and field each is.
+"""The files of a folder that some program wrote: which step, rank and field each is.
 
-See `naming` for the rules.
+See `naming` for the rules. Files of no known format are listed too, to be compared as bytes: they belong to no step, and are
+named by their path.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from . import by_name, by_suffix, detect, formats, open_file
 from .files import reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
+from .opaque import NAME as BYTES
 from .texts import printable
 
 __all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
 
 MANIFEST = "manifest.jsonl"
 _MOST_FILES = 10_000_000
+_OWN = ".twinrun"  # begins the names of what twinrun has in the works
 
 
 def is_history(folder: str) -> bool:
@@ -76,12 +79,19 @@ class DataFile:
 class Listing:
     """files: sorted by step, rank and path.
 
-    ignored: (relative path, reason) of everything else: say it to the user.
+    ignored: (relative path, reason) of what is read otherwise, or is listed already: say it to the user. unreadable: the same
+    of what can be no file at all: nothing that has any was compared. unknown: why a file is compared as bytes.
     """
 
     folder: str
     files: list[DataFile] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+
+    def data(self) -> list[DataFile]:
+        """The files of known formats."""
+        return [f for f in self.files if f.format != BYTES]
 
     def steps(self) -> list[int | None]:
         """Steps that it holds, ascending; None (no number) first."""
@@ -93,8 +103,9 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
 
     What a file is, is found out by its content, whatever its suffix. options: of formats, as in `open_file`; with
     a format, every file is of it; with a dtype, fields or arrays, .bin, .raw and .dat files are data. Metadata of
-    twinrun, descriptions of raw files and hidden files are passed over. Raises FormatError: the folder is missing
-    or unreadable, no format has such an option, or two files would be the same field of the same step and rank.
+    twinrun and descriptions of raw files are passed over; hidden files are bytes, whatever they hold, and empty folders
+    nothing. Raises FormatError: the folder is missing or unreadable, no format has such an option, or two files would be
+    the same field of the same step and rank.
     """
     folder = os.fspath(folder)
     if not os.path.exists(folder):
@@ -114,20 +125,35 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
             fix=f"known are {' '.join(sorted(known))}" if known else "it takes none",
         )  # fmt: skip
     described = bool({"dtype", "fields", "arrays"} & given)
-    for path, relative, is_folder in _walk(folder, listing, forced):
+    sidecars: list[tuple[str, str]] = []
+    for path, relative, is_folder in _walk(folder, listing, forced, sidecars):
+        if not is_folder and not os.path.isfile(path):
+            dangling = os.path.islink(path) and not os.path.exists(path)
+            reason = "a link that leads nowhere" if dangling else "not a regular file"
+            listing.unreadable.append((relative, reason))
+            continue
         if is_folder:
             found = _data_set(path, forced)
+        elif any(part.startswith(".") for part in relative.split("/")):
+            found = None
         elif forced is not None:
             found = forced if forced.opens_files else None
         else:
             found = _format_of(path, described)
         if found is None:
-            listing.ignored.append((relative, _why_ignored(path, is_folder, forced, described)))
+            listing.unknown.append((relative, _why_unknown(path, is_folder, forced, described)))
+            listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
             continue
         place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
         listing.files.append(
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
+    described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
+    described_by = frozenset().union(*(formats()[f.format].describers for f in listing.data()))
+    for path, relative in sidecars:  # x.h5.json describes nothing that is read by it
+        if relative.removesuffix(".json") not in described_files and os.path.basename(path) not in described_by:
+            listing.unknown.append((relative, "not a data format that is known"))
+            listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
     _drop_parts(listing)
     _settle_names(listing)
     listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, f.relative))
@@ -141,7 +167,7 @@ def _is_text(path: str) -> bool:
         return printable(file.read(4096))
 
 
-def _why_ignored(path: str, is_folder: bool, forced: Format | None, described: bool) -> str:
+def _why_unknown(path: str, is_folder: bool, forced: Format | None, described: bool) -> str:
     if forced is not None:
         return f"a file, and {forced.name} is a format of folders"
     promised = None if is_folder else by_suffix(path)
@@ -165,8 +191,13 @@ def _format_of(path: str, described: bool) -> Format | None:
     return found
 
 
-def _walk(folder: str, listing: Listing, forced: Format | None) -> list[tuple[str, str, bool]]:
-    """(path, relative path, is one data set in a folder) of all that may be data; every folder once."""
+def _walk(
+    folder: str, listing: Listing, forced: Format | None, sidecars: list[tuple[str, str]]
+) -> list[tuple[str, str, bool]]:
+    """(path, relative path, is one data set in a folder) of all that may be data; every folder once.
+
+    sidecars: gets (path, relative path) of what may describe a file beside it.
+    """
     found: list[tuple[str, str, bool]] = []
     seen: set[tuple[int, int]] = set()
     candidates = formats().values() if forced is None else (forced,)
@@ -187,12 +218,11 @@ def _walk(folder: str, listing: Listing, forced: Format | None) -> list[tuple[st
         for name in entries:
             below = os.path.join(path, name)
             label = f"{relative}/{name}" if relative else name
-            if (
-                name.startswith(".")
-                or name.endswith(".twm")
-                or name in describers
-                or (name.endswith(".json") and name[:-5] in names)
-            ):
+            if name.endswith(".twm") or name.startswith(_OWN):
+                continue
+            beside = name.endswith(".json") and name[:-5] in names and not name.startswith(".")
+            if beside or name in describers:
+                sidecars.append((below, label))
                 continue
             if not os.path.isdir(below):
                 found.append((below, label, False))
@@ -225,10 +255,6 @@ def _drop_parts(listing: Listing) -> None:
         whole = parts.get(os.path.realpath(path))
         return None if whole is None or whole == relative else f"a part of {whole}, and read with it"
 
-    for at, (relative, _) in enumerate(listing.ignored):  # a part need not be of a format by itself
-        reason = part_of(relative, os.path.join(listing.folder, relative))
-        if reason is not None:
-            listing.ignored[at] = (relative, reason)
     kept = []
     for file in listing.files:
         reason = part_of(file.relative, file.path)
@@ -237,15 +263,21 @@ def _drop_parts(listing: Listing) -> None:
         else:
             listing.ignored.append((file.relative, reason))
     listing.files = kept
+    there = {file.relative for file in kept}
+    listing.unknown = [(relative, why) for relative, why in listing.unknown if relative in there]
 
 
 def _settle_names(listing: Listing) -> None:
     """Prefixes where files of several arrays are of several kinds, suffixes where names are the same."""
     kinds = formats()
-    everything = {f.prefix for f in listing.files}
+    everything = {f.prefix for f in listing.data()}
     many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
     places: dict[tuple[int | None, int, str], list[int]] = {}
     for at, file in enumerate(listing.files):
+        if file.format == BYTES:  # its name is its path
+            if file.prefix in everything:
+                listing.files[at] = replace(file, prefix=f"./{file.prefix}")
+            continue
         # A file of a one-array format may hold several all the same: records, arrays one after another.
         others = everything if kinds[file.format].one_array else many
         listing.files[at] = replace(file, use_prefix=len(others) > 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from .facts import Fact
 from .model import Field, FileContent
 
 __all__ = ["Frame", "add_frames"]
@@ -12,26 +13,28 @@ __all__ = ["Frame", "add_frames"]
 
 @dataclass
 class Frame:
-    """fields: of one step, under the names that they have in every step. period: 0 along an axis that is not periodic."""
+    """fields: of one step, under the names that they have in every step. period: 0 along an axis that is not periodic. facts: of
+    that step alone, owned by those names."""
 
     step: int
     fields: list[Field]
     time: float | None = None
     period: tuple[float, ...] | None = None
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
 
 
 def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
     """Adds the fields of all frames: `x` where there is one frame, else `step-<step>/x`.
 
     A step that comes again (a run that was started again went on with the same file) counts as it was written last; the earlier
-    one is skipped, and said.
+    one is left out, and said.
     """
     last: dict[int, Frame] = {}
     for frame in frames:
         if frame.step in last:
             again = "the step was written again later in the file, and that is what counts"
-            content.skipped.append((f"step-{frame.step}", again))
+            content.notes.append(f"step {frame.step}: {again}")
             del last[frame.step]
         last[frame.step] = frame
     several = len(last) > 1
@@ -41,6 +44,12 @@ def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
             key = None if old.key is None else prefix + old.key
             content.add(replace(old, name=prefix + old.name, step=step, series=old.name, key=key))
         content.skipped += [(prefix + name, why) for name, why in frame.skipped]
+        facts = list(frame.facts)
+        told = {fact.label for fact in facts} | {"@" + old.name.lower() for old in frame.fields}
+        if frame.time is not None and "@time" not in told:
+            facts.append(Fact.of("", "time", frame.time))
+        for fact in facts:
+            content.add_fact(replace(fact, step=step), f"{prefix}{fact.label}")
         if frame.time is not None:
             content.times[step] = frame.time
     if len(last) == 1:

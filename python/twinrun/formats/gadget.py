@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .files import open_regular, read_exact
+from .layout import Stored, bytes_field
 from .model import Extent, Field, FileContent, Format, checked_shape
 
 _HEADER = 256
@@ -75,6 +76,7 @@ class _Header:
     time: float
     files: int
     box: float
+    flags: tuple[int, ...]
 
 
 def open_gadget(path: str, blocks: object = None) -> FileContent:
@@ -112,6 +114,7 @@ def open_gadget(path: str, blocks: object = None) -> FileContent:
         ids = f"{new.group}/ParticleIDs"
         new.key = ids if ids in content.fields else None
     content.time = header.time
+    content.say("Header", "(counts and flags)", list(header.flags))
     if math.isfinite(header.box) and header.box > 0:
         content.period = (header.box,) * 3
     if header.files > 1:
@@ -177,7 +180,8 @@ def _header(data: bytes, mark: str, path: str) -> _Header:
     masses = struct.unpack_from(mark + "6d", data, 24)
     (time,) = struct.unpack_from(mark + "d", data, 72)
     files, box = struct.unpack_from(mark + "id", data, 124)
-    return _Header(counts, masses, time, files, box)
+    flags = (*struct.unpack_from(mark + "9I", data, 88), *struct.unpack_from(mark + "9I", data, 160))
+    return _Header(counts, masses, time, files, box, flags)
 
 
 def _members(kind: _Kind, header: _Header) -> list[int]:
@@ -203,9 +207,8 @@ def _add(
             message = f"block {label}: {length} bytes are neither {numbers} numbers of 4 nor of 8 bytes"
             raise DamagedFile(message, where=content.path)
         if length:
-            content.skipped.append(
-                (label, f"{length} bytes that fit no type of particles: what they mean is not known")
-            )
+            # They fit no type of particles: what they mean is not known.
+            content.add(bytes_field(label, Stored(content.path, at), length))
         return
     item = length // numbers
     dtype = f"{'u' if kind.integer else 'f'}{8 * item}"

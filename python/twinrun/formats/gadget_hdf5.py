@@ -58,6 +58,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     if files <= 1 or not re.search(r"\.0*[1-9]\d*\.\w+$", content.path):
         for name in _OF_HEADER:
             if name in header and f"Header/{name}" not in content.fields:
-                add_constant(content, f"Header/{name}", header[name])
+                if add_constant(content, f"Header/{name}", header[name]):
+                    content.facts.pop(f"Header@{name}", None)  # as a field it may have a tolerance
     if files > 1:
         content.notes.append(f"one of the {files} files of its snapshot: name the folder to take all of them")

@@ -2,7 +2,8 @@
 
 Contiguous datasets in native layout are given as extents of the file (or of their external files); what is
 chunked, filtered, compact, virtual, or of a layout that numpy does not share, is read through h5py. Members
-of compound types are fields of their own, `dataset.member`. A compound {r, i} of floats is a complex number.
+of compound types are fields of their own, `dataset.member`. A compound {r, i} of floats is a complex number. Elements that
+are no numbers (text, lists of any length, references, opaque bytes) are compared by their codes, see `facts`.
 
 A dataset that cannot be read (a filter that is not installed, an external file that is missing) is a field
 with a `problem`: the other datasets of the file stay comparable.
@@ -20,10 +21,11 @@ import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
-from .attributes import add_constant
+from .attributes import add_attribute
 from .blocks import BandCache, BandReader, Box
+from .facts import codes, shown
 from .files import file_size, open_regular, read_exact, reading
-from .layout import Decoded, Stored, array_fields
+from .layout import Decoded, Stored, array_fields, kind_of
 from .model import (
     Field,
     FileContent,
@@ -46,14 +48,16 @@ _FILTERS = {
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
     32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
-# Bookkeeping of HDF5's dimension scales and of NetCDF-4.
-_INTERNAL = frozenset(
-    "DIMENSION_LIST REFERENCE_LIST _Netcdf4Dimid _Netcdf4Coordinates _nc3_strict _NCProperties".split()
-)
+# Bookkeeping of HDF5's dimension scales and of NetCDF-4: what DIMENSION_LIST says the other way round, and the order in which
+# dimensions were made.
+_INTERNAL = frozenset("REFERENCE_LIST _Netcdf4Dimid _Netcdf4Coordinates".split())
+# Numbers that say nothing of the data: never fields.
+_BOOKKEEPING = _INTERNAL | {"DIMENSION_LIST", "_nc3_strict", "_NCProperties"}
+_LONGEST_USER_BLOCK = 1 << 26
 
 
-class _Skip(Exception):
-    """This part of a dataset cannot be compared; the message says why."""
+class _NoNumbers(Exception):
+    """Elements of this type, or this part of them, are no numbers."""
 
 
 def open_hdf5(
@@ -61,12 +65,12 @@ def open_hdf5(
 ) -> FileContent:
     """Opens an HDF5 file.
 
-    cache: bytes of decoded chunks to keep, 256 MiB where not given. attributes: numeric attributes are fields too,
-    `dataset@attribute`. convention: 'auto' reads openPMD, VTKHDF, GADGET and NetCDF-4 files as what they are, 'none'
+    cache: bytes of decoded chunks to keep, 256 MiB where not given. attributes: numeric attributes are fields,
+    `dataset@attribute`, that may have tolerances; else facts. convention: 'auto' reads openPMD, VTKHDF, GADGET and NetCDF-4 files as what they are, 'none'
     any file as plain HDF5.
 
     Fields are named by their path in the file without the slash in front. Soft and external links are
-    followed; a group that was met before is skipped, so that links may form loops.
+    followed; a group that was met before is not entered again, so that links may form loops.
     """
     try:
         h5py = importlib.import_module("h5py")
@@ -124,6 +128,7 @@ class _Walker:
         stack: list[tuple[Any, str]] = [(self.file["/"], "")]
         links = 0
         self.attributes(self.file["/"], "")
+        self.user_block()
         while stack:
             group, prefix = stack.pop()
             deeper = []
@@ -136,38 +141,95 @@ class _Walker:
                     raise Unsupported(f"more than {_MOST_LINKS} links", where=self.path)
                 label = prefix + name
                 item = self.follow(group, name, label)
-                if isinstance(item, self.h5py.Group):
+                if item is None:
+                    continue
+                is_group = isinstance(item, self.h5py.Group)
+                if is_group or self.h5py.h5o.get_info(item.id).rc > 1:
                     identity = self.identity(item)
                     if identity in seen:
-                        self.skip(label, f"the same group as {seen[identity]!r}")
-                        continue
-                    seen[identity] = label
-                    self.attributes(item, label)
+                        self.content.say(label, "(link)", f"the same as {seen[identity]!r}")
+                        if is_group:
+                            continue
+                    else:
+                        seen[identity] = label
+                if is_group:
+                    if not len(item):
+                        self.content.say(label, "(group)", "empty")
                     deeper.append((item, label + "/"))
                 elif isinstance(item, self.h5py.Dataset):
                     with reading(self.path, f"dataset {label!r}"):
                         _Dataset(self, item, label).add()
-                    self.attributes(item, label)
+                elif isinstance(item, self.h5py.Datatype):
+                    self.content.say(label, "(type)", _type_text(self.h5py, item.id))
+                self.attributes(item, label)
             stack.extend(reversed(deeper))
         self.content.sources = tuple(self.sources)
 
     def attributes(self, item: Any, label: str) -> None:
-        """Adds the numeric attributes of an object, where they are asked for."""
-        if not self.with_attributes:
-            return
+        """Takes the attributes of an object."""
+        attrs = item.attrs
         with reading(self.path, f"attributes of {label!r}"):
-            names = sorted(item.attrs)
+            names = sorted(attrs)
         for name in names:
-            if name in _INTERNAL or (name in ("CLASS", "NAME") and label):
+            if name in _INTERNAL:
                 continue
+            as_field = self.with_attributes and not (
+                name in _BOOKKEEPING or (name in ("CLASS", "NAME") and label)
+            )
             try:
-                value = item.attrs[name]
+                value, names_of = self.attribute(attrs, name)
             except (TypeError, ValueError, OSError, KeyError, RuntimeError):
                 self.skip(f"{label}@{name}", "an attribute that h5py cannot read")
                 continue
-            if isinstance(value, self.h5py.Empty):
-                continue
-            add_constant(self.content, f"{label}@{name}", value)
+            if names_of is not None:  # an enumeration: its values are what they are called
+                value, as_field = [names_of, value], False
+            add_attribute(self.content, label, name, value, as_field, self.encode)
+
+    def attribute(self, attrs: Any, name: str) -> tuple[Any, dict[str, int] | None]:
+        """The value of an attribute, and what the values of its enumeration are called."""
+        found = attrs.get_id(name)
+        tid = found.get_type()
+        kind = tid.get_class()
+        if kind in (self.h5py.h5t.INTEGER, self.h5py.h5t.FLOAT):  # the quick way, of most
+            if found.get_space().get_simple_extent_type() != self.h5py.h5s.NULL:
+                value = np.empty(found.shape, found.dtype)
+                found.read(value)
+                return value[()], None
+        return attrs[name], _enum_names(self.h5py, tid) if kind == self.h5py.h5t.ENUM else None
+
+    def encode(self, value: object) -> bytes | None:
+        """What references and nothing are, as `facts.encoded` asks for it."""
+        h5r = self.h5py.h5r
+        if isinstance(value, self.h5py.Empty):
+            return f"nothing, of {value.dtype}".encode()
+        if not isinstance(value, (self.h5py.Reference, self.h5py.RegionReference)):
+            return None
+        if not value:
+            return b"no reference"
+        with reading(self.path, "a reference"):
+            said = b"reference to " + (h5r.get_name(value, self.file.id) or b"?")
+            if isinstance(value, self.h5py.RegionReference):
+                space = h5r.get_region(value, self.file.id)
+                if space.get_select_type() == self.h5py.h5s.SEL_POINTS:
+                    chosen = space.get_select_elem_pointlist()
+                elif space.get_select_type() == self.h5py.h5s.SEL_HYPERSLABS:
+                    chosen = space.get_select_hyper_blocklist()
+                else:
+                    chosen = np.array([space.get_select_npoints()])
+                said += f" at {np.asarray(chosen).tolist()}".encode()
+        return said
+
+    def user_block(self) -> None:
+        """Bytes in front of the file proper, which are the user's."""
+        size = int(self.file.userblock_size)
+        if size:
+            file, _ = open_regular(self.path)
+            with file:
+                self.content.say(
+                    "",
+                    "(user block)",
+                    read_exact(file, 0, min(size, _LONGEST_USER_BLOCK), self.path, "user block"),
+                )
 
     def skip(self, name: str, reason: str) -> None:
         self.content.skipped.append((name, reason))
@@ -199,6 +261,10 @@ class _Walker:
             except TypeError:
                 self.skip(label, "an object of a kind that h5py does not know")
                 return None
+            if isinstance(link, self.h5py.ExternalLink):
+                self.content.say(label, "(link)", f"to {link.path!r} of {link.filename!r}")
+            elif isinstance(link, self.h5py.SoftLink):
+                self.content.say(label, "(link)", f"to {link.path!r}")
             if item.file.id.id != self.file.id.id and item.file.filename != self.file.filename:
                 self.handles.append(item)
                 self.sources[item.file.filename] = None
@@ -271,18 +337,23 @@ class _Dataset:
         self.path = os.fspath(dataset.file.filename)
 
     def add(self) -> None:
-        """Adds the fields of the dataset, or a line to what was skipped."""
+        """Adds the fields of the dataset, and what else it says."""
         content = self.walker.content
-        self.skipped: list[tuple[str, str]] = []
+        tid = self.dataset.id.get_type()
+        others: list[tuple[str, tuple[str, ...]]] = []  # parts that are no numbers: label, path of members
+        kind: np.dtype | None
         try:
-            tid = self.dataset.id.get_type()
-            kind, is_exact = _file_dtype(self.h5py, tid, self.label, self.skipped)
-        except _Skip as reason:
-            content.skipped.append((self.label, str(reason)))
-            return
-        checked_shape(self.shape, max(kind.itemsize, 1), self.path, f"dataset {self.label!r}")
+            kind, is_exact = _file_dtype(self.h5py, tid, self.label, others, ())
+        except _NoNumbers:
+            kind, is_exact, others = None, False, [(self.label, ())]
+        self.say(tid)
+        checked_shape(self.shape, max(kind.itemsize if kind else 1, 1), self.path, f"dataset {self.label!r}")
         empty = math.prod(self.shape) == 0
         problem = None if empty else self.problem()
+        for label, members in others:
+            content.add(self.coded(label, members, tid, problem))
+        if kind is None:
+            return
         source = None
         if is_exact and problem is None and not empty:
             try:
@@ -297,7 +368,88 @@ class _Dataset:
             fields, skipped = self.decoded_fields(kind, problem)
         for field in fields:
             content.add(field)
-        content.skipped += self.skipped + skipped
+        content.skipped += skipped
+
+    def say(self, tid: Any) -> None:
+        """What HDF5 shows of a dataset that its elements do not."""
+        content, h5t = self.walker.content, self.h5py.h5t
+        names = _enum_names(self.h5py, tid)
+        if names is not None:
+            content.say(self.label, "(enum)", names, meaning=True)
+        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
+            content.say(self.label, "(type)", _type_text(self.h5py, tid), meaning=True)
+        if self.dataset.shape is None:
+            content.say(self.label, "(shape)", "null")
+        elif self.dataset.maxshape != self.dataset.shape:
+            content.say(self.label, "(largest shape)", list(self.dataset.maxshape))
+        if self.plist.fill_value_defined() == self.h5py.h5d.FILL_VALUE_USER_DEFINED:
+            try:
+                fill = self.dataset.fillvalue
+            except (TypeError, ValueError, OSError, RuntimeError):
+                content.skipped.append((f"{self.label}@(fill value)", "a fill value that h5py cannot read"))
+            else:
+                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is what others have
+                    content.say(self.label, "(fill value)", fill, encode=self.walker.encode)
+
+    def coded(self, label: str, members: tuple[str, ...], tid: Any, problem: FormatError | None) -> Field:
+        """The field of elements, or of members of them, that are no numbers."""
+        for name in members:
+            tid = tid.get_member_type(tid.get_member_index(os.fsencode(name)))
+        kind = _kind(self.h5py, tid)
+        if math.prod(self.shape) == 0:
+            return Field(label, "u64", "little", self.shape, extents=(), kind=kind)
+        if problem is not None:
+            new = unreadable(label, "u64", "little", self.shape, problem)
+            new.kind = kind
+            return new
+        chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
+        dataset, walker = self.dataset, self.walker
+        plain = _plain_dtype(tid)
+
+        def rows(box: Box) -> np.ndarray:
+            """Elements of a box, one a row."""
+            if not walker.file:
+                raise FormatError("the file was closed", where=self.path)
+            count = math.prod(s.stop - s.start for s in box)
+            if plain is None:  # no type of numpy's: the bytes as they lie in the file
+                if members:
+                    raise Unsupported(
+                        f"member {label!r} is of a type that h5py does not read", where=self.path
+                    )
+                part = np.zeros(count, f"V{tid.get_size()}")
+                space = dataset.id.get_space()
+                if box:
+                    space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
+                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, tid)
+                return part
+            found = dataset.fields(members[0])[box] if members else dataset[box]
+            if not box and not isinstance(found, np.ndarray):
+                part = np.empty(1, object)
+                part[0] = found
+            elif not box:  # one element that is an array
+                part = found.reshape(1, *found.shape)
+            else:
+                part = np.asarray(found)
+                part = part.reshape(count, *part.shape[len(box) :])
+            for member in members[1:]:
+                part = np.asarray([row[member] for row in part]) if part.dtype == object else part[member]
+            return part
+
+        def read_box(box: Box) -> np.ndarray:
+            part = rows(box)
+            return codes(part, walker.encode).reshape([s.stop - s.start for s in box])
+
+        reader = BandReader(
+            self.shape, chunks or (1,) * len(self.shape), storage_dtype("u64"), read_box, walker.cache
+        )
+
+        def tell(position: int) -> str:
+            index = np.unravel_index(position, self.shape) if self.shape else ()
+            with reading(self.path, f"dataset {label!r}"), walker.cache.lock:
+                return shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
+
+        read = decoded(label, "u64", math.prod(self.shape), self.path, reader.read)
+        return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)
 
     def problem(self) -> FormatError | None:
         """Why the dataset cannot be read, found before reading: filters, external and virtual sources."""
@@ -417,7 +569,7 @@ class _Dataset:
         chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
         for label, members, leaf, inner in _leaves(self.label, kind, (), ()):
             known = dtype_of(leaf)
-            if known is None:
+            if known is None:  # not of those that _file_dtype lets pass
                 skipped.append((label, f"elements of type {leaf.name} are not supported"))
                 continue
             shape = self.shape + inner
@@ -538,51 +690,52 @@ def _leaves(
     return result
 
 
-def _file_dtype(h5py: Any, tid: Any, label: str, skipped: list[tuple[str, str]]) -> tuple[np.dtype, bool]:
+def _file_dtype(
+    h5py: Any, tid: Any, label: str, others: list[tuple[str, tuple[str, ...]]], members: tuple[str, ...]
+) -> tuple[np.dtype, bool]:
     """The numpy type of elements of an HDF5 type, and whether their bytes in the file are those numpy
     expects.
 
-    Members that cannot be compared are added to `skipped` and left out. Raises _Skip where nothing is left.
+    Members that are no numbers are added to `others`, with their path, and left out. Raises _NoNumbers where nothing is left.
     """
     h5t = h5py.h5t
     kind = tid.get_class()
-    reasons = {
-        h5t.STRING: "text is not compared",
-        h5t.VLEN: "elements of variable length are not supported",
-        h5t.REFERENCE: "references are not compared",
-        h5t.OPAQUE: "opaque bytes: the file does not say what they mean",
-        h5t.TIME: "HDF5's time type is not supported",
-    }
-    if kind in reasons:
-        raise _Skip(reasons[kind])
+    if kind in (h5t.STRING, h5t.VLEN, h5t.REFERENCE, h5t.OPAQUE, h5t.TIME):
+        raise _NoNumbers
     if kind == h5t.ARRAY:
-        base, exact = _file_dtype(h5py, tid.get_super(), label, skipped)
+        base, exact = _file_dtype(h5py, tid.get_super(), label, [], ())
         if base.names is not None:
-            raise _Skip("arrays of structs inside a struct are not supported")
+            raise _NoNumbers
         return np.dtype((base, tid.get_array_dims())), exact
     if kind == h5t.COMPOUND:
         plain = _plain_dtype(tid)
         if plain is not None and plain.kind == "c":
+            if dtype_of(plain) is None:
+                raise _NoNumbers
             return plain, bool(tid.equal(h5t.py_create(plain)))
         names, formats, offsets = [], [], []
         exact = not _points_elsewhere(h5t, tid)
         for number in range(tid.get_nmembers()):
             name = os.fsdecode(tid.get_member_name(number))
+            inner = (*members, name)
             try:
                 member, member_exact = _file_dtype(
-                    h5py, tid.get_member_type(number), f"{label}.{name}", skipped
+                    h5py, tid.get_member_type(number), f"{label}.{name}", others, inner
                 )
-            except _Skip as reason:
-                skipped.append((f"{label}.{name}", str(reason)))
+            except _NoNumbers:
+                if all(known != inner for _, known in others):
+                    others.append((f"{label}.{name}", inner))
                 continue
             if member_exact and tid.get_member_offset(number) + member.itemsize > tid.get_size():
-                raise _Skip("a member that passes the end of its struct")
+                raise DamagedFile(f"member {label}.{name} passes the end of its struct")
             names.append(name)
             formats.append(member)
             offsets.append(tid.get_member_offset(number))
             exact &= member_exact
         if not names:
-            raise _Skip("a struct without numeric members")
+            if members:  # its own members are in `others` already
+                others[:] = [entry for entry in others if entry[1][: len(members)] != members]
+            raise _NoNumbers
         if not exact:  # h5py converts: its offsets are its own
             return np.dtype({"names": names, "formats": formats}), False
         return np.dtype(
@@ -590,9 +743,7 @@ def _file_dtype(h5py: Any, tid: Any, label: str, skipped: list[tuple[str, str]])
         ), True
     plain = _plain_dtype(tid)
     if plain is None or dtype_of(plain) is None:
-        raise _Skip(
-            f"elements of type {plain if plain is not None else 'unknown to numpy'} are not supported"
-        )
+        raise _NoNumbers
     if kind == h5t.ENUM:
         if plain.kind == "b":
             return np.dtype(bool), tid.get_size() == 1
@@ -603,6 +754,67 @@ def _file_dtype(h5py: Any, tid: Any, label: str, skipped: list[tuple[str, str]])
         return np.dtype(plain.str), bool(tid.equal(h5t.py_create(np.dtype(plain.str))))
     except TypeError:
         return plain, False
+
+
+def _enum_names(h5py: Any, tid: Any) -> dict[str, int] | None:
+    """What the values of an enumeration are called; None where a type is none, or is that of booleans."""
+    if tid.get_class() != h5py.h5t.ENUM:
+        return None
+    plain = _plain_dtype(tid)
+    if plain is not None and plain.kind == "b":
+        return None
+    return {
+        os.fsdecode(tid.get_member_name(n)): int(tid.get_member_value(n)) for n in range(tid.get_nmembers())
+    }
+
+
+def _type_text(h5py: Any, tid: Any) -> str:
+    """An HDF5 type in words, without what is storage: byte order, offsets, padding."""
+    h5t = h5py.h5t
+    kind = tid.get_class()
+    if kind == h5t.STRING:
+        cset = "utf-8" if tid.get_cset() == h5t.CSET_UTF8 else "ascii"
+        if tid.is_variable_str():
+            return f"text of any length, {cset}"
+        pad = {
+            h5t.STR_NULLTERM: "ended by 0",
+            h5t.STR_NULLPAD: "filled with 0",
+            h5t.STR_SPACEPAD: "filled with spaces",
+        }
+        return f"text of {tid.get_size()} bytes, {cset}, {pad.get(tid.get_strpad(), '?')}"
+    if kind == h5t.VLEN:
+        return f"lists of {_type_text(h5py, tid.get_super())}"
+    if kind == h5t.ARRAY:
+        return f"{list(tid.get_array_dims())} of {_type_text(h5py, tid.get_super())}"
+    if kind == h5t.COMPOUND:
+        members = (
+            f"{os.fsdecode(tid.get_member_name(n))}: {_type_text(h5py, tid.get_member_type(n))}"
+            for n in range(tid.get_nmembers())
+        )
+        return "{" + ", ".join(members) + "}"
+    if kind == h5t.ENUM:
+        return f"enum of {_type_text(h5py, tid.get_super())} {_enum_names(h5py, tid)}"
+    if kind == h5t.OPAQUE:
+        return f"{tid.get_size()} opaque bytes, {tid.get_tag()!r}"
+    if kind == h5t.REFERENCE:
+        return "region references" if tid.equal(h5t.STD_REF_DSETREG) else "references"
+    words = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.TIME: "time", h5t.BITFIELD: "bits"}
+    sign = ""
+    if kind == h5t.INTEGER and tid.get_sign() == h5t.SGN_NONE:
+        sign = "unsigned "
+    precision = tid.get_precision() if kind in (h5t.INTEGER, h5t.FLOAT) else 8 * tid.get_size()
+    return f"{sign}{words.get(kind, 'type')} of {precision} bits"
+
+
+def _kind(h5py: Any, tid: Any) -> str:
+    """What elements are that are no numbers, in a word."""
+    h5t = h5py.h5t
+    words = {
+        h5t.STRING: "text", h5t.VLEN: "list", h5t.REFERENCE: "reference", h5t.OPAQUE: "opaque bytes", h5t.TIME: "time",
+        h5t.COMPOUND: "struct", h5t.ARRAY: "array",
+    }  # fmt: skip
+    plain = _plain_dtype(tid)
+    return words.get(tid.get_class()) or (kind_of(plain) if plain is not None else "bytes")
 
 
 def _points_elsewhere(h5t: Any, tid: Any) -> bool:

@@ -23,9 +23,10 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import DamagedFile, FormatError, Unsupported
+from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
-from .model import Extent, Field, FileContent, Format, decoded, of_header
+from .model import Extent, Field, FileContent, Format, coded, decoded, of_header
 
 _NAMES = (b"DUMPATOM", b"DUMPCUSTOM")
 _MOST_COLUMNS = 10_000
@@ -117,6 +118,7 @@ class _Header:
     columns: list[str] | None
     time: float | None
     chunks: int
+    units: bytes
 
 
 def _binary_frames(file: BinaryIO, size: int, path: str, columns: list[str] | None) -> list[Frame]:
@@ -197,9 +199,9 @@ def _header(cursor: _Cursor, path: str) -> _Header:
         raise DamagedFile(
             f"step {step}: {atoms} atoms in {width} columns do not fit into the file", where=path
         )
-    names, time = None, None
+    names, time, units = None, None, b""
     if revision > 1:
-        cursor.bytes(_length(cursor, path))  # units
+        units = cursor.bytes(_length(cursor, path))
         if cursor.bytes(1) != b"\0":
             (time,) = cursor.numbers("d")
         names = cursor.bytes(_length(cursor, path)).decode("utf-8", "backslashreplace").split()
@@ -210,7 +212,7 @@ def _header(cursor: _Cursor, path: str) -> _Header:
     (chunks,) = cursor.numbers("i")
     if chunks < 0:
         raise DamagedFile(f"step {step}: {chunks} ranks", where=path)
-    return _Header(step, atoms, box, box_at, boundary, triclinic, width, names, time, chunks)
+    return _Header(step, atoms, box, box_at, boundary, triclinic, width, names, time, chunks, units)
 
 
 def _length(cursor: _Cursor, path: str) -> int:
@@ -238,7 +240,10 @@ def _binary_frame(
     period = None if header.triclinic else _period(header.box, header.boundary, names)
     numbers = len(header.box)
     box = Field("box", "f64", order, (numbers,), extents=(Extent(path, header.box_at, numbers, 8),))
-    return Frame(header.step, [box, *_with_key(fields)], header.time, period)
+    facts = [Fact.of("box", "(boundary)", list(header.boundary))]
+    if header.units:
+        facts.append(Fact.of("", "(units)", header.units.strip(b"\0").decode("utf-8", "replace")))
+    return Frame(header.step, [box, *_with_key(fields)], header.time, period, facts=facts)
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -345,6 +350,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
     tilts: _Box = ()
     boundary: tuple[int, ...] = ()
     upright = True
+    facts: list[Fact] = []
     while (line := lines.next()) is not None:
         if not line:
             continue
@@ -354,7 +360,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
         if item == "TIMESTEP":
             step = _number(lines.next(), "TIMESTEP", path)
         elif item == "UNITS":
-            lines.next()
+            facts.append(Fact.of("", "(units)", lines.next()))
         elif item == "TIME":
             time = _real(lines.next(), "TIME", path)
         elif item == "NUMBER OF ATOMS":
@@ -363,6 +369,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
                 raise DamagedFile(f"{atoms} atoms in {size} bytes", where=path)
         elif item.startswith("BOX BOUNDS"):
             words = item.split()[2:]
+            facts.append(Fact.of("box", "(boundary)", words))
             upright = words[:1] != ["xy"] and words[:1] != ["abc"]
             kinds = "".join(w for w in words if re.fullmatch(r"[pfsm]{2}", w))
             boundary = tuple(0 if k == "p" else 1 for k in kinds)
@@ -379,6 +386,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
                 _period(box, boundary, table.columns) if upright and len(box) == len(boundary) == 6 else None
             )
             frames.append(_text_frame(table, step, time, period, cache))
+            frames[-1].facts, facts = facts, []
             if box:
                 frames[-1].fields.insert(0, of_header("box", (*box, *tilts), path))
             step = atoms = time = None
@@ -478,7 +486,15 @@ def _text_frame(
     for at, name in enumerate(table.columns):
         plain = name.partition("#")[0]
         if plain in _WORDS:
-            frame.skipped.append((name, "text is not compared"))
+
+            def words(first: int, count: int, at: int = at) -> list[object]:
+                out: list[object] = []
+                while len(out) < count:
+                    block, within = divmod(first + len(out), _BLOCK_LINES)
+                    out += list(cache.column(table, block, at)[within : within + count - len(out)])
+                return out
+
+            frame.fields.append(coded(name, "text", (table.atoms,), table.path, words))
             continue
         dtype = "i64" if _WHOLE.fullmatch(name) else "f64"
 

@@ -1,6 +1,7 @@
 """From a numpy type and a place to fields: dense arrays, and the members of arrays of structs.
 
-Used by every format whose elements lie in memory layout: npy, npz, contiguous HDF5.
+Used by every format whose elements lie in memory layout: npy, npz, contiguous HDF5. Text and other elements that are no
+numbers are compared by their codes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .model import Extent, Field, Skipped, decoded, dtype_of, gather, read_records, storage_dtype, unit_of
+from .model import (
+    Extent,
+    Field,
+    FileContent,
+    Skipped,
+    coded,
+    decoded,
+    dtype_of,
+    gather,
+    read_records,
+    storage_dtype,
+    unit_of,
+)
 
-__all__ = ["Decoded", "Stored", "array_fields"]
+__all__ = ["Decoded", "Stored", "array_fields", "bytes_field", "kind_of", "say_type"]
 
 
 @dataclass(frozen=True)
@@ -38,19 +51,38 @@ def array_fields(
     """Fields and skipped parts of an array of `dtype` in C order of `shape`.
 
     A struct gives a field `name.member` for each numeric member, strided over the records; a member that is
-    itself an array gives a field with its dimensions last. The caller has checked that the bytes exist.
+    itself an array gives a field with its dimensions last. Members that are no numbers give a field of codes, an element a
+    record. The caller has checked that the bytes exist.
     """
     fields: list[Field] = []
     skipped: Skipped = []
     records = math.prod(shape)
 
+    def rows_of(kind: np.dtype, at: int) -> Callable[[int, int], np.ndarray]:
+        def rows(first: int, count: int) -> np.ndarray:
+            place = at + first * dtype.itemsize
+            if kind.itemsize == 0:  # texts without a character
+                return np.zeros(count, kind)
+            if isinstance(source, Stored):
+                raw = read_records(source.path, source.offset + place, dtype.itemsize, count, kind.itemsize)
+            else:
+                raw = gather(source.read_bytes, place, dtype.itemsize, count, kind.itemsize)
+            if kind.subdtype is None:
+                return raw.reshape(-1).view(kind)
+            base, sizes = kind.subdtype
+            return raw.reshape(-1).view(base).reshape(count, *sizes)
+
+        return rows
+
+    def add_coded(label: str, kind: np.dtype, at: int) -> None:
+        new = coded(label, kind_of(kind), shape, source.path, rows_of(kind, at))
+        new.fortran_order = fortran_order
+        fields.append(new)
+
     def leaf(label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
         known = dtype_of(kind)
-        if known is None:
-            skipped.append((label, _reason(kind)))
-            return
-        if inner and fortran_order:
-            skipped.append((label, "array members of a column-major array of structs are not supported"))
+        if known is None or (inner and fortran_order):
+            add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
             return
         code, order = known
         told = {"fortran_order": fortran_order, "unit": unit_of(kind)}
@@ -88,7 +120,7 @@ def array_fields(
             walk(label, base, at, inner + sizes)
         elif kind.names is not None:
             if inner:
-                skipped.append((label, "an array of structs inside a struct is not supported"))
+                add_coded(label, np.dtype((kind, inner)), at)
                 return
             for member in kind.names:
                 member_dtype, offset = kind.fields[member][:2]  # type: ignore[index]
@@ -96,16 +128,40 @@ def array_fields(
         else:
             leaf(label, kind, at, inner)
 
-    if dtype.hasobject:
+    if dtype.hasobject:  # see `bytes_field`
         skipped.append((name, "Python objects: reading them would run code from the file"))
     else:
         walk(name, dtype, 0, ())
     return fields, skipped
 
 
-def _reason(kind: np.dtype) -> str:
-    if kind.kind in "SU":
-        return "text is not compared"
-    if kind.kind == "V":
-        return f"untyped bytes ({kind.itemsize} an element): the file does not say what they mean"
-    return f"elements of type {kind.name} ({8 * kind.itemsize} bits) are not supported"
+def bytes_field(name: str, source: Stored | Decoded, size: int, kind: str = "bytes") -> Field:
+    """A field of bytes whose meaning is not known, or not to be trusted: they are the same or they are not."""
+    if isinstance(source, Stored):
+        extents = (Extent(source.path, source.offset, size, 1),) if size else ()
+        return Field(name, "u8", "little", (size,), extents=extents, kind=kind)
+    read = decoded(
+        name,
+        "u8",
+        size,
+        source.path,
+        lambda first, count: np.frombuffer(source.read_bytes(first, count), np.uint8),  # type: ignore[call-overload]
+    )
+    return Field(name, "u8", "little", (size,), read=read, kind=kind)
+
+
+def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:
+    """What a numpy type says that no field shows: the width of texts, the names of a struct's members."""
+    if dtype.names is not None:
+        content.say(name, "(members)", list(dtype.names))
+    elif dtype.kind in "SU" and dtype.itemsize:
+        content.say(name, "(type)", f"{dtype.kind}{dtype.itemsize // np.dtype(dtype.kind + '1').itemsize}")
+
+
+def kind_of(dtype: np.dtype) -> str:
+    """What elements are that the core has no type for, in a word."""
+    if dtype.subdtype is not None:
+        return f"array of {kind_of(dtype.subdtype[0])}"
+    if dtype.names is not None:
+        return "struct"
+    return {"S": "text (bytes)", "U": "text", "V": "bytes"}.get(dtype.kind, dtype.newbyteorder("=").name)

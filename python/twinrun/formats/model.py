@@ -9,13 +9,14 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
 
 from ..errors import DamagedFile, FormatError
+from .facts import NOT_COMPARED, SUMMARY, Encoder, Fact, codes, shown, summary
 from .files import open_regular, reading
 from .naming import Place
 
@@ -26,12 +27,14 @@ __all__ = [
     "FileContent",
     "Format",
     "checked_shape",
+    "coded",
     "decoded",
     "dtype_of",
     "flag",
     "of_header",
     "parse_dtype",
     "storage_dtype",
+    "summary_fields",
     "unit_of",
     "unreadable",
 ]
@@ -184,6 +187,11 @@ class Field:
     key: name of the field of the same file (and group, and step) that holds the IDs of those things; of the ID
         field itself too.
     unit: of dates and time spans, as `unit_of` tells it.
+
+    Elements that are no numbers:
+
+    kind: what they are ('text', 'struct', …); no tolerance holds for them. They are bytes (u8), or codes (u64): see `facts`.
+    tell: tell(position) -> an element for people.
     """
 
     name: str
@@ -202,6 +210,8 @@ class Field:
     text: Callable[[tuple[int, ...]], str] | None = None
     told_as_text: bool = False
     reads_anywhere: bool = False
+    kind: str | None = None
+    tell: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):
@@ -339,6 +349,43 @@ def of_header(name: str, values: Iterable[float], where: str) -> Field:
     return Field(name, "f64", "little", array.shape, read=read)
 
 
+def coded(
+    name: str,
+    kind: str,
+    shape: tuple[int, ...],
+    where: str,
+    rows: Callable[[int, int], Sequence[object] | np.ndarray],
+    encode: Encoder | None = None,
+) -> Field:
+    """A field of elements that are no numbers, by their codes. rows: rows(first, count) -> so many elements in C order."""
+
+    def read(first: int, count: int) -> np.ndarray:
+        return codes(rows(first, count), encode)
+
+    def tell(position: int) -> str:
+        with reading(where, f"field {name!r}"):
+            return shown(rows(position, 1)[0])
+
+    read = decoded(name, "u64", math.prod(shape), where, read)
+    return Field(name, "u64", sys.byteorder, shape, read=read, kind=kind, tell=tell)
+
+
+def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -> list[Field]:
+    """Facts, and that something cannot be compared, as metadata keeps them: a number each, where there are any."""
+    numbers = {SUMMARY: summary(facts)} if facts else {}
+    if skipped:
+        numbers[NOT_COMPARED] = skipped
+
+    def field(name: str, number: int) -> Field:
+        value = np.array([number], np.uint64)
+        read = decoded(name, "u64", 1, where, lambda first, count: value[first : first + count])
+        return Field(
+            name, "u64", sys.byteorder, (1,), read=read, kind="code", tell=lambda _: "one set of them"
+        )
+
+    return [field(name, number) for name, number in numbers.items()]
+
+
 def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:
     """A field that is known to exist and cannot be read."""
 
@@ -353,7 +400,8 @@ class FileContent:
     """An open file: its fields and what was left out. Close it, or use it in a `with`.
 
     path: the file. format: name of its format. fields: by name, in the order of the file or of names.
-    skipped: (name, reason) of what cannot be compared, such as text. one_array: the format holds a single,
+    skipped: (name, reason) of what it holds and cannot be compared: nothing that has any is the same as anything. facts:
+    attributes and whatever else the file says beside its elements, by label; see `facts`. one_array: the format holds a single,
     unnamed array; the name of its field comes from the file's name. sources: other files whose bytes belong
     to it.
 
@@ -368,6 +416,7 @@ class FileContent:
     format: str
     fields: dict[str, Field] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=list)
+    facts: dict[str, Fact] = field(default_factory=dict)
     one_array: bool = False
     sources: tuple[str, ...] = ()
     time: float | None = None
@@ -382,6 +431,33 @@ class FileContent:
         if new.name in self.fields:
             raise DamagedFile(f"two fields are named {new.name!r}", where=self.path)
         self.fields[new.name] = new
+
+    def say(
+        self,
+        owner: str,
+        name: str,
+        value: object,
+        *,
+        encode: Encoder | None = None,
+        meaning: bool | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Takes a fact; what cannot be compared is skipped, with a reason. meaning: where the name does not say it."""
+        try:
+            fact = Fact.of(owner, name, value, encode)
+        except (TypeError, ValueError) as error:
+            self.skipped.append((f"{owner}@{name}", f"an attribute that cannot be compared: {error}"))
+            return
+        if meaning is not None or step is not None:
+            fact = replace(fact, meaning=fact.meaning if meaning is None else meaning, step=step)
+        self.add_fact(fact)
+
+    def add_fact(self, fact: Fact, label: str | None = None) -> None:
+        """Takes a fact. label: to keep it by, unique in the file; by default its own."""
+        key = fact.label if label is None else label
+        while key in self.facts:
+            key += "'"
+        self.facts[key] = fact
 
     def steps(self) -> list[int]:
         """Steps that its fields name, ascending; empty where the file is of one step."""

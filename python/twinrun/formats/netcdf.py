@@ -2,8 +2,8 @@
 
 A variable without the record dimension lies dense, in big-endian order. Variables with it take turns, record by
 record: a variable of one element a record is one strided extent; one of more elements has an extent a record
-where the records are few, else its records are gathered by a reader. Values are compared as stored: a
-_FillValue, scale_factor or add_offset is noted, not applied.
+where the records are few, else its records are gathered by a reader. Values are compared as stored, and attributes (a
+scale_factor among them) exactly: where these are the same, stored values are as good as those that are meant.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import DamagedFile, Unsupported
 from .attributes import MEANING, note_meaning
+from .facts import shown
 from .files import open_regular, read_exact
 from .model import (
     ITEMSIZE,
@@ -137,7 +138,8 @@ class _Header:
 def open_netcdf(path: str, attributes: object = False) -> FileContent:
     """Opens a NetCDF classic file without reading its data.
 
-    attributes: numeric attributes are fields too, `variable@attribute`, and `@attribute` those of the file.
+    attributes: numeric attributes are fields, `variable@attribute`, and `@attribute` those of the file, that may have
+    tolerances; else facts.
     """
     with_attributes = flag(attributes, "attributes", path)
     file, size = open_regular(path)
@@ -149,15 +151,13 @@ def open_netcdf(path: str, attributes: object = False) -> FileContent:
             raise Unsupported(f"NetCDF classic version {start[3]} is not known", where=path)
         header = _parse(_Cursor(file, size, start[3], path))
     content = FileContent(path, "netcdf")
-    if with_attributes:
-        _add_attributes(content, "", header.attributes)
+    _add_attributes(content, "", header.attributes, with_attributes)
     records, stride = _records(header, size, path)
+    for name, length in header.dimensions:
+        content.say("", f"(dimension {name})", length or "unlimited")
     for variable in header.variables:
-        if with_attributes:
-            _add_attributes(content, variable.name, variable.attributes)
-        if variable.code == _CHAR:
-            content.skipped.append((variable.name, "text is not compared"))
-            continue
+        _add_attributes(content, variable.name, variable.attributes, with_attributes)
+        content.say(variable.name, "(dimensions)", [header.dimensions[d][0] for d in variable.dimensions])
         content.add(_field(variable, records, stride, size, path))
     note_meaning(
         content,
@@ -246,7 +246,16 @@ def _records(header: _Header, size: int, path: str) -> tuple[int, int]:
 
 
 def _field(variable: _Variable, records: int, stride: int, size: int, path: str) -> Field:
-    name, code = variable.name, _TYPES[variable.code]
+    """The field of a variable; characters are bytes that no tolerance holds for."""
+    if variable.code != _CHAR:
+        return _numbers(variable, records, stride, size, path, _TYPES[variable.code])
+    new = _numbers(variable, records, stride, size, path, "u8")
+    new.kind, new.tell = "text", lambda position: shown(new.elements(position, 1).tobytes())
+    return new
+
+
+def _numbers(variable: _Variable, records: int, stride: int, size: int, path: str, code: str) -> Field:
+    name = variable.name
     itemsize = ITEMSIZE[code]
     shape = (records, *variable.shape) if variable.is_record else variable.shape
     checked_shape(shape, itemsize, path, f"variable {name!r:.60}")
@@ -280,15 +289,19 @@ def _field(variable: _Variable, records: int, stride: int, size: int, path: str)
     return Field(name, code, "big", shape, read=decoded(name, code, count, path, read))
 
 
-def _add_attributes(content: FileContent, owner: str, attributes: dict[str, _Attribute]) -> None:
+def _add_attributes(
+    content: FileContent, owner: str, attributes: dict[str, _Attribute], as_fields: bool
+) -> None:
     for name, attribute in attributes.items():
-        label = f"{owner}@{name}"
         if attribute.code == _CHAR:
-            content.skipped.append((label, "text is not compared"))
+            content.say(owner, name, attribute.raw)
             continue
         code, count = _TYPES[attribute.code], attribute.count
-        extents = (Extent(content.path, attribute.offset, count, ITEMSIZE[code]),) if count else ()
-        content.add(Field(label, code, "big", (count,), extents=extents))
+        if as_fields:
+            extents = (Extent(content.path, attribute.offset, count, ITEMSIZE[code]),) if count else ()
+            content.add(Field(f"{owner}@{name}", code, "big", (count,), extents=extents))
+        else:
+            content.say(owner, name, np.frombuffer(attribute.raw, storage_dtype(code, "big")))
 
 
 FORMAT = Format(

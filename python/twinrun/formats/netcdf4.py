@@ -1,4 +1,4 @@
-"""NetCDF-4 on top of HDF5: dimensions without values are no arrays, and packed values are said to be packed."""
+"""NetCDF-4 on top of HDF5: dimensions without values are no arrays but facts, and packed values are said to be packed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
             _NO_VARIABLE
         ):
             del content.fields[name]
-            content.skipped.append((name, "a dimension without values"))
+            content.say(name, "(dimension)", list(item.shape))
             continue
         found = {}
         for word in MEANING:

@@ -17,11 +17,12 @@ import numpy as np
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact, reading
-from .layout import Stored, array_fields
+from .layout import Stored, array_fields, bytes_field, say_type
 from .model import FileContent, Format, checked_shape
 from .naming import field_name
 
 MAGIC = b"\x93NUMPY"
+PICKLED = "pickled objects"
 _LONGEST_HEADER = 1 << 16  # numpy itself writes hundreds of bytes and reads 10,000
 _MOST_ARRAYS = 10_000
 
@@ -100,6 +101,10 @@ def open_npy(path: str) -> FileContent:
             at += header.bytes_before + header.bytes_data
     for number, (header, offset) in enumerate(found):
         name = field_name(path) if len(found) == 1 else f"arr_{number}"
+        if header.dtype.hasobject:  # never unpickled
+            content.add(bytes_field(name, Stored(path, offset), size - offset, PICKLED))
+            continue
+        say_type(content, name, header.dtype)
         fields, skipped = array_fields(
             name, header.dtype, header.shape, Stored(path, offset), header.fortran_order
         )

@@ -1,6 +1,7 @@
 """NumPy .npz archives: a zip file of .npy members.
 
-Stored members are read by offset, deflated ones are streamed.
+Stored members are read by offset, deflated ones are streamed. Members that are no arrays, and pickled objects, are compared
+as bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import BinaryIO
 from ..errors import DamagedFile
 from .archives import MemberStream, Pieces, check_sizes, first_member, member_offset
 from .files import open_regular, read_exact, reading
-from .layout import Decoded, Stored, array_fields
+from .layout import Decoded, Stored, array_fields, bytes_field, say_type
 from .model import FileContent, Format
-from .npy import parse_header
+from .npy import PICKLED, parse_header
 
 
 def open_npz(path: str) -> FileContent:
@@ -34,7 +35,8 @@ def open_npz(path: str) -> FileContent:
                     raise DamagedFile(f"two members are named {name!r}", where=path)
                 names.add(name)
                 if not name.endswith(".npy"):
-                    content.skipped.append((name, "not an .npy member"))
+                    if not info.is_dir():
+                        keep_open |= _add_bytes(content, archive, info, file, size, pieces)
                     continue
                 keep_open |= _add_member(content, archive, info, file, size, pieces)
     except BaseException:
@@ -75,7 +77,8 @@ def _add_member(
         return stream.head(at + count)[at:]
 
     header = parse_header(read, info.file_size, path, what)
-    if not header.dtype.hasobject and header.bytes_before + header.bytes_data != info.file_size:
+    left = info.file_size - header.bytes_before
+    if not header.dtype.hasobject and header.bytes_data != left:
         raise DamagedFile(f"{what} holds more bytes than its array", where=path)
 
     def read_array(at: int, count: int) -> bytearray:
@@ -83,11 +86,33 @@ def _add_member(
 
     source = Stored(path, offset + header.bytes_before) if stored else Decoded(path, read_array)
     name = info.filename.removesuffix(".npy")
+    if header.dtype.hasobject:
+        content.add(bytes_field(name, source, left, PICKLED))
+        return not stored
     fields, skipped = array_fields(name, header.dtype, header.shape, source, header.fortran_order)
     for field in fields:
         content.add(field)
     content.skipped += skipped
+    say_type(content, name, header.dtype)
     return not stored and bool(fields)
+
+
+def _add_bytes(
+    content: FileContent,
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    file: BinaryIO,
+    size: int,
+    pieces: Pieces,
+) -> bool:
+    """Adds a member that is no array, as bytes; whether it needs the archive to stay open."""
+    check_sizes(info, content.path)
+    offset = member_offset(file, size, info, content.path)
+    stored = info.compress_type == zipfile.ZIP_STORED
+    stream = MemberStream(archive, info, pieces, file, offset, content.path)
+    source = Stored(content.path, offset) if stored else Decoded(content.path, stream.read)
+    content.add(bytes_field(info.filename, source, info.file_size))
+    return not stored
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import Unsupported
 from .attributes import constant
+from .facts import Fact
 from .files import reading
 from .frames import Frame, add_frames
 from .model import Field, FileContent, checked_shape
@@ -47,14 +48,22 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         else:
             outside[name] = field
     content.fields = outside
+    said: dict[str, list[Fact]] = {name: [] for name in iterations}
+    for label, fact in list(content.facts.items()):
+        number, _, rest = fact.owner.removeprefix(above).partition("/")
+        if fact.owner.startswith(above) and number in said:
+            said[number].append(replace(content.facts.pop(label), owner=rest))
     frames = []
     for name in iterations:
         with reading(content.path, f"iteration {name}"):
             iteration = group[name]
             if not isinstance(iteration, h5py.Group):
                 continue
-            frame = Frame(int(name), inside[name])
-            frame.fields += _constants(h5py, iteration, content, frame)
+            frame = Frame(int(name), inside[name], facts=said[name])
+            constants = _constants(h5py, iteration, content, frame)
+            frame.fields += constants
+            of_fields = {f"{field.name}@{word}" for field in constants for word in ("value", "shape")}
+            frame.facts = [fact for fact in frame.facts if fact.label not in of_fields]
             _group(frame.fields, particles)
             time = iteration.attrs.get("time")
             frame.time = float(np.asarray(time)) if time is not None else None

@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import DamagedFile, Unsupported
 from .archives import Archive, first_member
 from .blocks import BandCache
+from .facts import encoded
 from .files import open_regular, read_exact
 from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, flag
 from .naming import field_name
@@ -42,6 +43,10 @@ DTYPES = {
     "long": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
     "complex64": "c64", "cfloat": "c64", "complex128": "c128", "cdouble": "c128",
 }  # fmt: skip
+# Types that the core has not, compared as bytes.
+SMALL = dict.fromkeys(
+    ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), "u8"
+)
 _TRANSPARENT = frozenset(
     {"_parameters", "_buffers", "_modules"}
 )  # a module's weights are named as its state_dict
@@ -58,6 +63,8 @@ class _Tensor:
     offset: int  # in elements
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    kind: str | None = None  # what its elements are called, where the core has no such numbers
+    has_gradient: bool = False
 
 
 class TensorFile:
@@ -141,7 +148,8 @@ def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
     if maker.name == "_rebuild_tensor_v3":
         if len(args) < 7 or not isinstance(args[6], Global):
             raise DamagedFile(f"{what} has no type", where=where)
-        code, title, metadata = DTYPES.get(args[6].name), args[6].name, args[7:8]
+        title, metadata = args[6].name, args[7:8]
+        code = DTYPES.get(title) or SMALL.get(title)
     else:
         code, title, metadata = _STORAGES.get(kind.name), kind.name, args[6:7]
     flags = metadata[0] if metadata else None
@@ -155,16 +163,18 @@ def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
     sizes = checked_shape(shape, ITEMSIZE[code], where, what)
     if any(type(n) is not int or not 0 <= n < 1 << 62 for n in (offset, *strides)):
         raise DamagedFile(f"{what}: an offset or a stride out of range", where=where)
-    return _Tensor(key, code, offset, sizes, strides)
+    kind = title if title in SMALL else None
+    return _Tensor(key, code, offset, sizes, strides, kind, len(args) > 4 and args[4] is True)
 
 
 class Walker:
-    """The tensors of a pickle by name. `notes` and `skipped` say what else there was."""
+    """The tensors of a pickle by name. `numbers`, `others` (texts, say) and `skipped` say what else there was."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.skipped: list[tuple[str, str]] = []
         self.numbers: list[tuple[str, bool | int | float | complex]] = []
+        self.others: list[tuple[str, str, Any]] = []  # name, what of it, value
         self.visited = 0
         self.names: dict[str, int] = {}
 
@@ -192,13 +202,17 @@ class Walker:
                 yield from self._object(name, value, depth)
         elif isinstance(value, Pairs):
             for key, entry in value.last():
-                if isinstance(key, (str, int)):
+                if isinstance(key, (str, int, float, bytes, tuple, type(None))):
                     yield from self.walk(_joined(name, str(key)), entry, depth + 1)
+                else:
+                    self.skipped.append((name, "a dictionary with a key that is neither text nor number"))
         elif isinstance(value, (list, tuple)):
             for number, entry in enumerate(value):
                 yield from self.walk(_joined(name, str(number)), entry, depth + 1)
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
+        elif not isinstance(value, Persistent):
+            self.others.append((name, "(value)", value))
 
     def unique(self, name: str) -> str:
         """The name, or `name#2` where it was given before: {"a": {"b": …}, "a.b": …} has one twice."""
@@ -211,8 +225,12 @@ class Walker:
     def _object(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
         """An object of some class: what it would have been given."""
         if isinstance(value.maker, Global) and value.maker.module.startswith("numpy"):
-            self.skipped.append((name, "a NumPy object inside a pickle is not supported"))
+            self.others.append((name, "(value)", value))  # all that it would be made of
             return
+        if not str(value.maker).endswith("OrderedDict"):
+            self.others.append((name, "(class)", value.maker))
+            if not isinstance(value.state, Pairs):
+                self.others.append((name, "(arguments)", value.args))
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
         if isinstance(state, Pairs):
             for key, entry in state.last():
@@ -252,8 +270,8 @@ def _joined(name: str, key: str) -> str:
 def open_pytorch(path: str, attributes: object = False) -> FileContent:
     """Opens a .pt or .pth file without unpickling it.
 
-    attributes: numbers beside the tensors (a learning rate, an epoch) are fields too. Raises Unsupported for files
-    that are no zip archives: those of PyTorch before 1.6, and plain pickles.
+    attributes: numbers beside the tensors (a learning rate, an epoch) are fields, that may have tolerances; else facts, as texts
+    and other values are. Raises Unsupported for files that are no zip archives: those of PyTorch before 1.6, and plain pickles.
     """
     with_numbers = flag(attributes, "attributes", path)
     file, size = open_regular(path)
@@ -269,10 +287,9 @@ def open_pytorch(path: str, attributes: object = False) -> FileContent:
         walker = Walker(path)
         cache = BandCache(_CACHE_BYTES)
         add_tensors(content, walker, tensors, cache)
-        content.skipped += walker.skipped
         add_numbers(content, walker, with_numbers)
-        if tensors.prefix + "constants.pkl" in tensors.archive.members:
-            content.notes.append("TorchScript: its code and constants are not compared")
+        content.skipped += walker.skipped
+        _say_script(content, tensors)
         content.one_array = list(content.fields) == [""] or not content.fields
         if "" in content.fields:
             only = content.fields.pop("")
@@ -295,30 +312,60 @@ def add_tensors(content: FileContent, walker: Walker, tensors: TensorFile, cache
             walker.skipped.append((unique, str(reason)))
             continue
         if array is None:
-            content.add(Field(unique, tensor.dtype, tensors.byte_order, tensor.shape, extents=()))
+            new = Field(unique, tensor.dtype, tensors.byte_order, tensor.shape, extents=())
         else:
-            content.add(field_of_strided(unique, array, content.path, cache))
+            new = field_of_strided(unique, array, content.path, cache)
+        new.kind = tensor.kind
+        content.add(new)
+        if tensor.has_gradient:
+            content.say(unique, "(requires_grad)", True)
 
 
 def add_numbers(content: FileContent, walker: Walker, as_fields: bool) -> None:
-    """Numbers as fields of one element, or a note that they are there."""
-    numbers = walker.numbers
-    if not as_fields:
-        if numbers:
-            some = ", ".join(repr(name)[:60] for name, _ in numbers[:3]) + (", …" if len(numbers) > 3 else "")
-            content.notes.append(
-                f"numbers beside the tensors are not compared ({len(numbers)}: {some}): attributes=true compares them"
-            )
-        return
+    """Numbers as facts, or as fields of one element; all else as facts."""
     kinds = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
-    for name, value in numbers:
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            content.skipped.append((name, "an integer of more than 64 bits"))
+    for name, value in walker.numbers:
+        large = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+        if not as_fields or large:
+            content.say(name, "(value)", value)
             continue
         code = kinds[type(value)]
         unique = walker.unique(name or "value")
         read = decoded(unique, code, 1, content.path, _constant(value))
         content.add(Field(unique, code, "little", (), read=read))
+    for name, what, value in walker.others:
+        content.say(name, what, value, encode=_structure)
+
+
+def _structure(value: object, depth: int = 0) -> bytes | None:
+    """What an object of a pickle would be made of, as `facts.encoded` asks for it."""
+    if depth > _DEEPEST:
+        raise TypeError(f"nested more than {_DEEPEST} deep")
+
+    def inner(part: object) -> bytes:
+        return encoded(part, lambda v: _structure(v, depth + 1), depth)
+
+    if isinstance(value, Global):
+        return str(value).encode()
+    if isinstance(value, Persistent):
+        return b"persistent" + inner(value.identity)
+    if isinstance(value, Pairs):
+        return b"pairs" + b"".join(sorted(inner(k) + inner(v) for k, v in value))
+    if isinstance(value, Opaque):
+        return b"object" + b"".join(
+            inner(part) for part in (value.maker, value.args, value.state, list(value.items), value.pairs)
+        )
+    return None
+
+
+def _say_script(content: FileContent, tensors: TensorFile) -> None:
+    """The code and the constants of TorchScript. What only its debugger reads is left out."""
+    for name in sorted(tensors.archive.members):
+        label = name.removeprefix(tensors.prefix)
+        if (label.startswith(("code/", "constants/")) or label == "constants.pkl") and not label.endswith(
+            (".debug_pkl", "/")
+        ):
+            content.say(label, "(bytes)", tensors.archive.read(name, _LONGEST_PICKLE))
 
 
 def _constant(value: bool | int | float | complex) -> Callable[[int, int], np.ndarray]:

@@ -13,6 +13,7 @@ from typing import BinaryIO, NoReturn
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact, reading
+from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape
 
 # The package's own limit is 100 MB; parsed JSON takes ten times its text. 32 MiB are about 300,000 tensors.
@@ -36,7 +37,10 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def open_safetensors(path: str) -> FileContent:
-    """Opens a .safetensors file without reading a tensor. 8-bit floats and other small types are skipped."""
+    """Opens a .safetensors file without reading a tensor.
+
+    Elements of types that the core has not (8-bit floats, say) are compared as bytes, the texts of `__metadata__` as facts.
+    """
     file, size = open_regular(path)
     with file:
         if size < 8:
@@ -57,12 +61,16 @@ def open_safetensors(path: str) -> FileContent:
     ranges: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         if name == "__metadata__":
+            for word, value in entry.items() if isinstance(entry, dict) else (("__metadata__", entry),):
+                content.say("", word, value)
             continue
         dtype, shape, begin, end = _entry(name, entry, data_size, path)
         ranges.append((begin, end, name))
         code = _DTYPES.get(dtype)
-        if code is None:
-            content.skipped.append((name, f"elements of type {dtype!r:.40} are not supported"))
+        if code is None:  # small floats: bits are the same or they are not
+            checked_shape(shape, 1, path, f"tensor {name!r}")
+            content.add(bytes_field(name, Stored(path, data + begin), end - begin, f"{dtype:.40}"))
+            content.say(name, "(shape)", shape)
             continue
         sizes = checked_shape(shape, ITEMSIZE[code], path, f"tensor {name!r}")
         count = math.prod(sizes)

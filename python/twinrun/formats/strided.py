@@ -199,7 +199,9 @@ def run_of(field: Field, first: int, shape: tuple[int, ...]) -> Field:
                 )
             return whole(first + start, wanted)
 
-        return replace(field, shape=shape, read=read)
+        tell = field.tell
+        moved = None if tell is None else lambda position: tell(first + position)
+        return replace(field, shape=shape, read=read, tell=moved)
     extents = []
     at = first
     for extent in field.extents or ():

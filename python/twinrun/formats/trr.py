@@ -14,6 +14,7 @@ import struct
 import numpy as np
 
 from ..errors import DamagedFile, Unsupported
+from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, checked_shape
@@ -70,7 +71,7 @@ def _frame(head: bytes, at: int, size: int, path: str) -> tuple[Frame, int]:
     begin = 12 + padded + 52
     if len(head) < begin + 2 * item:
         raise DamagedFile(f"{where}: the file ends inside its header", where=path)
-    time, _lambda = struct.unpack_from(">2f" if item == 4 else ">2d", head, begin)
+    time, coupling = struct.unpack_from(">2f" if item == 4 else ">2d", head, begin)
     at += begin + 2 * item
     dtype = "f32" if item == 4 else "f64"
     fields = []
@@ -94,7 +95,8 @@ def _frame(head: bytes, at: int, size: int, path: str) -> tuple[Frame, int]:
         group = "atoms" if shape[0] == atoms and name in "xvf" else None
         fields.append(Field(label, dtype, "big", shape, extents=extents, group=group))
         at += sizes[name]
-    return Frame(step, fields, time, (0.0, 0.0, 0.0) if sizes["box"] else None), at
+    facts = [Fact.of("", "(lambda)", coupling)]
+    return Frame(step, fields, time, (0.0, 0.0, 0.0) if sizes["box"] else None, facts=facts), at
 
 
 def _item(sizes: dict[str, int], atoms: int, where: str, path: str) -> int:

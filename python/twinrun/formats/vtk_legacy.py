@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact
+from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, of_header
 from .vtk_xml import _Array, _ascii, _Document, _File
 
@@ -113,6 +114,7 @@ def open_vtk_legacy(path: str) -> FileContent:
         if not (cursor.line() or "").startswith("# vtk DataFile"):
             raise DamagedFile("does not begin like a VTK file", where=path)
         title = read_exact(file, cursor.at, min(_LONGEST_LINE, size - cursor.at), path, "title")
+        content.say("", "(title)", title[: title.find(b"\n")].strip())
         cursor.at += title.find(b"\n") + 1  # may be empty
         mode = cursor.words(1, "ASCII or BINARY")[0].upper()
         if mode not in ("ASCII", "BINARY"):
@@ -141,13 +143,14 @@ class _Reader:
             if word == "DATASET":
                 if len(words) < 2 or words[1].upper() not in _GRIDS:
                     raise Unsupported(f"a data set {' '.join(words[1:])[:40]!r}", where=self._path)
+                self._content.say("", "(data set)", words[1].upper())
             elif word == "DIMENSIONS":
                 self._grid = tuple(_number(w, self._path) for w in self._rest(words, 3))[::-1]
             elif word in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
                 numbers = map(float, self._rest(words, 3))
                 self._content.add(of_header("Origin" if word == "ORIGIN" else "Spacing", numbers, self._path))
             elif word == "METADATA":
-                self._pass_metadata()
+                self._take_metadata()
             elif word in ("POINT_DATA", "CELL_DATA"):
                 self._section = "PointData" if word == "POINT_DATA" else "CellData"
                 self._tuples = _number(self._rest(words, 1)[0], self._path)
@@ -177,8 +180,8 @@ class _Reader:
             word == "LOOKUP_TABLE"
         ):  # four bytes, or four real numbers, an entry; a table without data is only named
             name, count = self._rest(words, 2)
-            self._cursor.skip(4 * _number(count, self._path), 1)
-            self._content.skipped.append((f"LOOKUP_TABLE {_name(name)}", "colours are not compared"))
+            kind = "unsigned_char" if self._cursor.binary else "float"
+            self._array(f"LOOKUP_TABLE/{_name(name)}", kind, _number(count, self._path), 4)
             return
         widths = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6}
         if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
@@ -195,7 +198,10 @@ class _Reader:
         elif word == "SCALARS":
             width = _number(words[3], self._path) if len(words) > 3 else 1
             here = self._cursor.at
-            if not (self._cursor.line() or "").upper().startswith("LOOKUP_TABLE"):
+            line = self._cursor.line() or ""
+            if line.upper().startswith("LOOKUP_TABLE"):
+                self._content.say(label, "(lookup table)", line.split()[1:])
+            else:
                 self._cursor.at = here
             self._array(label, self._rest(words, 2)[1], self._tuples, width, grid=True)
         else:
@@ -205,7 +211,7 @@ class _Reader:
         for _ in range(count):
             words = self._cursor.words(4, "an array")
             if words[0].upper() == "METADATA":
-                self._pass_metadata()
+                self._take_metadata()
                 words = self._cursor.words(4, "an array")
             width, tuples = _number(words[1], self._path), _number(words[2], self._path)
             own = self._section and tuples == self._tuples
@@ -230,9 +236,10 @@ class _Reader:
             raise DamagedFile(f"{words[0][:40]!r} instead of CONNECTIVITY", where=self._path)
         self._array(f"{section}/connectivity", words[1], second, 1)
 
-    def _pass_metadata(self) -> None:
+    def _take_metadata(self) -> None:
         """Up to an empty line."""
         cursor = self._cursor
+        lines = []
         while cursor.at < cursor.size:
             start = cursor.at
             cursor_line = read_exact(
@@ -241,7 +248,9 @@ class _Reader:
             end = cursor_line.find(b"\n")
             cursor.at += len(cursor_line) if end < 0 else end + 1
             if not cursor_line[: max(end, 0)].strip():
-                return
+                break
+            lines.append(cursor_line[:end].strip())
+        self._content.say(next(reversed(self._content.fields), ""), "(metadata)", lines)
 
     def _array(
         self, name: str, kind: str, tuples: int, width: int, points: bool = False, grid: bool = False
@@ -251,8 +260,9 @@ class _Reader:
         if dtype is None:
             if kind.lower() != "bit" or not self._cursor.binary:
                 raise Unsupported(f"array {name!r} of type {kind[:40]!r}", where=self._path)
-            self._cursor.skip(-(-numbers // 8), 1)
-            self._content.skipped.append((name, "arrays of bits are not compared"))
+            begin, end = self._cursor.skip(-(-numbers // 8), 1)
+            self._content.add(bytes_field(name, Stored(self._path, begin), end - begin, "bits"))
+            self._content.say(name, "(bits)", numbers)
             return
         item = ITEMSIZE[dtype]
         shape = checked_shape(

@@ -595,6 +595,9 @@ def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
         name = section if section == "Points" else f"{section}/{label or len(result.fields)}"
         if section in ("Verts", "Lines", "Strips", "Polys") and not counts.get(section):
             continue
+        if array.attributes.get("type") == "String":
+            result.fields[name] = _text_field(source, array, name)
+            continue
         if array.attributes.get("type") not in _TYPES:
             content.skipped.append(
                 (name, f"elements of type {array.attributes.get('type')!r:.40} are not compared")
@@ -613,6 +616,8 @@ def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
                 raise DamagedFile("more than three arrays of coordinates", where=path)
             name, tuples = f"Coordinates/{'xyz'[axis]}", (points[2 - axis],)
         new = _field(source, array, name, tuples, 3 if section == "Points" else None)
+        if f"{name}@(component names)" not in content.facts:  # of the first piece
+            _say_names(content, array, name)
         if name in result.fields:
             raise DamagedFile(f"two arrays are named {name!r}", where=path)
         result.fields[name] = new
@@ -646,10 +651,8 @@ def open_vtk(path: str) -> FileContent:
             if inner.document.kind != kind:
                 raise DamagedFile(f"holds {inner.document.kind!r:.40}, not {kind}", where=inner.path)
             grids += [_grid(inner, p, content) for p in inner.document.pieces]
-            if inner.document.fields:
-                label = f"FieldData of {os.path.basename(inner.path)}"
-                content.skipped.append((label, "that of pieces is not compared"))
-        content.sources = tuple(_source(path, piece) for piece in document.pieces)
+            _add_field_data(content, inner, f"piece-{len(content.sources)}/")
+            content.sources += (inner.path,)
     else:
         grids = [_grid(source, piece, content) for piece in document.pieces]
     if kind in ("UnstructuredGrid", "PolyData"):
@@ -667,7 +670,25 @@ def open_vtk(path: str) -> FileContent:
             if name in document.whole:
                 content.add(of_header(name, map(float, document.whole[name].split()), path))
     _add_field_data(content, source)
+    content.say("", "(data set)", kind)
+    if kind not in ("UnstructuredGrid", "PolyData"):
+        content.say("", "(extent)", document.whole.get("WholeExtent", "").split())
     return content
+
+
+def _text_field(source: _File, array: _Array, name: str) -> Field:
+    """Texts are characters, each text with a 0 at its end: compared as they are."""
+    kept = {k: v for k, v in array.attributes.items() if k not in ("NumberOfTuples", "NumberOfComponents")}
+    new = _field(source, replace(array, attributes={**kept, "type": "UInt8"}), name, None)
+    new.kind = "text"
+    return new
+
+
+def _say_names(content: FileContent, array: _Array, name: str) -> None:
+    """What the components of an array are called."""
+    names = {k: v for k, v in array.attributes.items() if k.startswith("ComponentName")}
+    if names:
+        content.say(name, "(component names)", names)
 
 
 def _source(path: str, piece: _Piece) -> str:
@@ -724,7 +745,7 @@ def _joined(grids: list[_Grid], path: str) -> dict[str, Field]:
             return np.concatenate(out)
 
         reader = decoded(name, first.dtype, math.prod(shape), path, read)
-        result[name] = Field(name, first.dtype, first.byte_order, shape, read=reader)
+        result[name] = replace(first, shape=shape, extents=None, read=reader)
     return result
 
 
@@ -746,7 +767,7 @@ def _put_together(grids: list[_Grid], whole: _Grid, content: FileContent) -> dic
     for name in _common(grids, path):
         first = grids[0].fields[name]
         if name.startswith("Coordinates/"):
-            content.skipped.append((name, "coordinates of pieces are not put together"))
+            result[name] = _coordinates(name, grids, whole, path)
             continue
         cells = name.startswith("CellData/")
         components = first.shape[3:]
@@ -761,6 +782,36 @@ def _put_together(grids: list[_Grid], whole: _Grid, content: FileContent) -> dic
         reader = decoded(name, first.dtype, math.prod(shape), path, band.read)
         result[name] = Field(name, first.dtype, first.byte_order, shape, read=reader)
     return result
+
+
+def _coordinates(name: str, grids: list[_Grid], whole: _Grid, path: str) -> Field:
+    """Coordinates along one axis, which every piece has a part of."""
+    axis = "xyz".index(name[-1])
+    count = whole.high[axis] - whole.low[axis] + 1
+    first = grids[0].fields[name]
+
+    def read(at: int, wanted: int) -> np.ndarray:
+        out = np.zeros(count, storage_dtype(first.dtype))
+        known = np.zeros(count, bool)
+        for grid in grids:
+            part = grid.fields[name].elements()
+            here = slice(grid.low[axis] - whole.low[axis], grid.high[axis] - whole.low[axis] + 1)
+            if out[here][known[here]].tobytes() != part[known[here]].tobytes():
+                raise ValueError(
+                    "pieces tell different coordinates of a plane that they share: compare the pieces"
+                )
+            out[here], known[here] = part, True
+        if not known.all():
+            raise ValueError("its pieces leave holes in the whole extent")
+        return out[at : at + wanted]
+
+    return Field(
+        name,
+        first.dtype,
+        first.byte_order,
+        (count,),
+        read=decoded(name, first.dtype, count, path, read),
+    )
 
 
 class _Placed:
@@ -803,16 +854,22 @@ class _Placed:
         return out
 
 
-def _add_field_data(content: FileContent, source: _File) -> None:
+def _add_field_data(content: FileContent, source: _File, prefix: str = "") -> None:
     for number, array in enumerate(source.document.fields):
         label = array.attributes.get("Name", "").strip() or str(number)
-        name = f"FieldData/{label}"
+        name = f"{prefix}FieldData/{label}"
+        if array.attributes.get("type") == "String":
+            content.add(_text_field(source, array, name))
+            continue
         if array.attributes.get("type") not in _TYPES:
-            content.skipped.append((name, "text is not compared"))
+            content.skipped.append(
+                (name, f"elements of type {array.attributes.get('type')!r:.40} are not compared")
+            )
             continue
         new = _field(source, array, name, None)
         content.add(new)
-        if label in ("TimeValue", "TIME", "time") and new.size == 1 and new.dtype[0] == "f":
+        _say_names(content, array, name)
+        if not prefix and label in ("TimeValue", "TIME", "time") and new.size == 1 and new.dtype[0] == "f":
             try:
                 content.time = float(new.elements()[0])
             except FormatError:

@@ -38,6 +38,9 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     fields = [replace(f, name=n.removeprefix(_ROOT + "/")) for n, f in content.fields.items()]
     _keys(root, fields)
     content.fields = {}
+    for label, fact in list(content.facts.items()):
+        if fact.owner.startswith(_ROOT + "/"):
+            content.add_fact(replace(content.facts.pop(label), owner=fact.owner.removeprefix(_ROOT + "/")))
     steps = root.get("Steps")
     if not isinstance(steps, h5py.Group):
         for field in fields:
@@ -52,7 +55,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         plain, moving = [], []
         for field in fields:
             if field.name.startswith("Steps/"):
-                continue  # says where steps begin; times are in `times`
+                continue  # where steps begin is storage; times are in `times`
             (moving if cut.moves(field) else plain).append(field)
         frames = []
         for step in range(count):
@@ -63,6 +66,9 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         if moving:
             add_frames(content, frames)
         else:
+            for field in fields:
+                if field.name.startswith("Steps/"):
+                    content.add(field)
             content.notes.append(f"the steps of a {kind} are not told apart: arrays are compared whole")
 
 

@@ -1,8 +1,8 @@
 """Zarr, versions 2 and 3, sharded too: a folder, or a zip archive, of groups and arrays cut into chunks.
 
 Uncompressed chunks are read by offset, without the zarr package: as extents where the chunks follow one another in
-C order, else put together. Compressed ones are decoded by the package. A chunk that is not stored is the array's
-fill value, as the format says.
+C order, else put together. Compressed ones are decoded by the package, and so are texts and structs, which are compared by
+their codes (see `facts`). A chunk that is not stored is the array's fill value, as the format says.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .archives import Archive, first_member
-from .attributes import MEANING, add_constant, note_meaning
+from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
+from .facts import codes, shown
 from .files import file_size, open_regular, read_exact, reading
-from .layout import Decoded, Stored
+from .layout import Decoded, Stored, kind_of
 from .model import (
     ITEMSIZE,
     Field,
@@ -57,8 +58,16 @@ _V3_TYPES = {
 _MISSING_CHUNK = (1 << 64) - 1  # both numbers of a shard's index
 
 
+# Filters of version 2 that make objects of bytes, and run nothing: anything else (pickle, say) might.
+_OBJECT_FILTERS = frozenset({"vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2"})
+
+
 class _Skip(Exception):
     """This array cannot be compared; the message says why."""
+
+
+class _NoNumbers(Exception):
+    """Its elements are no numbers; the message says what they are."""
 
 
 class _Folder:
@@ -168,7 +177,7 @@ class _Array:
 def open_zarr(path: str, attributes: object = False) -> FileContent:
     """Opens a Zarr group or array, a folder or a zip archive. Fields are named by their path in the store.
 
-    attributes: numeric attributes are fields too, `array@attribute`.
+    attributes: numeric attributes are fields, `array@attribute`, that may have tolerances; else facts.
     """
     with_attributes = flag(attributes, "attributes", path)
     store: _Store = _Folder(path) if os.path.isdir(path) else _Zip(path)
@@ -179,17 +188,20 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
         for key, metadata, version in _nodes(store):
             title = key or "the array"
             values = metadata.get("attributes") if version == 3 else _json(store, _joined(key, ".zattrs"))
-            if with_attributes and isinstance(values, dict):
-                for name, value in values.items():
-                    add_constant(content, f"{key}@{name}", value)
+            for name, value in values.items() if isinstance(values, dict) else ():
+                add_attribute(content, key, name, value, with_attributes)
             if not _is_array(metadata, version):
+                content.say(key, "(group)", "")
                 continue
+            _say(content, key, metadata, version)
             with reading(store.place(key), f"array {title!r:.80}"):
                 try:
                     array = _parse(key, metadata, version, store.place(key))
                     new = _field(store, key, array, cache)
                     new.unit = array.unit
                     content.add(new)
+                except _NoNumbers as kind:
+                    content.add(_coded_field(store, key, metadata, str(kind), cache))
                 except _Skip as reason:
                     content.skipped.append((key or "data", str(reason)))
                 if isinstance(values, dict):
@@ -200,12 +212,29 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
             only = content.fields.pop("")
             only.name = "data"
             content.add(only)
+            for label, fact in list(content.facts.items()):
+                if not fact.owner:
+                    content.add_fact(replace(content.facts.pop(label), owner="data"))
             content.one_array = len(content.fields) == 1
     except BaseException:
         store.close()
         raise
     content.on_close = lambda: (cache.clear(), store.close())[1]
     return content
+
+
+def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int) -> None:
+    """What Zarr shows of an array that its elements do not: how it is cut and compressed is storage."""
+    kind = metadata.get("dtype") if version == 2 else metadata.get("data_type")
+    if isinstance(kind, str) and kind[:1] in "<>|=":
+        kind = kind[1:]
+    if not isinstance(kind, str):
+        content.say(key, "(type)", kind, meaning=True)
+    elif kind[:1] in "SUV" and version == 2:
+        content.say(key, "(type)", kind)
+    content.say(key, "(fill value)", metadata.get("fill_value"))
+    if version == 3 and metadata.get("dimension_names") is not None:
+        content.say(key, "(dimensions)", metadata["dimension_names"])
 
 
 def _sources(path: str) -> tuple[str, ...]:
@@ -285,17 +314,18 @@ def _parse(key: str, metadata: dict[str, Any], version: int, where: str) -> _Arr
 def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
     text = metadata.get("dtype")
     if isinstance(text, list):
-        raise _Skip("arrays of structs are not supported")
+        raise _NoNumbers("struct")
     if not isinstance(text, str) or len(text) > 40:
         raise DamagedFile("it has no type", where=where)
     kind = np.dtype(text)
     if kind.hasobject:
-        raise _Skip("Python objects and texts of variable length are not compared")
+        filters = [f.get("id") for f in metadata.get("filters") or () if isinstance(f, dict)]
+        if not filters or not set(filters) <= _OBJECT_FILTERS:
+            raise _Skip("Python objects: reading them might run code from the file")
+        raise _NoNumbers("object")
     known = dtype_of(kind)
     if known is None:
-        raise _Skip(
-            "text is not compared" if kind.kind in "SU" else f"elements of type {text!r} are not supported"
-        )
+        raise _NoNumbers(kind_of(kind))
     shape = _sizes(metadata.get("shape"), kind.itemsize, where, "shape")
     chunk = _sizes(metadata.get("chunks"), kind.itemsize, where, "chunks", len(shape))
     separator, order = metadata.get("dimension_separator", "."), metadata.get("order", "C")
@@ -315,7 +345,7 @@ def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
         raise DamagedFile("it has no type", where=where)
     code = _V3_TYPES.get(title)
     if code is None:
-        raise _Skip(f"elements of type {title!r:.40} are not supported")
+        raise _NoNumbers(f"{title:.40}")
     shape = _sizes(metadata.get("shape"), ITEMSIZE[code], where, "shape")
     grid, encoding = (
         _named(metadata.get("chunk_grid"), where),
@@ -510,9 +540,8 @@ def crc32c(data: bytes) -> int:
     return value ^ 0xFFFFFFFF
 
 
-def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
-    """A field whose chunks the zarr package decodes."""
-    where = store.place(key)
+def _package_array(store: _Store, key: str) -> Any:
+    """The array as the zarr package opens it. Raises MissingPackage, and whatever the package raises."""
     try:
         package = importlib.import_module("zarr")
         if isinstance(store, _Zip):
@@ -520,13 +549,55 @@ def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> 
         else:
             backing = store.path
     except ImportError:
-        return unreadable(
-            key, array.dtype, "little", array.shape, MissingPackage.of("zarr", "twinrun[zarr]", where=where)
-        )
+        raise MissingPackage.of("zarr", "twinrun[zarr]", where=store.place(key)) from None
+    return package.open_array(backing, path=key, mode="r")
+
+
+def _coded_field(store: _Store, key: str, metadata: dict[str, Any], kind: str, cache: BandCache) -> Field:
+    """A field of elements that are no numbers."""
+    where = store.place(key)
+    shape = _sizes(metadata.get("shape"), 1, where, "shape")
+    if math.prod(shape) == 0:
+        return Field(key, "u64", "little", shape, extents=(), kind=kind)
+    try:
+        with reading(where, "zarr"):
+            opened = _package_array(store, key)
+            if tuple(opened.shape) != shape:
+                raise Unsupported(f"the zarr package reads it as {opened.shape}", where=where)
+            chunks = tuple(int(n) for n in opened.chunks)
+    except FormatError as problem:
+        new = unreadable(key, "u64", "little", shape, problem)
+        new.kind = kind
+        return new
+
+    def rows(box: Box) -> np.ndarray:
+        part = opened[box]
+        if not isinstance(part, np.ndarray):
+            one = np.empty(1, object)
+            one[0] = part
+            return one
+        return part.reshape(-1)
+
+    def read_box(box: Box) -> np.ndarray:
+        return codes(rows(box)).reshape([s.stop - s.start for s in box])
+
+    def tell(position: int) -> str:
+        index = np.unravel_index(position, shape) if shape else ()
+        with reading(where, f"array {key!r:.80}"):
+            return shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
+
+    reader = BandReader(shape, chunks, storage_dtype("u64"), read_box, cache)
+    read = decoded(key, "u64", math.prod(shape), where, reader.read)
+    return Field(key, "u64", "little", shape, read=read, kind=kind, tell=tell)
+
+
+def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
+    """A field whose chunks the zarr package decodes."""
+    where = store.place(key)
     native = storage_dtype(array.dtype)
     try:
         with reading(where, "zarr"):
-            opened = package.open_array(backing, path=key, mode="r")
+            opened = _package_array(store, key)
             found = dtype_of(np.dtype(opened.dtype))
             if tuple(opened.shape) != array.shape or found is None or found[0] != array.dtype:
                 raise Unsupported(

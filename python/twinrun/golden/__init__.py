@@ -18,16 +18,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .. import __version__, _core
+from ..attributes import AttributeDifference, concerns
 from ..comparison import parse_steps
-from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
 from ..formats.texts import never_tolerated
 from ..indexing import FLOATING
 from ..ordering import read_by_row
 from ..provenance import read_provenance
 from ..settings import check_settings, checked_path
-from ..subject import FieldRef, Place, Subject, open_subject
+from ..subject import FieldRef, Opened, Place, Subject, open_subject
+from ..tolerances import attribute_glob
 from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes
-from .manifest import MANIFEST, GoldenFieldFacts, GoldenPlace, Manifest, checksum, is_manifest, is_metadata
+from .manifest import (
+    MANIFEST,
+    GoldenAttribute,
+    GoldenFieldFacts,
+    GoldenPlace,
+    Manifest,
+    checksum,
+    is_manifest,
+    is_metadata,
+)
 
 __all__ = [
     "GoldenCheck",
@@ -81,7 +92,8 @@ class GoldenCheck:
     """The result of `check`.
 
     verdict: 'incomparable' if anything was not compared (problems say what), else 'different', else 'undecided' if
-    something cannot be told within one cell, else 'same'. fields: by step, rank and field. undecided_passes: as `check`
+    something cannot be told within one cell, else 'same'. fields: by step, rank and field. attributes: in what else the files
+    differ from what was saved (a), now (b). undecided_passes: as `check`
     was told.
     """
 
@@ -94,13 +106,15 @@ class GoldenCheck:
     undecided_passes: bool = False
     golden_bytes: int = 0
     provenance: dict[str, dict[str, str]] | None = field(default=None, repr=False)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
 
     @property
     def verdict(self) -> str:
         """'same', 'different', 'undecided' or 'incomparable'."""
         if self.problems or not self.fields:
             return "incomparable"
-        verdicts = {f.verdict for f in self.fields}
+        verdicts = {f.verdict for f in self.fields} | ({"different"} if self.attributes else set())
         return next((v for v in ("different", "undecided") if v in verdicts), "same")
 
     @property
@@ -218,6 +232,7 @@ def save(
     io: str = "auto",
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    ignore_attributes: Iterable[str] = (),
 ) -> SaveFacts:
     """Keeps the digests of a run in a folder: about 13% of float32 data with 4 residue bits, 0.4% with none.
 
@@ -225,14 +240,18 @@ def save(
     which are replaced. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
     equality. tolerances(step, field): that of one field, None for the common one. Integers are held to equality unless
     tolerate_integers. residue_bits: 4, 2 or 0; how far `check` can tell: docs/golden.md. fields, leave_out: globs; steps: '10,20'
-    or '100:200'. keep(step, field): decides in place of leave_out, which then says which fields may come and go. The same run
-    gives the same files. Raises TwinrunError; then the old files stay.
+    or '100:200'. keep(step, field): decides in place of leave_out, which then says which fields may come and go.
+    ignore_attributes: globs over path@name of attributes that may change. The same run gives the same files. Raises TwinrunError; then the old files stay.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
     folder = checked_path(output)
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
     skipped = tuple(leave_out)
+    ignored = tuple(
+        attribute_glob(g)
+        for g in ([ignore_attributes] if isinstance(ignore_attributes, str) else ignore_attributes)
+    )
     old = _old_files(folder)
     subject = open_subject(run, options)
     places = _places(subject, steps)
@@ -240,15 +259,28 @@ def save(
         raise Incomparable("no step to save", where=subject.label, fix="check --steps")
 
     def tolerance(step: int | None, ref: FieldRef) -> tuple[float, float]:
-        own = tolerances(step, ref.name) if tolerances is not None else None
+        own = tolerances(step, ref.name) if tolerances is not None and ref.kind is None else None
         if own is None and atol is None and rtol is None and ref.facts is not None:
             return ref.facts["atol"], ref.facts["rtol"]
         chosen = (atol or 0.0, rtol or 0.0) if own is None else own
-        if ref.dtype not in FLOATING and (not tolerate_integers or never_tolerated(ref.name)):
+        integers = tolerate_integers and not never_tolerated(ref.name)
+        if ref.kind is not None or (ref.dtype not in FLOATING and not integers):
             return 0.0, 0.0
         _core.check_tolerance(float(chosen[0]), float(chosen[1]))
         return float(chosen[0]), float(chosen[1])
 
+    def refuse(entries: Iterable[tuple[str, str, str]], step: int | None) -> None:
+        """Raises where something cannot be kept, and nobody said that it may be left out."""
+        for name, where, why in entries:
+            kept = keep(step, name) if keep is not None else not (skipped and _chosen(name, skipped))
+            if _chosen(name, globs) and kept:
+                raise Uncompared(
+                    f"{name!r} cannot be compared: {why}",
+                    where=where,
+                    fix="leave it out, by --field or a rule",
+                )
+
+    refuse(subject.skipped, None)
     made_places: list[GoldenPlace] = []
     left_out: dict[str, None] = {}
     data_bytes = total = 0
@@ -267,6 +299,8 @@ def save(
                         refs.append(read_by_row(ref))
                     elif not by_glob:
                         left_out[glob.escape(name)] = None
+                refuse(present.skipped, place[0])
+                said = _attributes(present, [r.name for r in refs], globs is not None, ignored)
                 if not refs:
                     raise Incomparable(
                         f"{_said(place)}: no field to save", where=subject.label, fix="check --field"
@@ -299,7 +333,7 @@ def save(
             _write(os.path.join(made, name), content)
             total += len(content)
             made_places.append(
-                GoldenPlace(step, place[1], name, len(content), checksum(content), one_array, facts)
+                GoldenPlace(step, place[1], name, len(content), checksum(content), one_array, facts, said)
             )
             if progress is not None:
                 progress(_said(place), done + 1, len(places))
@@ -312,6 +346,7 @@ def save(
             _kept_provenance(subject),
             __version__,
             (*skipped, *left_out),
+            ignored,
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))
@@ -328,6 +363,24 @@ def save(
         total + len(text),
         list(dict.fromkeys(subject.notes)),
     )
+
+
+def _attributes(
+    present: Opened, chosen: Iterable[str], named: bool, ignored: Iterable[str]
+) -> tuple[GoldenAttribute, ...] | None:
+    """What the files of a place say, by label."""
+    if present.facts is None:
+        return None
+    chosen = set(chosen)
+    return tuple(
+        GoldenAttribute(f.owner, f.name, f.digest, f.text, f.meaning)
+        for label, f in sorted(present.facts.items())
+        if concerns(f.owner, f.meaning, present, chosen, named) and not _matches(label, ignored)
+    )
+
+
+def _matches(label: str, globs: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(label, glob) for glob in globs)
 
 
 def _said(place: Place) -> str:
@@ -357,6 +410,66 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
     return metadata
 
 
+def _by_label(attributes: Iterable[GoldenAttribute]) -> dict[str, GoldenAttribute]:
+    """The second one of a label is called otherwise, as in `Opened`."""
+    found: dict[str, GoldenAttribute] = {}
+    for one in attributes:
+        label = one.label
+        while label in found:
+            label += "'"
+        found[label] = one
+    return found
+
+
+def _check_attributes(
+    place: GoldenPlace,
+    present: Opened,
+    wanted: Iterable[str],
+    named: bool,
+    renamed: Mapping[str, str],
+    result: GoldenCheck,
+    ignored: Iterable[str],
+    subject: Subject,
+) -> None:
+    """Holds what files say against what they said. renamed: what single arrays are called in the golden files."""
+    if present.facts and not place.knows_attributes:
+        text = "attributes: the golden files were saved by a twinrun that did not keep them: save again"
+        result.problems.append(GoldenProblem(place.step, place.rank, None, text))
+        return
+    if place.attributes is None or present.facts is None:
+        if place.attributes or present.facts:
+            silent = "the golden files tell" if place.attributes is None else f"{subject.label} tells"
+            result.notes.append(f"{silent} no attributes: they are not compared")
+        return
+    known = {f.name for f in place.fields}
+    at_hand = (
+        GoldenAttribute(renamed.get(f.owner, f.owner), f.name, f.digest, f.text, f.meaning)
+        for f in present.facts.values()
+    )
+    then, now = _by_label(place.attributes), _by_label(at_hand)
+    for label in dict.fromkeys((*then, *now)):
+        a, b = then.get(label), now.get(label)
+        one = a or b
+        assert one is not None
+        if _matches(label, ignored) or not concerns(
+            one.owner, one.meaning, {*known, *present}, set(wanted), named
+        ):
+            continue
+        result.attributes_compared += 1
+        if a is None or b is None or a.digest != b.digest:
+            result.attributes.append(
+                AttributeDifference(
+                    place.step,
+                    place.rank,
+                    one.owner,
+                    one.name,
+                    None if a is None else a.text,
+                    None if b is None else b.text,
+                    one.meaning,
+                )
+            )
+
+
 _RESTORE = "restore it, or save again with 'twinrun golden save'"
 
 
@@ -383,6 +496,12 @@ def _check_place(
         for name in here:
             if name not in known and _chosen(name, globs) and options["keeps"](name):
                 problem(name, f"not in {folder}: save again, or choose fields")
+        for name, where, why in present.skipped:
+            if _chosen(name, globs) and options["keeps"](name):
+                problem(name, f"{where}: cannot be compared: {why}")
+        renamed = {ref.name: name for name, ref in here.items() if ref.name != name}
+        named = globs is not None or options["named"]
+        _check_attributes(place, present, wanted, named, renamed, result, options["ignored"], subject)
         for name, (at, facts) in wanted.items():
             if name not in here:
                 problem(name, f"not in {subject.label}")
@@ -410,11 +529,13 @@ def check(
     io: str = "auto",
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    ignore_attributes: Iterable[str] = (),
 ) -> GoldenCheck:
     """Holds a run against golden files: which elements differ, and by how many cells.
 
     golden: a folder that `save` wrote. run: as for `save`. fields, steps: only these of the golden files. undecided: 'fail'
-    or 'pass', for what cannot be told within one cell. most_listed: elements and chunks to list of each field. What cannot be
+    or 'pass', for what cannot be told within one cell. most_listed: elements and chunks to list of each field.
+    ignore_attributes: globs over path@name of attributes that may differ, beside those that `save` was told. What cannot be
     compared (missing, of another shape or type, new) is in the result's problems, and the rest is compared.
 
     Raises TwinrunError where golden files or run cannot be read at all.
@@ -430,6 +551,8 @@ def check(
         )
     manifest = Manifest.read(folder)
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    given = [ignore_attributes] if isinstance(ignore_attributes, str) else ignore_attributes
+    ignored = [attribute_glob(g) for g in given]
     subject = open_subject(run, options)
     wanted = [p for p in manifest.places if steps is None or parse_steps(steps)(p.step)]
     result = GoldenCheck(
@@ -457,8 +580,13 @@ def check(
             result.problems.append(
                 GoldenProblem(step, rank, None, f"not in {folder}: save again, or choose steps")
             )
+    for name, where, why in subject.skipped:
+        if _chosen(name, globs) and manifest.keeps(name):
+            result.problems.append(GoldenProblem(None, None, name, f"{where}: cannot be compared: {why}"))
     inner = {
         "keeps": manifest.keeps,
+        "named": manifest.chosen_fields is not None,
+        "ignored": (*manifest.ignored_attributes, *ignored),
         "check": {"most_listed": most_listed, "threads": threads, "memory": memory, "io": io},
     }
     for done, (place, of_run) in enumerate(pairs):

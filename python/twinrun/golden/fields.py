@@ -33,7 +33,7 @@ class GoldenElement:
     """
 
     index: tuple[int, ...]
-    b: float | int
+    b: float | int | str
     cells: int | None
     at_least: float
     at_most: float
@@ -67,7 +67,7 @@ class GoldenField:
     elements: scalars (complex numbers count twice). different: that differ, at least; exactly so many where
     different_is_exact, that is where nothing is undecided. undecided: of which cells are known, and whether they agree is not; chunks_undecided: chunks of which
     not even that is. spans, listed: chunks and elements that differ or may, in order, capped; spans_left_out,
-    listed_left_out: how many more there are. cell: width of a cell, 0 where it has none. at_least, at_most: bounds of the
+    kind: what elements are that are no numbers; then `listed` has them for people. listed_left_out: how many more there are. cell: width of a cell, 0 where it has none. at_least, at_most: bounds of the
     largest |a - b|; at_most is None where none is known.
     """
 
@@ -94,6 +94,7 @@ class GoldenField:
     listed_left_out: int = 0
     at_least: float = 0.0
     at_most: float | None = 0.0
+    kind: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -268,6 +269,7 @@ def check_field(
         chunks=known["chunks"],
         residue_bits=rule.bits,
         cell=float(np.ldexp(1.0, rule.exponent)) if rule.kind == "absolute" else 0.0,
+        kind=ref.kind,
     )
     plan = _stored(field_plan(ref, None, atol=known["atol"], rtol=known["rtol"], residue_bits=known["residue_bits"],
                               chunk_bytes=known["chunk_bytes"], digest="linear"))  # fmt: skip
@@ -372,7 +374,7 @@ def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRe
     for i in shown:
         element = GoldenElement(
             ref.index(first + i),
-            _number(x[i]),
+            _number(x[i]) if ref.tell is None else ref.tell(first + i),
             int(s.cells[i]) if s.exact else None,
             float(s.least[i]) if s.exact else result.atol,
             float(s.most[i]),

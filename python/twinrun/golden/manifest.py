@@ -15,7 +15,17 @@ from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..formats.model import ITEMSIZE
 
-__all__ = ["MANIFEST", "VERSION", "GoldenFieldFacts", "GoldenPlace", "Manifest", "checksum", "is_manifest", "is_metadata"]
+__all__ = [
+    "MANIFEST",
+    "VERSION",
+    "GoldenAttribute",
+    "GoldenFieldFacts",
+    "GoldenPlace",
+    "Manifest",
+    "checksum",
+    "is_manifest",
+    "is_metadata",
+]
 
 MANIFEST = "golden.json"
 VERSION = 1
@@ -39,8 +49,28 @@ class GoldenFieldFacts:
 
 
 @dataclass(frozen=True)
+class GoldenAttribute:
+    """An attribute, or something else that a file says: see `twinrun.attributes`. digest: of its value; text: for people."""
+
+    owner: str
+    name: str
+    digest: str
+    text: str
+    meaning: bool
+
+    @property
+    def label(self) -> str:
+        """'x@units'."""
+        return f"{self.owner}@{self.name}"
+
+
+@dataclass(frozen=True)
 class GoldenPlace:
-    """The fields of one step and rank, and the file of their digests."""
+    """The fields of one step and rank, and the file of their digests.
+
+    attributes: what the files said beside their elements; None where what was saved could tell nothing, as arrays, or was saved
+    before attributes were kept (then not `knows_attributes`).
+    """
 
     step: int | None
     rank: int
@@ -49,6 +79,8 @@ class GoldenPlace:
     xxh3: str
     one_array: bool
     fields: tuple[GoldenFieldFacts, ...]
+    attributes: tuple[GoldenAttribute, ...] | None = None
+    knows_attributes: bool = True
 
 
 def is_manifest(path: str) -> bool:
@@ -77,7 +109,7 @@ def is_metadata(path: str) -> bool:
 @dataclass(frozen=True)
 class Manifest:
     """What a folder of golden files holds. chosen_fields, chosen_steps: what `save` was told to keep; None: everything.
-    left_out: globs of fields that it was told to leave out."""
+    left_out, ignored_attributes: globs of fields, and of attributes, that it was told to leave out."""
 
     places: tuple[GoldenPlace, ...]
     residue_bits: int
@@ -87,6 +119,7 @@ class Manifest:
     provenance: dict[str, dict[str, str]] | None = None
     twinrun: str = ""
     left_out: tuple[str, ...] = ()
+    ignored_attributes: tuple[str, ...] = ()
 
     def keeps(self, name: str) -> bool:
         """Whether `save` was to keep a field of this name."""
@@ -105,6 +138,7 @@ class Manifest:
             "chosen_fields": None if self.chosen_fields is None else list(self.chosen_fields),
             "chosen_steps": self.chosen_steps,
             "left_out": list(self.left_out),
+            "ignored_attributes": list(self.ignored_attributes),
             "provenance": self.provenance,
         }
         lines = ["{"]
@@ -119,7 +153,24 @@ class Manifest:
                 fact = {"name": f.name, "dtype": f.dtype, "shape": list(f.shape), "fortran_order": f.fortran_order,
                         "atol": f.atol, "rtol": f.rtol}  # fmt: skip
                 lines.append("   " + json.dumps(fact) + ("," if n + 1 < len(place.fields) else ""))
-            lines.append("  ]}" + ("," if at + 1 < len(self.places) else ""))
+            end = "," if at + 1 < len(self.places) else ""
+            if not place.knows_attributes:
+                lines.append("  ]}" + end)
+                continue
+            if place.attributes is None:
+                lines.append('  ], "attributes": null}' + end)
+                continue
+            lines.append('  ], "attributes": [')
+            for n, a in enumerate(place.attributes):
+                said = {
+                    "owner": a.owner,
+                    "name": a.name,
+                    "digest": a.digest,
+                    "text": a.text,
+                    "meaning": a.meaning,
+                }
+                lines.append("   " + json.dumps(said) + ("," if n + 1 < len(place.attributes) else ""))
+            lines.append("  ]}" + end)
         whole = json.loads("\n".join([*lines, " ]", "}"]))
         return "\n".join([*lines, " ],", f' "checksum": "{_checksum(whole)}"', "}", ""])
 
@@ -174,6 +225,11 @@ class Manifest:
             _need(
                 isinstance(left_out, list) and all(isinstance(f, str) for f in left_out), "has wrong left_out"
             )
+            ignored = d.get("ignored_attributes", [])
+            _need(
+                isinstance(ignored, list) and all(isinstance(g, str) for g in ignored),
+                "has wrong ignored_attributes",
+            )
             bits, chunk = d.get("residue_bits"), d.get("chunk_bytes")
             _need(type(bits) is int and bits in (0, 2, 4), "has wrong residue_bits")
             _need(type(chunk) is int and 4096 <= chunk <= 1 << 20, "has a wrong chunk_bytes")
@@ -189,6 +245,7 @@ class Manifest:
                 provenance,
                 said if isinstance(said, str) else "",
                 tuple(left_out),
+                tuple(ignored),
             )
         except _Wrong as e:
             raise DamagedFile(str(e), where=path, fix=_RESTORE) from None
@@ -224,7 +281,17 @@ def _place(d: dict) -> GoldenPlace:
     fields = tuple(_field(f) for f in _list(d, "fields"))
     _need(len({f.name for f in fields}) == len(fields), "has a field twice")
     _need(bool(fields), "has a place without fields")
-    return GoldenPlace(step, rank, file, size, digest, d["one_array"], fields)
+    told = d.get("attributes")
+    attributes = None if told is None else tuple(_attribute(a) for a in _list(d, "attributes"))
+    return GoldenPlace(step, rank, file, size, digest, d["one_array"], fields, attributes, "attributes" in d)
+
+
+def _attribute(d: dict) -> GoldenAttribute:
+    texts = [d.get(key) for key in ("owner", "name", "digest", "text")]
+    _need(all(isinstance(t, str) for t in texts), "has an attribute without owner, name, digest or text")
+    _need(re.fullmatch(r"[0-9a-f]{32}", texts[2]) is not None, "has a wrong digest of an attribute")
+    _need(type(d.get("meaning")) is bool, "has a wrong meaning")
+    return GoldenAttribute(*texts, d["meaning"])
 
 
 def _field(d: dict) -> GoldenFieldFacts:

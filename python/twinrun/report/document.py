@@ -10,10 +10,18 @@ import tempfile
 from typing import Any
 
 from .. import __version__
+from ..attributes import AttributeDifference
 from ..comparison import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line
 
-__all__ = ["document", "field_document", "incomparable_document", "write_json", "write_whole"]
+__all__ = [
+    "attribute_document",
+    "document",
+    "field_document",
+    "incomparable_document",
+    "write_json",
+    "write_whole",
+]
 
 
 _AS_IT_IS = frozenset({int, str, bool, type(None)})
@@ -39,6 +47,11 @@ def field_document(f: FieldComparison) -> dict:
     return d
 
 
+def attribute_document(d: AttributeDifference) -> dict:
+    """One entry of `attributes`: what differs. a, b: values for people, null where a run has none."""
+    return {**dataclasses.asdict(d), "attribute": d.label}
+
+
 def _provenance(c: Comparison) -> dict | None:
     """Of both runs, and where they differ; None where a run says nothing of its conditions."""
     if c.provenance_a is None or c.provenance_b is None or c.conditions is None:
@@ -61,6 +74,8 @@ def document(c: Comparison) -> dict:
             "different": c.different,
             "first_divergence": c.first_divergence,
             "fields": [field_document(f) for f in c.fields],
+            "attributes": [attribute_document(d) for d in c.attributes],
+            "attributes_compared": c.attributes_compared,
             "histogram_edges": histogram_edges(),
             "stages": c.stages,
             "bytes_compared": c.bytes_compared,

@@ -51,6 +51,8 @@ def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
     """(kind, title, message) of everything that does not agree, most telling first."""
     for f in (f for f in c.fields if f.verdict == "different"):
         yield "error", f"different: {f.place()}", field_text(f)
+    for d in c.attributes:
+        yield "error", f"different: {d.place()}", d.text()
     for p in c.problems:
         yield "error", f"not compared: {p.place() or c.run}", p.text
     for f in (f for f in c.fields if f.verdict == "undecided"):
@@ -98,7 +100,9 @@ def summary(c: GoldenCheck) -> str:
     ]
     for p in c.problems[:_MOST_ROWS]:
         lines.append("- not compared: " + _cell(": ".join(t for t in (p.place(), p.text) if t)))
-    if c.problems:
+    for d in c.attributes[:_MOST_ROWS]:
+        lines.append("- attribute: " + _cell(f"{d.place()}: {d.text()}"))
+    if c.problems or c.attributes:
         lines.append("")
     if fields:
         lines += ["| step | rank | field | verdict | different | first |", "|---|---|---|---|---|---|"]

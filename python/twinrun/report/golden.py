@@ -12,7 +12,7 @@ from rich.text import Text
 from .. import __version__
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenElement, GoldenField, GoldenSpan
-from .document import _plain
+from .document import _plain, attribute_document
 from .text import byte_size, number
 
 __all__ = ["element_text", "field_text", "golden_document", "golden_line", "print_golden", "span_text"]
@@ -34,7 +34,9 @@ def _cells(n: int) -> str:
 def element_text(e: GoldenElement, f: GoldenField) -> str:
     """'x[3, 7] = 0.25: |a-b| is 0.0019 to 0.002 > 0.001 (31 cells below)'."""
     at = f"{f.field}[{', '.join(map(str, e.index))}]" if e.index else f.field
-    head = f"{at} = {e.b!r}: "
+    head = f"{at} = {e.b if isinstance(e.b, str) else repr(e.b)}: "
+    if f.kind is not None:  # codes have no distance
+        return head + ("is not what it was" if e.verdict == "different" else "may be another than it was")
     if e.cells is None:
         return f"{head}|a-b| > {_tolerance(f)} (by how much, the golden digests do not tell)"
     if math.isinf(e.at_most):
@@ -80,6 +82,12 @@ def _prefix(f: GoldenField) -> str:
     return ("" if f.step is None else f"step {f.step}, ") + f"rank {f.rank}, "
 
 
+def _attributes(c: GoldenCheck) -> str:
+    first = c.attributes[0]
+    more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
+    return f"attributes are not what they were: {first.place()}: {first.text()}{more}"
+
+
 def golden_line(c: GoldenCheck) -> str:
     """The verdict, on one line."""
     if c.verdict == "incomparable":
@@ -93,12 +101,14 @@ def golden_line(c: GoldenCheck) -> str:
         more = f" (and {n - 1} more)" if n > 1 else ""
         apart = c.first
         also = (
-            ""
+            (f"; {_attributes(c)}" if c.attributes else "")
             if apart is None or apart.verdict != "different"
             else f"; different: {_prefix(apart)}{field_text(apart)}"
         )
         return one_line(f"could not compare: {said}{more}{also}")
     first = c.first
+    if c.attributes and (first is None or first.verdict != "different"):
+        return one_line(f"different: {_attributes(c)}")
     if first is not None and first.verdict == "different":
         return one_line(f"different: first at {_prefix(first)}{field_text(first)}")
     if first is not None:
@@ -156,6 +166,11 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
             lines = [span_text(s, f) for s in f.spans if not s.exact][:MOST_ELEMENTS] + lines[:1]
         for line in lines:
             console.print(Text(one_line(f"  {_prefix(f)}{line}")), soft_wrap=True)
+    for d in c.attributes[:MOST_ELEMENTS]:
+        console.print(Text(one_line(f"  {d.place()}: {d.text()}")), soft_wrap=True)
+    if len(c.attributes) > MOST_ELEMENTS:
+        more = len(c.attributes) - MOST_ELEMENTS
+        console.print(f"  … and {more} more attributes: --json has all", style="dim")
     style = {"same": "bold green", "undecided": "bold yellow"}.get(c.verdict, "bold red")
     console.print(Text(golden_line(c), style=style), soft_wrap=True)
 
@@ -205,6 +220,8 @@ def golden_document(c: GoldenCheck) -> dict:
             else {"step": first.step, "rank": first.rank, "field": first.field, "verdict": first.verdict,
                   "index": None if told is None else list(told.index), "text": field_text(first)},
             "fields": [{**dataclasses.asdict(f), "verdict": f.verdict} for f in c.fields],
+            "attributes": [attribute_document(d) for d in c.attributes],
+            "attributes_compared": c.attributes_compared,
             "problems": [dataclasses.asdict(p) for p in c.problems],
             "undecided_passes": c.undecided_passes,
             "notes": c.notes,

@@ -52,7 +52,9 @@ class _Group:
         self.count += 1
         self.elements += f.elements
         self.different += f.different
-        if f.max_abs_diff is None or self.largest is None:
+        if f.kind is not None and f.max_abs_diff is None:
+            pass  # not numbers: nothing is said of |a-b|
+        elif f.max_abs_diff is None or self.largest is None:
             self.largest = None
         elif f.max_abs_diff >= self.largest:
             self.bound = f.max_abs_diff_is_bound and (self.bound or f.max_abs_diff > self.largest)
@@ -132,6 +134,7 @@ def html(comparison: Comparison) -> str:
         _conditions(c) if c.same else "",
         _fields_table(facts),
         _particles(c),
+        _attributes(c),
         _rows_table(c),
         _read(c),
     ]
@@ -199,7 +202,9 @@ def _first(c: Comparison) -> str:
     if f is None:
         return ""
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
-    if f.particles is None:
+    if f.kind is not None:
+        values.append(("of the kind", f.kind))
+    elif f.particles is None:
         values += [("|a − b|", number(f.first_abs_diff)), ("tolerance", tolerance_text(f))]
     else:
         values = [
@@ -582,6 +587,28 @@ def _particles(c: Comparison) -> str:
     )
 
 
+def _attributes(c: Comparison) -> str:
+    """Attributes, and whatever else beside elements, in which the files differ."""
+    if not c.attributes:
+        return ""
+    rows = [
+        (
+            "" if d.step is None else d.step,
+            d.rank,
+            d.label,
+            "not there" if d.a is None else d.a,
+            "not there" if d.b is None else d.b,
+            "changes what its numbers mean" if d.meaning else "",
+        )
+        for d in c.attributes[:_ROWS]
+    ]
+    head = ("step", "rank", "attribute", "first run", "second run", "")
+    return (
+        f'<section id="attributes"><h2>Attributes</h2><p>{len(c.attributes):,} of {c.attributes_compared:,} differ.</p>'
+        f"{table(head, rows, text=(2, 3, 4, 5))}</section>"
+    )
+
+
 def _rows_table(c: Comparison) -> str:
     """Every step, rank and field, those that differ first; a part as a table, more as a file."""
     fields = c.fields if len(c.fields) <= _ROWS else [f for f in c.fields if not f.same]
@@ -594,10 +621,10 @@ def _rows_table(c: Comparison) -> str:
             f"{f.different:,}",
             f"{f.elements:,}",
             "[" + ", ".join(map(str, f.first_index)) + "]" if f.first_index else "",
-            ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
-            number(f.max_rel_diff) if f.different else "",
+            "" if f.kind is not None else ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
+            number(f.max_rel_diff) if f.different and f.kind is None else "",
             tolerance_text(f),
-            f.dtype,
+            f.kind or f.dtype,
             " × ".join(map(str, f.shape)),
         )
         for f in order[:_ROWS]
@@ -672,7 +699,7 @@ def _read(c: Comparison) -> str:
     ]
     if c.not_compared:
         parts.append(
-            f"<p>{c.not_compared} {'dataset is' if c.not_compared == 1 else 'datasets are'} of types that are not compared: the notes name them.</p>"
+            f"<p>{c.not_compared} {'thing' if c.not_compared == 1 else 'things'} could not be compared: the notes name them.</p>"
         )
     reasons = list(dict.fromkeys(f.reason for f in c.fields if f.reason))
     warnings = list(dict.fromkeys(f"{f.field}: {w}" for f in c.fields for w in f.warnings))

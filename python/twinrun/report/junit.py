@@ -13,7 +13,7 @@ from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
 from .document import write_whole
 from .golden import element_text, field_text, golden_line, span_text
-from .text import number, verdict_line
+from .text import exact, number, verdict_line
 
 __all__ = ["junit_text", "junit_text_of_error", "write_junit", "write_junit_error"]
 
@@ -54,8 +54,16 @@ def _name(step: int | None, field: str | None) -> str:
 def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
     case = _Case(_label(c.b, f.rank), _name(f.step, f.field), f.seconds)
     bound = "at most " if f.max_abs_diff_is_bound else ""
+    counted = f"{f.different} of {f.elements} elements differ"
+    if f.kind is not None:
+        case.output = (counted, f"of the kind: {f.kind}", *f.warnings)
+        if not f.same:
+            case.kind, case.what = "failure", "different"
+            case.message = f"{counted}, first at {f.place()}"
+            case.lines = (f"first at {f.place()}: a = {exact(f.first_a)}, b = {exact(f.first_b)}",)
+        return case
     case.output = (
-        f"{f.different} of {f.elements} elements differ",
+        counted,
         f"max |a-b|: {bound}{number(f.max_abs_diff)}",
         f"tolerance: {f.atol:g} + {f.rtol:g} |a|",
         *f.warnings,
@@ -68,6 +76,28 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
             f"largest at {list(f.max_abs_index or ())}: |a-b| = {number(f.max_abs_diff)}",
         )
     return case
+
+
+def _cases_of_attributes(c: Comparison | GoldenCheck, run: str) -> list[_Case]:
+    """One for each place with attributes that differ; one for all where none does."""
+    if not c.attributes_compared:
+        return []
+    if not c.attributes:
+        case = _Case(_label(run, None), "attributes", 0.0)
+        case.output = (f"{c.attributes_compared} attributes agree",)
+        return [case]
+    places: dict[tuple[int | None, int], list[str]] = {}
+    for d in c.attributes:
+        places.setdefault((d.step, d.rank), []).append(d.text())
+    cases = []
+    for (step, rank), lines in places.items():
+        message = f"{len(lines)} attribute{'s differ' if len(lines) > 1 else ' differs'}, first {lines[0]}"
+        case = _Case(_label(run, rank), _name(step, "attributes"), 0.0, "failure", "different", message)
+        case.lines = tuple(lines[:_MOST_LINES])
+        if len(lines) > _MOST_LINES:
+            case.lines += ("… and more: --json has all",)
+        cases.append(case)
+    return cases
 
 
 def _case_of_golden(c: GoldenCheck, f: GoldenField) -> _Case:
@@ -97,8 +127,8 @@ def _cases(c: Comparison | GoldenCheck) -> list[_Case]:
             _Case(_label(c.b, None), "not compared", 0.0, "error", "not compared", p, (p,))
             for p in c.problems
         ]
-        return [*(_case_of_field(c, f) for f in c.fields), *missing]
-    cases = [_case_of_golden(c, f) for f in c.fields]
+        return [*(_case_of_field(c, f) for f in c.fields), *_cases_of_attributes(c, c.b), *missing]
+    cases = [*(_case_of_golden(c, f) for f in c.fields), *_cases_of_attributes(c, c.run)]
     for p in c.problems:
         case = _Case(_label(c.run, p.rank), _name(p.step, p.field), 0.0, "error", "not compared", p.text)
         case.lines = (": ".join(t for t in (p.place(), p.text) if t),)

@@ -40,9 +40,9 @@ def number(value: float | int | None) -> str:
     return f"{value:.3g}"
 
 
-def exact(value: float | int | None) -> str:
+def exact(value: float | int | str | None) -> str:
     """A value with all its digits."""
-    return "?" if value is None else repr(value)
+    return "?" if value is None else value if isinstance(value, str) else repr(value)
 
 
 def byte_size(n: float) -> str:
@@ -83,6 +83,10 @@ def _difference(f: FieldComparison) -> str:
             return f"{f.place()}: the runs hold this particle not equally often"
         run = "first" if f.first_a is not None else "second"
         return f"{f.place()}: only the {run} run has this particle"
+    if f.kind is not None and f.first_a is None and f.first_b is None:
+        return f"{f.place()}: another {f.kind}"
+    if f.kind is not None:
+        return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{f.place()}: {number(f.first_a)} against {number(f.first_b)}"
@@ -93,15 +97,33 @@ def _difference(f: FieldComparison) -> str:
     return f"{f.place()}: |a-b| = {said} > {allowed}"
 
 
+def _element(value: float | int | str | None) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
+def _attributes(c: Comparison) -> str:
+    """'x@units: 'm' against 'km' (and 2 more)'."""
+    first = c.attributes[0]
+    where = f"{first.place()}: " if first.step is not None else ""
+    more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
+    return f"{where}{first.text()}{more}"
+
+
 def verdict_line(c: Comparison) -> str:
     """The last line: `different: first at step 500, rank 0, x[1234, 2]: |a-b| = 6.5e-09 > 1e-09`."""
     first = c.first
     if c.problems:
-        rest = "all else agrees" if first is None else f"all else differs, first at {_difference(first)}"
+        if first is not None:
+            rest = f"all else differs, first at {_difference(first)}"
+        else:
+            rest = f"attributes differ: {_attributes(c)}" if c.attributes else "all else agrees"
         count = _count(len(c.problems), "thing")
         return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
     if first is not None:
-        return one_line(f"different: first at {_difference(first)}")
+        also = f"; {_count(len(c.attributes), 'attribute')} too" if c.attributes else ""
+        return one_line(f"different: first at {_difference(first)}{also}")
+    if c.attributes:
+        return one_line(f"different: all elements agree, attributes do not: {_attributes(c)}")
     elements = sum(f.elements for f in c.fields)
     steps = len({f.step for f in c.fields})
     tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol or f.ulps}
@@ -112,7 +134,8 @@ def verdict_line(c: Comparison) -> str:
     return (
         f"same: {_count(len({f.field for f in c.fields}), 'field')}, {_count(steps, 'step')}, {_count(elements, 'element')} "
         f"({byte_size(c.bytes_compared)} a run) agree{within}; read {share:.3g}% of them"
-        + (f"; not compared: {_count(c.not_compared, 'dataset')} (see the notes)" if c.not_compared else "")
+        + (f"; {_count(c.attributes_compared, 'attribute')} too" if c.attributes_compared else "")
+        + (f"; not compared: {_count(c.not_compared, 'thing')} (see the notes)" if c.not_compared else "")
     )
 
 
@@ -145,6 +168,14 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
         console.print(Text(one_line(f"not compared: {problem}")), soft_wrap=True, style="red")
     if len(c.problems) > 10:
         console.print(f"not compared: {len(c.problems) - 10} more in --json", style="red")
+    if c.attributes:
+        console.print(f"attributes: {len(c.attributes)} of {c.attributes_compared} differ", style="red")
+    for d in c.attributes[:10]:
+        where = "" if d.step is None and d.rank == 0 else f"{d.place()}: "
+        meaning = " (changes what its numbers mean)" if d.meaning else ""
+        console.print(Text(one_line(f"  {where}{d.text()}{meaning}")), soft_wrap=True, style="red")
+    if len(c.attributes) > 10:
+        console.print(f"  … and {len(c.attributes) - 10} more: --json has all", style="red")
     shown, left_out = _rows(c)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     with_step = any(f.step is not None for f in c.fields)
@@ -173,7 +204,7 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
             Text(str(f.different), style="red" if f.different else "green"),
             Text(str(f.elements)),
             _bar(f),
-            Text(bound + number(f.max_abs_diff)),
+            Text("" if f.kind is not None else bound + number(f.max_abs_diff)),
             Text(number(f.max_rel_diff) if f.different else ""),
             Text(f"{50 * read / f.bytes:.3g}%" if f.bytes else ""),
         ]

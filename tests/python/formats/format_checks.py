@@ -97,10 +97,26 @@ def written_now(fixtures: Path, what: str, package: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def not_numbers(content: FileContent) -> dict[str, str]:
+    """What the fields are whose elements are no numbers, by name."""
+    return {name: f.kind for name, f in content.fields.items() if f.kind is not None}
+
+
+def texts(field: Field) -> list[str]:
+    """Elements that are no numbers, for people. Their codes are equal where they are."""
+    said = [field.tell(at) for at in range(field.size)]
+    found = field.elements().tolist()
+    assert len(found) == field.size and all(
+        (found[a] == found[b]) == (said[a] == said[b]) for a in range(len(said)) for b in range(a)
+    )
+    return said
+
+
 def check_content(
     content: FileContent, arrays: dict[str, np.ndarray], in_extents: bool | None = None
 ) -> None:
-    assert sorted(content.fields) == sorted(arrays)
+    """Exactly these arrays of numbers are there. What else is there `not_numbers` says."""
+    assert sorted(n for n, f in content.fields.items() if f.kind is None) == sorted(arrays)
     for name, array in arrays.items():
         assert content.fields[name].name == name
         check_field(content.fields[name], array, in_extents)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from format_checks import check_content, check_field, written_now
+from format_checks import check_content, check_field, not_numbers, texts, written_now
 
 import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
@@ -42,13 +42,15 @@ def check(path):
         assert content.steps() == [0, 1, 2, 3] and content.times == {s: s * 0.5 for s in range(4)}
         arrays = {f"step-{s}/{n}": a for s in range(4) for n, a in expected(s).items()}
         check_content(content, arrays)
-        assert {f.series for f in content.fields.values()} == set(expected(1))
-        assert content.skipped == [("name", "text is not compared")]
+        assert {f.series for f in content.fields.values()} == {*expected(1), "name"}
+        assert not content.skipped and not_numbers(content) == {f"step-{s}/name": "text" for s in range(4)}
+        assert all(len(texts(content.fields[name])) == 1 for name in not_numbers(content))
+        assert "@units" in content.facts and "@scale" in content.facts
         assert any(f.endswith("data.0") for f in content.files())
     with open_file(path, attributes=True) as content:
         check_field(content.fields["@scale"], content.fields["@scale"].elements().reshape(()))
         assert content.fields["@scale"].elements().tolist() == [2.5]
-        assert ("@units", "text is not compared") in content.skipped
+        assert "@units" in content.facts and "@scale" not in content.facts
 
 
 @pytest.mark.parametrize("name", ["bp4.bp", "bp5.bp"])

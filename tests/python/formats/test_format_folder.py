@@ -79,13 +79,18 @@ def test_a_folder_of_steps(tmp_path):
     (tmp_path / "unknown.bin").write_bytes(bytes(8))
     (tmp_path / "words.dat").write_text("some words, and no table\nmore\n")
     listing = list_folder(tmp_path)
-    assert listing.steps() == [9, 10, 100]
-    assert [(f.step, f.rank, f.prefix) for f in listing.files] == [
+    assert listing.steps() == [None, 9, 10, 100]
+    assert [(f.step, f.rank, f.prefix) for f in listing.data()] == [
         (s, r, n) for s in (9, 10, 100) for r in (0, 1) for n in ("x", "y")
     ]
-    assert sorted(name for name, _ in listing.ignored) == ["log.txt", "note.json", "unknown.bin", "words.dat"]
-    assert "dtype" not in dict(listing.ignored)["words.dat"]
-    assert "unknown.bin.json" in dict(listing.ignored)["unknown.bin"]
+    hidden = [f"step-{s}/rank-{r:05}/.hidden.npy" for s in (9, 10, 100) for r in (0, 1)]
+    assert not listing.ignored
+    assert sorted(name for name, _ in listing.unknown) == sorted(
+        [*hidden, "log.txt", "note.json", "unknown.bin", "words.dat"]
+    )
+    assert [f.format for f in listing.files if f.step is None] == ["bytes"] * 10
+    assert "dtype" not in dict(listing.unknown)["words.dat"]
+    assert "unknown.bin.json" in dict(listing.unknown)["unknown.bin"]
     found = fields_of(listing)
     assert found[10, 1, "x"].tolist() == [11] * 4 and found[100, 0, "y"].tolist() == [100] * 2
     with_options = list_folder(tmp_path, {"dtype": "f32"})
@@ -208,10 +213,10 @@ def test_links_loops_and_odd_files(tmp_path):
     os.symlink("gone", tmp_path / "gone.npy")
     os.mkfifo(tmp_path / "pipe")
     listing = list_folder(tmp_path)
-    assert [f.relative for f in listing.files] == ["a/x.npy", "gone.npy"]
-    assert {"a/up", "b", "loop", "pipe"} == {name for name, _ in listing.ignored}
-    with pytest.raises(MissingFile, match=r"gone\.npy"):
-        listing.files[-1].open()
+    assert [f.relative for f in listing.files] == ["a/x.npy"]
+    assert {"a/up", "b"} == {name for name, _ in listing.ignored}
+    reasons = dict(listing.unreadable)
+    assert sorted(reasons) == ["gone.npy", "loop", "pipe"] and "leads nowhere" in reasons["gone.npy"]
 
 
 def test_many_links_do_not_multiply(tmp_path):

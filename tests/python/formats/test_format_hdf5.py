@@ -14,8 +14,10 @@ from format_checks import (
     check_content,
     check_field,
     mutations,
+    not_numbers,
     same,
     survives,
+    texts,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,8 +119,12 @@ def test_members_of_compound_types(tmp_path):
         assert content.fields["plain.in.flag"].extents is not None
         assert content.fields["mixed.x"].extents is None  # HDF5 does not tell where its elements lie
         assert content.fields["packed.x"].extents is None
-        names = {name for name, _ in content.skipped}
-        assert names == {"plain.text", "packed.text", "one.text", "mixed.s", "mixed_chunked.s"}
+        assert not content.skipped
+        assert not_numbers(content) == dict.fromkeys(
+            ("plain.text", "packed.text", "one.text", "mixed.s", "mixed_chunked.s"), "text"
+        )
+        assert texts(content.fields["mixed_chunked.s"]) == ["'text'"] * 5
+        texts(content.fields["packed.text"])
 
 
 def test_types_that_numpy_lays_out_otherwise(tmp_path):
@@ -150,7 +156,7 @@ def test_types_that_numpy_lays_out_otherwise(tmp_path):
         assert fields["elements"].byte_order == "big"
 
 
-def test_what_is_not_compared_is_said(tmp_path):
+def test_elements_that_are_no_numbers(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["text"] = "hello"
         file["fixed"] = np.array([b"a", b"b"])
@@ -161,15 +167,19 @@ def test_what_is_not_compared_is_said(tmp_path):
         file["a type"] = np.dtype("f4")
         file["x"] = np.arange(2)
     with open_file(tmp_path / "x.h5") as content:
-        assert list(content.fields) == ["x"]
-        assert sorted(n for n, _ in content.skipped) == [
-            "fixed",
-            "long",
-            "opaque",
-            "ragged",
-            "reference",
-            "text",
-        ]
+        check_content(content, {"x": np.arange(2)})
+        assert not content.skipped
+        assert not_numbers(content) == {
+            "fixed": "text",
+            "long": np.dtype(np.longdouble).name,
+            "opaque": "opaque bytes",
+            "ragged": "list",
+            "reference": "reference",
+            "text": "text",
+        }
+        assert texts(content.fields["fixed"]) == ["'a'", "'b'"]
+        assert texts(content.fields["text"]) == ["'hello'"] and content.fields["text"].shape == ()
+        assert content.facts["a type@(type)"].text == "'float of 32 bits'"
 
 
 def test_links(tmp_path):
@@ -190,7 +200,17 @@ def test_links(tmp_path):
     with open_file(tmp_path / "x.h5") as content:
         check_content(content, dict.fromkeys(("alias", "far/y", "g/x", "hard"), array), in_extents=True)
         skipped = dict(content.skipped)
-        assert sorted(skipped) == ["far/back", "g/self", "g/up", "gone", "nowhere", "round"]
+        assert sorted(skipped) == ["gone", "nowhere", "round"]
+        links = {label: fact.text for label, fact in content.facts.items() if fact.name == "(link)"}
+        assert {name.split("@")[0] for name in links} == {
+            "alias",
+            "far",
+            "far/back",
+            "g/self",
+            "g/up",
+            "g/x",
+        }
+        assert links["alias@(link)"] == "\"to '/g/x'\"" and "the same as" in links["g/self@(link)"]
         assert "gone.h5" in skipped["gone"] and "leads nowhere" in skipped["nowhere"]
         assert content.fields["far/y"].extents[0].path.endswith("other.h5")
         assert {os.path.basename(p) for p in content.files()} == {"x.h5", "other.h5"}
@@ -398,7 +418,8 @@ def test_nothing_is_opened_as_python(tmp_path, monkeypatch):
         file.create_dataset("x", data=np.void(b"cos\nsystem\n."))
     monkeypatch.setattr(builtins, "eval", None)
     with open_file(tmp_path / "x.h5") as content:
-        assert not content.fields
+        assert not_numbers(content) == {"x": "opaque bytes"}
+        assert texts(content.fields["x"]) == ["0x" + b"cos\nsystem\n.".hex()]
 
 
 def test_reads_from_several_threads_and_after_closing(tmp_path):

@@ -3,7 +3,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from format_checks import array_of, check_content, check_field, mutations, same, survives, written_now
+from format_checks import (
+    array_of,
+    check_content,
+    check_field,
+    mutations,
+    not_numbers,
+    same,
+    survives,
+    written_now,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import netcdf_file
@@ -130,18 +139,22 @@ def test_files_of_scipy(tmp_path, version):
                 )
                 variable[:] = array
                 arrays[variable._attributes.get("x", f"{name}_{code}")] = array
-        file.createVariable("letters", "c", ("x",))[:] = b"hello"
+        file.createVariable("letters", "c", ("x",))[:] = np.frombuffer(b"hello", "S1")
         file.variables["plain_f"].scale_factor = 0.5
         file.variables["plain_f"].units = "m"
     with open_file(tmp_path / "x.nc") as content:
         check_content(content, arrays, in_extents=True)
-        assert content.skipped == [("letters", "text is not compared")]
+        assert not content.skipped and not_numbers(content) == {"letters": "text"}
+        assert content.fields["letters"].elements().tobytes() == b"hello"
+        assert content.facts["plain_f@scale_factor"].meaning and not content.facts["@history"].meaning
+        assert content.facts["plain_f@(dimensions)"].text == "['y', 'x']"
         assert content.notes == ["values are compared as stored: plain_f (scale_factor 0.5)"]
         assert len(content.fields["line_d"].extents) == 1 and len(content.fields["grid_f"].extents) == 4
         assert content.fields["line_d"].extents[0].stride > 8
     with open_file(tmp_path / "x.nc", attributes=True) as content:
         assert content.fields["plain_f@scale_factor"].elements().tolist() == [0.5]
-        assert {"@history", "plain_f@units"} <= {n for n, _ in content.skipped}
+        assert {"@history", "plain_f@units"} <= set(content.facts)
+        assert "plain_f@scale_factor" not in content.facts
 
 
 @pytest.mark.parametrize("kind", ["h", "b"])

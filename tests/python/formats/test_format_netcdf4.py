@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from format_checks import check_field, written_now
+from format_checks import check_field, not_numbers, written_now
 
 from twinrun.formats import detect, open_file
 
@@ -20,13 +20,12 @@ def check(path):
     }
     assert detect(path).name == "hdf5"
     with open_file(path) as content:
-        assert set(content.fields) == set(arrays)
+        assert set(content.fields) == {*arrays, "words"} and not_numbers(content) == {"words": "text"}
         for name, array in arrays.items():
             check_field(content.fields[name], array)
-        assert dict(content.skipped) == {
-            "words": "text is not compared",
-            "nothing": "a dimension without values",
-        }
+        assert not content.skipped and "nothing@(dimension)" in content.facts
+        assert content.facts["grid@_FillValue"].meaning
+        assert "time" in content.facts["grid@DIMENSION_LIST"].label or content.facts["grid@DIMENSION_LIST"]
         (note,) = content.notes
         assert (
             "grid (_FillValue -99.0)" in note and "group/packed (scale_factor 0.5, add_offset 10.0)" in note

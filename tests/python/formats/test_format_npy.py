@@ -2,12 +2,24 @@ import os
 
 import numpy as np
 import pytest
-from format_checks import NAMES, SCALARS, SHAPES, array_of, check_content, mutations, same, survives
+from format_checks import (
+    NAMES,
+    SCALARS,
+    SHAPES,
+    array_of,
+    check_content,
+    mutations,
+    not_numbers,
+    same,
+    survives,
+    texts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.errors import DamagedFile, FormatError, MissingFile, Unsupported
 from twinrun.formats import open_file
+from twinrun.formats.facts import shown
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -46,7 +58,9 @@ def test_members_of_records(tmp_path):
     array = array_of(kind, (11,))
     np.save(tmp_path / "p.npy", array)
     content = open_file(tmp_path / "p.npy")
-    assert [name for name, _ in content.skipped] == ["p.name"]
+    assert not content.skipped and not_numbers(content) == {"p.name": "text (bytes)"}
+    assert texts(content.fields["p.name"])[3] == shown(array["name"][3])
+    assert content.facts["p@(members)"].text == "['x', 'id', 'pos', 'name', 'in']"
     expected = {"p.x": array["x"], "p.id": array["id"], "p.pos": array["pos"]}
     expected |= {"p.in.u": array["in"]["u"], "p.in.w": array["in"]["w"]}
     check_content(content, expected)
@@ -63,16 +77,18 @@ def test_several_arrays_in_one_file(tmp_path):
     check_content(open_file(tmp_path / "m.npy"), {"arr_0": first, "arr_1": second})
 
 
-def test_objects_and_text_are_skipped_never_unpickled(tmp_path):
+def test_objects_are_bytes_and_never_unpickled(tmp_path):
     class Trap:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "trap"),)
 
     np.save(tmp_path / "o.npy", np.array([Trap()], dtype=object), allow_pickle=True)
     np.save(tmp_path / "t.npy", np.array(["a", "bc"]))
-    for name in ("o", "t"):
-        content = open_file(tmp_path / f"{name}.npy")
-        assert not content.fields and [n for n, _ in content.skipped] == [name]
+    content = open_file(tmp_path / "o.npy")
+    assert not_numbers(content) == {"o": "pickled objects"} and not content.skipped
+    assert content.fields["o"].elements()[-1] == ord(".")  # where a pickle ends
+    content = open_file(tmp_path / "t.npy")
+    assert not_numbers(content) == {"t": "text"} and texts(content.fields["t"]) == ["'a'", "'bc'"]
     assert not (tmp_path / "trap").exists()
 
 

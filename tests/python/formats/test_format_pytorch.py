@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import HANG
-from format_checks import check_content, check_field, mutations, survives
+from format_checks import check_content, check_field, mutations, not_numbers, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +65,8 @@ def check_state(path, in_extents=True):
         assert content.format == "pytorch" and not content.skipped and not content.one_array
         check_content(content, expected_state())
         assert content.fields["bf16"].dtype == "bf16"
-        assert "6: 'optimizer.param_groups.0.lr'" in content.notes[0]
+        assert content.facts["optimizer.param_groups.0.lr@(value)"].text and not content.notes
+        assert content.facts["epoch@(value)"].text == "12"
         for name, field in content.fields.items():
             dense = name not in ("views.transposed", "views.every_other", "views.broadcast")
             if field.size:
@@ -136,8 +137,9 @@ def test_modules_scripts_and_special_tensors():
         arrays["sparse.indices"] = np.array([[0, 1, 2]] * 2)
         arrays["u16"] = values("u16", (4,), "i2").view("u2")
         check_content(content, arrays)
-        skipped = dict(content.skipped)
-        assert "float8_e4m3fn" in skipped["f8"] and "qtensor" in skipped["quantized"]
+        assert not_numbers(content) == {"f8": "float8_e4m3fn"} and content.fields["f8"].dtype == "u8"
+        assert [name for name, _ in content.skipped] == ["quantized"]
+        assert "qtensor" in dict(content.skipped)["quantized"]
 
 
 def test_detection_and_what_is_not_read(tmp_path):

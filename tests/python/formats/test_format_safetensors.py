@@ -3,7 +3,17 @@ import struct
 
 import numpy as np
 import pytest
-from format_checks import NAMES, SCALARS, SHAPES, array_of, check_content, mutations, plain_read, survives
+from format_checks import (
+    NAMES,
+    SCALARS,
+    SHAPES,
+    array_of,
+    check_content,
+    mutations,
+    not_numbers,
+    plain_read,
+    survives,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +43,7 @@ def test_files_of_the_package_itself(tmp_path):
                 assert content.fields[f"layer.{code}.1"].dtype == name
 
 
-def test_bf16_is_read_and_8_bit_floats_are_skipped(tmp_path):
+def test_bf16_is_read_and_8_bit_floats_are_bytes(tmp_path):
     header = {
         "w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
         "q": {"dtype": "F8_E4M3", "shape": [3], "data_offsets": [8, 11]},
@@ -45,7 +55,9 @@ def test_bf16_is_read_and_8_bit_floats_are_skipped(tmp_path):
     assert content.fields["w"].dtype == "bf16"
     assert (plain_read(content.fields["w"]) == bits).all()
     assert (content.fields["w"].elements() == bits.reshape(-1)).all()
-    assert content.skipped == [("q", "elements of type 'F8_E4M3' are not supported")]
+    assert not content.skipped and not_numbers(content) == {"q": "F8_E4M3"}
+    assert content.fields["q"].elements().tobytes() == b"abc"
+    assert content.facts["q@(shape)"].text == "[3]" and content.facts["@k"].text == "'v'"
 
 
 def tensor(dtype="F32", shape=(2,), begin=0, end=8):

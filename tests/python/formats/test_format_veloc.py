@@ -101,10 +101,10 @@ def test_a_folder_of_checkpoints(tmp_path):
             )
     (tmp_path / "heat-0-30.dat").write_bytes(b"a file that the code itself wrote, and VELOC only moved")
     listing = list_folder(tmp_path)
-    assert [(f.step, f.rank, f.prefix) for f in listing.files] == [
+    assert [(f.step, f.rank, f.prefix) for f in listing.data()] == [
         (v, r, "heat") for v in (10, 20) for r in (0, 11)
     ]
-    assert [name for name, _ in listing.ignored] == ["heat-0-30.dat"]
+    assert [name for name, _ in listing.unknown] == ["heat-0-30.dat"]
 
 
 def test_what_contradicts_itself(tmp_path):

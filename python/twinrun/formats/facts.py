@@ -1,0 +1,201 @@
+"""What files say beside their elements, and elements that are no numbers: both compare exactly, whatever they are.
+
+A fact is an attribute (`x@units`), or something else that a format's library shows: the names of dimensions, where a link
+leads, the names of an enumeration. Such words of ours stand in parentheses: `x@(dimensions)`.
+
+An element that is no number (a text, a struct, a list of any length) has a code: 64 bits of a hash of all that it is. Two
+elements with one code are the same but for one pair in 2^64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["MEANING", "NOT_COMPARED", "SUMMARY", "Fact", "code", "codes", "encoded", "shown", "summary"]
+
+# Attributes that change what the numbers of their array are. Every convention of the field has its words for that.
+MEANING = frozenset(
+    """scale_factor add_offset _FillValue missing_value units calendar unitSI unitDimension timeUnitSI gridUnitSI
+    gridGlobalOffset gridSpacing position axisLabels axisOrder dataOrder weightingPower macroWeighted _Unsigned valid_range
+    valid_min valid_max flag_values flag_meanings flag_masks""".split()
+)
+# Fields of metadata, which keeps nothing but fields: the code of all facts together, and the number of things not compared.
+SUMMARY, NOT_COMPARED = "(attributes)", "(not compared)"
+_MOST_SHOWN = 80  # characters
+_DEEPEST = 64
+
+Encoder = Callable[[object], "bytes | None"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that a file says.
+
+    owner: the field or group that it belongs to; '' for the file. name: of the attribute, or a word of ours in parentheses.
+    identity: two facts are the same where these bytes are. text: the value, for people. meaning: it changes what the
+    owner's numbers mean. step: the step that it belongs to, None for all of the file's.
+    """
+
+    owner: str
+    name: str
+    identity: bytes
+    text: str
+    meaning: bool = False
+    step: int | None = None
+
+    @property
+    def label(self) -> str:
+        """'x@units'; '@history' of the file itself."""
+        return f"{self.owner}@{self.name}"
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether it is an attribute; else it is of the format's own kind, and other formats have nothing like it."""
+        return not (self.name.startswith("(") and self.name.endswith(")"))
+
+    @property
+    def digest(self) -> str:
+        """Of the value, as 32 digits."""
+        return hashlib.blake2b(self.identity, digest_size=16).hexdigest()
+
+    @classmethod
+    def of(cls, owner: str, name: str, value: object, encode: Encoder | None = None) -> Fact:
+        """The fact of a value. Raises TypeError where it is of a kind that cannot be compared. encode: as of `encoded`."""
+        identity = encoded(value, encode)
+        return cls(owner, name, identity, shown(value), name in MEANING)
+
+
+def summary(facts: Mapping[str, Fact]) -> int:
+    """The code of all facts together."""
+    return code([[label, fact.identity] for label, fact in sorted(facts.items())])
+
+
+def _sized(mark: bytes, data: bytes) -> bytes:
+    return mark + struct.pack("<Q", len(data)) + data
+
+
+def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
+    """Bytes that are equal where two values are, of the same type: not those that lie in a file.
+
+    Byte order, padding and the order of a mapping's keys are storage. A NaN is a NaN, and -0.0 is 0.0, as everywhere.
+    encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
+    """
+    if depth > _DEEPEST:
+        raise TypeError(f"nested more than {_DEEPEST} deep")
+    if encode is not None and (own := encode(value)) is not None:
+        return _sized(b"x", own)
+    if value is None:
+        return b"n"
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array(np.asarray(value), encode, depth)
+    if isinstance(value, bool):
+        return b"?1" if value else b"?0"
+    if isinstance(value, int):
+        return _sized(b"i", str(value).encode())
+    if isinstance(value, float):
+        return b"f" + _float(value)
+    if isinstance(value, complex):
+        return b"c" + _float(value.real) + _float(value.imag)
+    if isinstance(value, str):
+        return _sized(b"t", value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _sized(b"s", bytes(value))
+    if isinstance(value, Mapping):
+        parts = sorted(
+            encoded(k, encode, depth + 1) + encoded(v, encode, depth + 1) for k, v in value.items()
+        )
+        return _sized(b"d", b"".join(parts))
+    if isinstance(value, (list, tuple)):
+        return _sized(b"l", b"".join(encoded(v, encode, depth + 1) for v in value))
+    raise TypeError(f"a value of the type {type(value).__name__}")
+
+
+def _float(value: float) -> bytes:
+    return struct.pack("<d", math.nan if math.isnan(value) else value + 0.0)
+
+
+def _plain(array: np.ndarray) -> bytes:
+    """Numbers as bytes that do not depend on how they were stored."""
+    kind = array.dtype
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if kind.kind in "fc":
+        flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
+        parts = flat.view(flat.real.dtype) if kind.kind == "c" else flat
+        parts[np.isnan(parts)] = np.nan
+        if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:  # x87: six bytes are padding
+            return np.ascontiguousarray(parts.view(np.uint8).reshape(-1, 16)[:, :10]).tobytes()
+        flat = parts
+    elif kind.kind == "b":
+        return (flat.view(np.uint8) != 0).tobytes()
+    return flat.astype(flat.dtype.newbyteorder("<")).tobytes()
+
+
+def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
+    kind = array.dtype
+    shape = ",".join(map(str, array.shape))
+    if kind.names is not None:
+        inner = b"".join(_sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in kind.names)
+        return _sized(b"a", f"struct[{shape}]".encode() + inner)
+    if kind.kind == "O" or kind.kind == "T":
+        inner = b"".join(encoded(v, encode, depth + 1) for v in array.reshape(-1).tolist())
+        return _sized(b"a", f"any[{shape}]".encode() + inner)
+    if kind.kind in "SU":
+        inner = b"".join(encoded(v) for v in array.reshape(-1).tolist())
+        return _sized(b"a", f"{kind.kind}[{shape}]".encode() + inner)
+    if kind.kind in "fciub":
+        return _sized(b"a", f"{kind.kind}{kind.itemsize}[{shape}]".encode() + _plain(array))
+    if kind.kind in "mM":
+        unit = kind.newbyteorder("=").str[1:]
+        return _sized(b"a", f"{unit}[{shape}]".encode() + _plain(array.view(kind.str[0] + "i8")))
+    if kind.kind == "V":
+        return _sized(b"a", f"V{kind.itemsize}[{shape}]".encode() + array.tobytes())
+    raise TypeError(f"elements of the type {kind}")
+
+
+def code(value: object, encode: Encoder | None = None) -> int:
+    """The code of one element."""
+    return int.from_bytes(hashlib.blake2b(encoded(value, encode), digest_size=8).digest(), "little")
+
+
+def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:
+    """The codes of elements, as u64."""
+    if isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "SUOT":
+        rows = rows.tolist()
+    return np.array([code(row, encode) for row in rows], np.uint64)
+
+
+def shown(value: object, most: int = _MOST_SHOWN) -> str:
+    """A value for people, on one line, cut to `most` characters."""
+    if isinstance(value, (np.bytes_, bytes, bytearray)):
+        try:
+            text = repr(bytes(value).decode("utf-8"))
+        except UnicodeDecodeError:
+            text = "0x" + bytes(value[:most]).hex()
+    elif isinstance(value, np.void) and value.dtype.names is None:
+        text = "0x" + value.tobytes()[:most].hex()
+    elif isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.ndim == 0 and array.dtype.names is None:
+            item = array.item()
+            text = shown(item, most) if isinstance(item, (str, bytes)) else str(value)
+        else:
+            few = array.reshape(-1)[:most].tolist()
+            text = str([_brief(v, most) for v in few] if array.ndim else few[0])
+            text = text.replace('"', "") if array.dtype.kind in "SUO" else text
+            if array.ndim > 1:
+                text += f" of shape {list(array.shape)}"
+    elif isinstance(value, str):
+        text = repr(value)
+    else:
+        text = str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _brief(value: object, most: int) -> object:
+    return shown(value, most) if isinstance(value, (bytes, str, np.ndarray)) else value

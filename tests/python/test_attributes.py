@@ -1,0 +1,365 @@
+"""What files say beside their elements: compared, reported apart, and left out only by a rule; in every way to compare."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from commands import command, load_json
+
+import twinrun
+from twinrun import golden
+from twinrun.attributes import AttributeDifference
+from twinrun.formats.facts import Fact, code, codes, encoded, shown
+
+
+def write(path: Path, x: object = (1, 2, 3), **attributes: object) -> Path:
+    """A file with attributes of x; those of the file begin with `file_`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file["x"] = np.asarray(x)
+        file["y"] = np.arange(4.0)
+        for name, value in attributes.items():
+            (file if name.startswith("file_") else file["x"]).attrs[name.removeprefix("file_")] = value
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    a = write(tmp_path / "a.h5", units="m", note="one", file_history="now")
+    b = write(tmp_path / "b.h5", units="km", note="one", file_history="then")
+    return a, b
+
+
+def test_meaning_comes_first_and_both_values_are_told(pair: tuple[Path, Path]) -> None:
+    result = twinrun.compare(*pair)
+    assert result.verdict == "different" and not result.same and result.different == 0
+    assert result.first is None and result.first_divergence is None
+    assert result.attributes == [
+        AttributeDifference(None, 0, "x", "units", "'m'", "'km'", True),
+        AttributeDifference(None, 0, "", "history", "'now'", "'then'", False),
+    ]
+    assert result.attributes_compared == 3
+    said = command("compare", *pair)
+    assert said.status == 1 and "attributes: 2 of 3 differ" in said.out
+    assert "x@units: 'm' against 'km' (changes what its numbers mean)" in said.out
+    assert said.last == (
+        "different: all elements agree, attributes do not: x@units: 'm' against 'km' (and 1 more)"
+    )
+
+
+def test_every_report_tells(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("r.json", "r.xml", "r.html")]
+    done = command("compare", *pair, "-q", "--json", files[0], "--junit", files[1], "--html", files[2])
+    assert done.status == 1 and not done.out
+    document = load_json(files[0].read_text())
+    assert document["verdict"] == "different" and document["attributes_compared"] == 3
+    assert document["attributes"][0] == {
+        "step": None, "rank": 0, "owner": "x", "name": "units", "a": "'m'", "b": "'km'", "meaning": True, "attribute": "x@units",
+    }  # fmt: skip
+    suite = ET.parse(files[1]).getroot()
+    assert suite.get("failures") == "1" and "x@units" in ET.tostring(suite, encoding="unicode")
+    page = files[2].read_text()
+    assert (
+        '<section id="attributes">' in page and "x@units" in page and "changes what its numbers mean" in page
+    )
+    assert "x@units" in twinrun.compare(*pair)._repr_html_()
+
+
+def test_rules_leave_attributes_out(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    assert command("compare", *pair, "--ignore-attribute", "history").status == 1
+    assert (
+        command("compare", *pair, "--ignore-attribute", "x@unit?", "--ignore-attribute", "history").status
+        == 0
+    )
+    assert twinrun.compare(*pair, ignore_attributes=["units", "@history"]).same
+    assert twinrun.compare(*pair, ignore_attributes="*").same
+    assert not twinrun.compare(*pair, ignore_attributes=["y@*", "@history"]).same
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tolerance]]\nattribute = ["units", "@history"]\nskip = true\n')
+    result = twinrun.compare(*pair, tolerances=rules)
+    assert result.same and any("left out as told" in note and "x@units" in note for note in result.notes)
+    rules.write_text('[[tolerance]]\nattribute = "nothing"\nskip = true\n')
+    result = twinrun.compare(*pair, tolerances=rules)
+    assert not result.same and any("matched no attribute" in note for note in result.notes)
+    for wrong in ('attribute = "units"\natol = 1.0', 'attribute = "units"', "attribute = 3\nskip = true"):
+        rules.write_text(f"[[tolerance]]\n{wrong}\n")
+        with pytest.raises(twinrun.TwinrunError, match="attribute"):
+            twinrun.compare(*pair, tolerances=rules)
+
+
+def test_only_what_belongs_to_chosen_fields_counts(pair: tuple[Path, Path]) -> None:
+    assert twinrun.compare(*pair, fields=["y"]).same
+    chosen = twinrun.compare(*pair, fields=["x"])
+    assert [d.label for d in chosen.attributes] == ["x@units"]
+    assert [d.label for d in twinrun.compare(*pair, leave_out=["x"]).attributes] == ["@history"]
+
+
+def test_what_only_one_file_says(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.h5"), write(tmp_path / "b.h5", units="m")
+    for first, second in ((a, b), (b, a)):
+        (found,) = twinrun.compare(first, second).attributes
+        assert {found.a, found.b} == {None, "'m'"} and "not there" in found.text()
+        common = twinrun.compare(first, second, common=True)
+        assert common.same and any("x@units: only in" in note for note in common.notes)
+
+
+def test_numbers_may_have_tolerances_as_fields(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.h5", dt=0.5, units="m"), write(tmp_path / "b.h5", dt=0.5001, units="m")
+    assert [d.label for d in twinrun.compare(a, b, atol=1.0).attributes] == ["x@dt"]
+    as_fields = twinrun.compare(a, b, rtol=1e-2, options={"attributes": True})
+    assert as_fields.same and "x@dt" in {f.field for f in as_fields.fields}
+    assert not twinrun.compare(a, b, options={"attributes": True}).same
+    assert twinrun.compare(a, b, options={"attributes": True}, leave_out=["x@dt"]).same
+    assert twinrun.compare(a, b, options={"attributes": True}, ignore_attributes=["dt"]).same
+
+
+def test_steps_and_ranks(tmp_path: Path) -> None:
+    for run in "ab":
+        for step in (1, 2):
+            for rank in (0, 1):
+                units = "km" if (run, step, rank) == ("b", 2, 1) else "m"
+                write(tmp_path / run / f"out_{step}.rank-{rank}.h5", units=units)
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert [(d.step, d.rank, d.label) for d in result.attributes] == [(2, 1, "x@units")]
+    assert command("compare", tmp_path / "a", tmp_path / "b", "--steps", "1").status == 0
+    last = command("compare", tmp_path / "a", tmp_path / "b").last
+    assert "step 2, rank 1: x@units: 'm' against 'km'" in last
+
+
+def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
+    """Of indexed files attributes are read from the files; where these are gone, metadata has the code of all of them."""
+    names = {"a": "m", "b": "km", "c": "m"}
+    for name, units in names.items():
+        write(tmp_path / name / "x.h5", np.arange(100), units=units)
+        twinrun.index(tmp_path / name / "x.h5")
+    a, b, c = (tmp_path / name / "x.h5" for name in names)
+    assert [d.label for d in twinrun.compare(a, b).attributes] == ["x@units"] and twinrun.compare(a, c).same
+    assert not twinrun.index(a)[0].fresh
+    metadata = [tmp_path / name / "x.h5.twm" for name in names]
+    for at_hand in (True, False):
+        if not at_hand:
+            for path in (a, b, c):
+                path.rename(path.with_suffix(".away"))
+        assert command("compare", metadata[0], metadata[2]).status == 0
+        done = command(
+            "compare", metadata[0], metadata[1]
+        )  # a code alone says that they differ, and not by how much
+        assert done.status == (1 if at_hand else 2) and "(attributes)" in done.last
+    other = write(tmp_path / "d.h5", np.arange(100), units="m")
+    assert twinrun.compare(metadata[0], other).same
+    assert command("compare", metadata[1], other).status == 2
+
+
+def test_indexed_files_are_verified_with_their_attributes(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.h5", np.arange(100), units="m")
+    with h5py.File(path, "a") as file:
+        file["text"] = ["a", "b"]
+        file["gone"] = h5py.SoftLink("/none")
+    two_steps = tmp_path / "two.h5"
+    with h5py.File(two_steps, "w") as file:
+        file.attrs.update({"openPMD": "1.1.0", "basePath": "/data/%T/"})
+        for step in (1, 2):
+            file[f"data/{step}/x"] = np.arange(4.0)
+            file[f"data/{step}/x"].attrs["unitSI"] = float(step)
+    twinrun.index(path, two_steps)
+    for name in (path, f"{path}.twm", two_steps, f"{two_steps}.twm"):
+        assert command("verify", name).status == 0, name
+
+
+def test_golden_files_keep_attributes(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = pair
+    kept = tmp_path / "golden"
+    golden.save(a, kept)
+    assert golden.check(kept, a).same
+    result = golden.check(kept, b)
+    assert result.verdict == "different" and result.status == 1
+    assert [d.label for d in result.attributes] == ["@history", "x@units"]
+    done = command(
+        "golden", "check", kept, b, "--json", tmp_path / "r.json", "--junit", tmp_path / "r.xml", "--github"
+    )
+    assert done.status == 1 and "x@units: 'm' against 'km'" in done.out
+    assert load_json((tmp_path / "r.json").read_text())["attributes"][1]["attribute"] == "x@units"
+    assert ET.parse(tmp_path / "r.xml").getroot().get("failures") == "1"
+    assert (
+        command(
+            "golden", "check", kept, b, "--ignore-attribute", "units", "--ignore-attribute", "history"
+        ).status
+        == 0
+    )
+    assert command("golden", "check", kept, b, "--field", "y").status == 0
+    golden.save(a, kept, ignore_attributes=["history"])
+    assert [d.label for d in golden.check(kept, b).attributes] == ["x@units"]
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tolerance]]\nattribute = ["units", "history"]\nskip = true\n')
+    assert command("golden", "save", a, "--output", kept, "--tolerances", rules).status == 0
+    assert golden.check(kept, b).same
+
+
+def test_golden_files_of_an_older_twinrun(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """They know nothing of attributes: what has any was not compared with them, and what has none was."""
+    from twinrun.golden.manifest import Manifest
+
+    np.savez(tmp_path / "x.npz", x=np.arange(3))
+    for run, status in ((pair[0], 2), (tmp_path / "x.npz", 0)):
+        kept = tmp_path / f"golden-{status}"
+        golden.save(run, kept)
+        known = Manifest.read(str(kept))
+        old = [replace(place, attributes=None, knows_attributes=False) for place in known.places]
+        (kept / "golden.json").write_text(replace(known, places=tuple(old)).text())
+        assert '"attributes"' not in (kept / "golden.json").read_text()
+        result = golden.check(kept, run)
+        assert result.status == status and all("save again" in p.text for p in result.problems)
+
+
+def test_formats_say_what_they_can(tmp_path: Path) -> None:
+    """Between two formats only what both can say is compared, and what changes the meaning of numbers."""
+    np.savez(tmp_path / "x.npz", x=np.array([1, 2, 3]), y=np.arange(4.0))
+    plain = write(tmp_path / "a.h5", note="one")
+    result = twinrun.compare(plain, tmp_path / "x.npz")
+    assert result.same and any("several formats" in note for note in result.notes)
+    packed = write(tmp_path / "b.h5", scale_factor=0.5)
+    assert [d.label for d in twinrun.compare(packed, tmp_path / "x.npz").attributes] == ["x@scale_factor"]
+    arrays = twinrun.compare(packed, {"x": np.array([1, 2, 3]), "y": np.arange(4.0)})
+    assert arrays.same and any("tells no attributes" in note for note in arrays.notes)
+
+
+def test_a_file_that_one_run_lacks_hides_nothing(tmp_path: Path) -> None:
+    for run, names in (("a", {"RED": 0, "BLUE": 1}), ("b", {"RED": 1, "BLUE": 0})):
+        path = write(tmp_path / run / "x.h5", note="one")
+        with h5py.File(path, "a") as file:
+            file.create_dataset("colours", data=np.array([0, 1]), dtype=h5py.enum_dtype(names))
+    np.save(tmp_path / "a" / "more.npy", np.arange(3))
+    runs = tmp_path / "a", tmp_path / "b"
+    result = twinrun.compare(*runs, common=True, partial=True)
+    assert result.verdict == "different" and [d.name for d in result.attributes] == ["(enum)"]
+    assert twinrun.compare(*runs, common=True, leave_out=["*colours"]).same
+
+
+def test_one_array_files_under_other_names(tmp_path: Path) -> None:
+    np.save(tmp_path / "this.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "that.npy", np.array(["a", "b"]))
+    assert twinrun.compare(tmp_path / "this.npy", tmp_path / "that.npy").same
+
+
+def test_alignment_by_time_has_compared_the_times(tmp_path: Path) -> None:
+    text = (
+        "ITEM: TIMESTEP\n{step}\nITEM: TIME\n{time!r}\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\n"
+        "ITEM: ATOMS id x\n1 0.5\n"
+    )
+    for run, late in (("a", 0.0), ("b", 1e-12)):
+        steps = [(1, 0.5 + late), (2, 1.0 + late)]
+        (tmp_path / f"{run}.lammpstrj").write_text("".join(text.format(step=s, time=t) for s, t in steps))
+    a, b = tmp_path / "a.lammpstrj", tmp_path / "b.lammpstrj"
+    assert {d.label for d in twinrun.compare(a, b).attributes} == {"@time"}
+    assert twinrun.compare(a, b, align="time").same
+
+
+def test_characters_of_netcdf(tmp_path: Path) -> None:
+    from scipy.io import netcdf_file
+
+    for name, word in (("a", b"hello"), ("b", b"hellO")):
+        with netcdf_file(tmp_path / f"{name}.nc", "w") as file:
+            file.createDimension("n", 5)
+            file.createVariable("word", "c", ("n",))[:] = np.frombuffer(word, "S1")
+    last = command(
+        "compare", tmp_path / "a.nc", tmp_path / "b.nc", "--atol", "99", "--tolerate-integers"
+    ).last
+    assert last == "different: first at rank 0, word[4]: 'o' against 'O'"
+
+
+def test_shared_work_says_the_same(tmp_path: Path) -> None:
+    from test_planted import ManyRanks
+
+    for run in "ab":
+        for step in (1, 2):
+            write(tmp_path / run / f"out_{step}.h5", np.arange(5000), units="m" if run == "a" else "km")
+    paths = tmp_path / "a", tmp_path / "b"
+    alone = twinrun.compare(*paths, partial=True)
+    shared = twinrun.comparison.compare(*paths, partial=True, team=ManyRanks(3, 1))
+    assert len(alone.attributes) == 2 and shared.attributes == alone.attributes
+    assert shared.attributes_compared == alone.attributes_compared
+
+
+def test_encoded_values_are_equal_where_the_values_are() -> None:
+    same = [
+        (np.array([1, 2], "<i4"), np.array([1, 2], ">i4")),
+        (np.float64(0.0), np.float64(-0.0)),
+        (np.array([np.nan]), -np.array([np.nan])),
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        (np.array([b"a"], "S1"), np.array([b"a"], "S9")),
+        (np.array(["a"], "<U1"), np.array(["a"], ">U9")),
+        (np.longdouble(1), np.array(1, np.longdouble)),
+    ]
+    different = [
+        (1, 1.0), (1, True), ("1", b"1"), ("a", ["a"]), (["ab", "c"], ["a", "bc"]), ({"a": 1}, {"a": 2}), (None, ""),
+        (np.array([1, 2], "i4"), np.array([1, 2], "i8")), (np.array([1, 2]), np.array([[1, 2]])),
+        (np.array([1], "i4"), np.array([1], "u4")), (np.datetime64(1, "s"), np.datetime64(1, "ms")),
+        (np.zeros(1, [("a", "f4")]), np.zeros(1, [("b", "f4")])), (np.void(b"ab"), np.void(b"ab\\0")),
+    ]  # fmt: skip
+    for a, b in same:
+        assert encoded(a) == encoded(b) and code(a) == code(b), (a, b)
+    for a, b in different:
+        assert encoded(a) != encoded(b) and code(a) != code(b), (a, b)
+    assert codes(np.array(["a", "b", "a"])).tolist() == [code(t) for t in ("a", "b", "a")]
+    deep: list = []
+    deep.append(deep)
+    for value in (object(), {1: object()}, np.array([object()]), deep):
+        with pytest.raises(TypeError):
+            Fact.of("x", "y", value)
+
+
+def test_shown_is_short_and_on_one_line() -> None:
+    for value in (
+        "a\nb",
+        b"\xff" * 500,
+        np.arange(1000),
+        {"a": "b" * 500},
+        np.array(["x" * 500]),
+        1.5,
+        np.void(b"ab"),
+    ):
+        text = shown(value)
+        assert 0 < len(text) <= 80 and "\n" not in text, value
+    assert shown(np.float32(0.1)) == "0.1" and shown(np.array([1, 2])) == "[1, 2]" and shown("m") == "'m'"
+
+
+def test_text_that_differs_is_told_with_its_place(tmp_path: Path) -> None:
+    for name, words in (("a", ["one", "two", "three"]), ("b", ["one", "two", "Three"])):
+        np.savez(tmp_path / f"{name}.npz", x=np.arange(3), label=np.array(words))
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    for options in ((), ("--atol", "1e30", "--tolerate-integers")):
+        done = command("compare", a, b, *options)
+        assert (
+            done.status == 1 and done.last == "different: first at rank 0, label[2]: 'three' against 'Three'"
+        )
+    result = twinrun.compare(a, b)
+    assert result.different == 1 and result.first.kind == "text" and result.first.max_abs_diff is None
+    assert result.first_divergence["a"] == "'three'" and result.first_divergence["abs_diff"] is None
+    assert len(result.to_pandas()) == 2
+    twinrun.index(a)
+    twinrun.index(b)
+    assert twinrun.compare(a, b).different == 1
+    golden.save(a, tmp_path / "golden", atol=1e30, tolerate_integers=True)
+    check = golden.check(tmp_path / "golden", b)
+    assert check.verdict == "different" and check.first.listed[0].b == "'Three'"
+    assert "is not what it was" in command("golden", "check", tmp_path / "golden", b).last
+    shutil.copy(a, tmp_path / "c.npz")
+    assert golden.check(tmp_path / "golden", tmp_path / "c.npz").same
+
+
+def test_text_of_particles_is_matched_by_id(tmp_path: Path) -> None:
+    head = "ITEM: TIMESTEP\n1\nITEM: NUMBER OF ATOMS\n3\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\nITEM: ATOMS id element x\n"
+    (tmp_path / "a.lammpstrj").write_text(head + "1 H 0.5\n2 O 0.25\n3 C 0.1\n")
+    (tmp_path / "b.lammpstrj").write_text(head + "3 C 0.1\n2 N 0.25\n1 H 0.5\n")
+    (tmp_path / "c.lammpstrj").write_text(head + "3 C 0.1\n1 H 0.5\n2 O 0.25\n")
+    a, b, c = (tmp_path / f"{name}.lammpstrj" for name in "abc")
+    assert command("compare", a, c, "--key", "id").status == 0
+    for options in ((), ("--atol", "1e30", "--tolerate-integers")):
+        done = command("compare", a, b, "--key", "id", *options)
+        assert done.status == 1 and done.last == "different: first at step 1, element[id 2]: another text"
