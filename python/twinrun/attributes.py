@@ -60,11 +60,12 @@ class AttributeDifference:
 
 @dataclass
 class Attributes:
-    """What came of comparing those of a place. compared: how many."""
+    """What came of comparing those of a place. compared: how many. problem: why none could be."""
 
     compared: int = 0
     differences: list[AttributeDifference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    problem: Uncompared | None = None
 
 
 def _by_label(opened: Sequence[Opened]) -> dict[str, list[Fact]]:
@@ -112,9 +113,12 @@ def match_attributes(
         if others and not any(SUMMARY in side for sides in opened for side in sides):
             silent, other = (a, b) if told[1] else (b, a)
             some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
-            result.notes.append(
-                f"{silent.label} tells no attributes: those of {other.label} are not compared ({some})"
-            )
+            said = f"tells no attributes: those of {other.label} are not compared ({some})"
+            if silent.kind == "file":  # metadata of an older twinrun: its file may have had others
+                fix = "index it again, or name the data files"
+                result.problem = Uncompared(said, where=silent.label, fix=fix)
+            else:  # arrays and histories have none
+                result.notes.append(f"{silent.label} {said}")
         return result
     here = [{name for side in sides for name in side} for sides in opened]
     fields = {name for name in here[0] & here[1] if wanted(name)}

@@ -424,6 +424,8 @@ class _Work:
             named=self.globs is not None,
             common=self.common,
         )
+        if found.problem is not None:
+            self.tell(found.problem)
         self.attributes += found.differences
         self.attributes_compared += found.compared
         self.notes += found.notes

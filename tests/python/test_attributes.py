@@ -156,6 +156,19 @@ def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
     assert command("compare", metadata[1], other).status == 2
 
 
+def test_metadata_that_keeps_no_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older ones: what the file that it was made from said is not known."""
+    a, b = write(tmp_path / "a.h5", units="m"), write(tmp_path / "b.h5", units="m")
+    with monkeypatch.context() as patch:
+        patch.setattr("twinrun.indexing.summary_fields", lambda *_: [])
+        twinrun.index(a)
+    done = command("compare", f"{a}.twm", b)
+    assert done.status == 2 and "tells no attributes" in done.last
+    assert command("compare", f"{a}.twm", b, "--common").status == 0
+    assert command("compare", a, b).status == 0
+    assert twinrun.index(a)[0].fresh and command("compare", f"{a}.twm", b).status == 0
+
+
 def test_indexed_files_are_verified_with_their_attributes(tmp_path: Path) -> None:
     path = write(tmp_path / "x.h5", np.arange(100), units="m")
     with h5py.File(path, "a") as file:

@@ -615,7 +615,7 @@ def vtu(folder: Path, change: str = "", form: str = "ascii", order: str = "Littl
     text = f"""<?xml version="1.0"?><VTKFile type="UnstructuredGrid" version="1.0" byte_order="{order}"><UnstructuredGrid>
 <FieldData>{numbers([0.5], "Float64", "TimeValue", 'NumberOfTuples="1"')}
 <Array type="String" Name="what" NumberOfTuples="1" format="ascii">{codes}</Array></FieldData>
-<Piece NumberOfPoints="2" NumberOfCells="1"><PointData>{numbers([1, v, 3, 4], "Float64", point, names)}</PointData>
+<Piece NumberOfPoints="2" NumberOfCells="1"><PointData Vectors="{"none" if change == "active array" else point}">{numbers([1, v, 3, 4], "Float64", point, names)}</PointData>
 <Points>{numbers([0, 0, 0, 1, 0, 0], "Float64", "Points", 'NumberOfComponents="3"')}</Points>
 <Cells>{numbers([0, 1], "Int64", "connectivity")}{numbers([2], "Int64", "offsets")}{numbers([3], "UInt8", "types")}</Cells>
 </Piece></UnstructuredGrid></VTKFile>"""
@@ -624,7 +624,10 @@ def vtu(folder: Path, change: str = "", form: str = "ascii", order: str = "Littl
 
 VTU = Sample(
     vtu,
-    {name: (lambda d, name=name: vtu(d, name)) for name in ("value", "text", "name", "component")},
+    {
+        name: (lambda d, name=name: vtu(d, name))
+        for name in ("value", "text", "name", "component", "active array")
+    },
     {
         "binary": lambda d: vtu(d, form="binary"),
         "byte order": lambda d: vtu(d, form="binary", order="BigEndian"),

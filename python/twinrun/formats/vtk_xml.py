@@ -94,13 +94,15 @@ class _Piece:
 
 @dataclass
 class _Document:
-    """What the XML tells. appended: the byte after the underscore, -1: none."""
+    """What the XML tells. active: which arrays of points and cells are the active ones, of the first piece. appended: the byte
+    after the underscore, -1: none."""
 
     kind: str = ""
     attributes: dict[str, str] = field(default_factory=dict)  # of VTKFile
     whole: dict[str, str] = field(default_factory=dict)  # of the grid
     fields: list[_Array] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)
+    active: dict[str, dict[str, str]] = field(default_factory=dict)
     appended: int = -1
     appended_encoding: str = ""
 
@@ -144,6 +146,8 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
             if len(result.pieces) >= _MOST_PIECES:
                 raise Unsupported(f"more than {_MOST_PIECES} pieces", where=path)
             result.pieces.append(_Piece(attributes))
+        elif current is None and name in ("PointData", "CellData"):
+            result.active.setdefault(name, attributes)
         elif current is not None:  # InformationKey and the like
             if current.begin >= 0 and current.end < 0:
                 current.end = parser.CurrentByteIndex
@@ -651,6 +655,7 @@ def open_vtk(path: str) -> FileContent:
             if inner.document.kind != kind:
                 raise DamagedFile(f"holds {inner.document.kind!r:.40}, not {kind}", where=inner.path)
             grids += [_grid(inner, p, content) for p in inner.document.pieces]
+            document.active = document.active or inner.document.active
             _add_field_data(content, inner, f"piece-{len(content.sources)}/")
             content.sources += (inner.path,)
     else:
@@ -671,6 +676,9 @@ def open_vtk(path: str) -> FileContent:
                 content.add(of_header(name, map(float, document.whole[name].split()), path))
     _add_field_data(content, source)
     content.say("", "(data set)", kind)
+    for section, named in document.active.items():
+        for word, array in named.items():
+            content.say(section, word, array)
     if kind not in ("UnstructuredGrid", "PolyData"):
         content.say("", "(extent)", document.whole.get("WholeExtent", "").split())
     return content
