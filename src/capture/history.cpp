@@ -948,7 +948,8 @@ bool HistoryWriter::Lock::take(const std::string& path, bool shared) {
     if (descriptor_ >= 0 && still_named(descriptor_)) return true;
     release();  // of what was replaced
     for (;;) {
-        const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        // O_NONBLOCK: a pipe of this name, that somebody else put there, must not hold us up.
+        const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
         if (opened < 0) return true;
         const int result = ::flock(opened, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB);
         const int why = errno;

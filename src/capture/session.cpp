@@ -165,6 +165,7 @@ class Session::Impl {
     [[nodiscard]] bool several() const { return comm_.size() > 1; }
     // [collective] Own failure, or that of another rank, or none.
     Result<> agree(Result<> own);
+    Result<> pass_over_others(std::int64_t step, std::uint32_t& attempt);
     Result<> agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
     Result<> exchange_commits(std::vector<std::int64_t> values, std::vector<std::int64_t>& agreed);
     Result<> plan(std::int64_t step, std::vector<CapturedField>& fields);
@@ -642,16 +643,23 @@ Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
     return success();
 }
 
-Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
-    const auto had = attempts_.find(step);
-    attempt = had == attempts_.end() ? 0 : had->second + 1;
-    // A name that something of somebody else's has is passed over.
+// The first attempt at a step from this one on, whose folder's name nothing has: what somebody else put there stays.
+Result<> Session::Impl::pass_over_others(std::int64_t step, std::uint32_t& attempt) try {
     const auto taken = [&](const std::string& folder) {
         return !folder.empty() &&
                is_there((std::filesystem::path(folder) / step_folder(step, attempt)).string());
     };
     while (taken(folder_) || taken(tiers_->local_folder()))
         ++attempt;
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to capture a step"};
+}
+
+Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
+    const auto had = attempts_.find(step);
+    attempt = had == attempts_.end() ? 0 : had->second + 1;
+    if (own) own = pass_over_others(step, attempt);
     if (!several()) return own;
     std::vector<std::int64_t> values{own ? 1 : 0, step, ~step, -static_cast<std::int64_t>(attempt)};
     auto asked = exchange_commits(std::move(values), values);

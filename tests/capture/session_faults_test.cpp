@@ -381,7 +381,8 @@ TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
     fs::copy(run_, old, fs::copy_options::recursive);
     run_ranks(3, Existing::replace, 2);
     fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
-    fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl", fs::copy_options::overwrite_existing);
+    fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl",
+                  fs::copy_options::overwrite_existing);
     run_ranks(3, Existing::append, 7);
     EXPECT_EQ(check(run_), std::vector<std::int64_t>{7}) << "step 2 lost its third rank's journal";
     EXPECT_FALSE(is_there(run_ + "/" + step_folder(1, 0)));
