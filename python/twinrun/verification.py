@@ -138,7 +138,9 @@ def _verify_place(
         folder, rank = now
 
 
-def _check_record(path: str, rank: int, threads: int, memory: int, journals: Journals) -> list[tuple[list[int], str]]:
+def _check_record(
+    path: str, rank: int, threads: int, memory: int, journals: Journals
+) -> list[tuple[list[int], str]]:
     """Problems of a record, whose differences a run may be adding, and `compact` moving."""
     while True:
         before = journals.written()

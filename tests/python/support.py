@@ -149,6 +149,9 @@ def _of_rank(metadata: bytes, rank: int) -> bytes:
     return bytes(raw)
 
 
+HISTORY_ID = "0123456789abcdef" * 2
+
+
 def run_of_ranks(
     path: Path,
     ranks: Sequence[Mapping[int, Mapping[str, object]]],
@@ -174,18 +177,20 @@ def run_of_ranks(
                 run.capture(step, fields, ids=ids, global_place=None if places is None else places[rank])
         first, *lines = opened(alone / "manifest.jsonl")
         first["ranks"] = len(ranks)
+        first["id"] = HISTORY_ID
         root = path
         if local is not None:
             root = local / f"rank-{rank:05}"
             first |= {"rank": rank, "history": str(path)}
         root.mkdir(parents=True, exist_ok=True)
         (root / "manifest.jsonl").write_text(sealed(first))
-        journal = [{"twinrun_journal": 1, "rank": rank, "ranks": len(ranks)}]
+        journal = [{"twinrun_journal": 1, "rank": rank, "ranks": len(ranks), "id": HISTORY_ID}]
         for line in lines:
             if "step" in line:
                 files = line["ranks"][0]
                 own = root / line["folder"]
                 own.mkdir(exist_ok=True)
+                (own / f".twinrun-{HISTORY_ID}").touch()
                 content = _of_rank((alone / line["folder"] / files["metadata"]).read_bytes(), rank)
                 if files["data"]:
                     (alone / line["folder"] / files["data"]).rename(own / f"rank-{rank:05}.data")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -91,9 +94,18 @@ def test_steps_are_committed_when_it_does_not_work_in_the_background(tmp_path: P
             call()
 
 
-def in_the_way(path: Path, step: int) -> None:
-    """A file where a step's folder belongs: not even root can make one there."""
-    (path / f"step-{step:010}").write_text("in the way")
+LARGE = {"x": np.zeros(100_000)}
+
+
+@contextlib.contextmanager
+def no_large_files() -> Iterator[None]:
+    """The system refuses what LARGE needs; journals and small steps have room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_lost_step_is_told_once_and_later_ones_are_not_lost(tmp_path: Path) -> None:
@@ -111,24 +123,24 @@ def test_a_lost_step_is_told_once_and_later_ones_are_not_lost(tmp_path: Path) ->
             return e
         return None
 
-    in_the_way(path, 2)
     lost(run.capture, 1, fields(1))
-    lost(run.capture, 2, fields(2))  # which may know already
-    lost(run.wait)
+    with no_large_files():
+        lost(run.capture, 2, LARGE)  # which may know already
+        lost(run.wait)
     assert told == [2]
     assert lost(run.wait) is None
-    in_the_way(path, 4)
-    lost(run.capture, 4, fields(4))
-    while run._session.facts["lost"] < 2:  # its thread has not tried yet
-        threading.Event().wait(0.001)
+    with no_large_files():
+        lost(run.capture, 4, LARGE)
+        while run._session.facts["lost"] < 2:  # its thread has not tried yet
+            threading.Event().wait(0.001)
     known = told == [2, 4]
     error = lost(run.capture, 5, fields(5))
     assert told == [2, 4] and (error is None) == known
     if error is not None:
         assert error.facts.step == 5  # was taken even so
-    in_the_way(path, 6)
-    lost(run.capture, 6, fields(6))
-    lost(run.close)
+    with no_large_files():
+        lost(run.capture, 6, LARGE)
+        lost(run.close)
     assert told == [2, 4, 6]
     assert steps_of(path) == [1, 5]
 
@@ -156,12 +168,14 @@ def test_what_the_body_raised_comes_first(tmp_path: Path) -> None:
 def test_a_program_that_ends_without_close(tmp_path: Path) -> None:
     """What was captured is on storage, and what was lost is told."""
     program = """
-import sys, numpy, twinrun
+import resource, sys, numpy, twinrun
+from collections.abc import Iterator
 from pathlib import Path
 run = twinrun.Run(sys.argv[1], background=True, reference=sys.argv[2] or None, on_divergence=lambda d: None)
-if sys.argv[3]:
-    (Path(sys.argv[1]) / "step-0000000002").write_text("in the way")
 for step in range(3):
+    if sys.argv[3] and step == 2:
+        run.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     try:
         run.capture(step, {"x": numpy.full(1000, float(step) + 1)})
     except twinrun.StepLost as e:  # known already

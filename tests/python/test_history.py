@@ -139,7 +139,10 @@ def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
             path.mkdir()
             (path / "manifest.jsonl").write_bytes(left)
             check_error(command("log", path), "empty")
-            with pytest.raises(twinrun.TwinrunError, match=r"manifest.jsonl: damaged|holds a history already|manifest.jsonl: empty"):
+            with pytest.raises(
+                twinrun.TwinrunError,
+                match=r"manifest.jsonl: damaged|holds a history already|manifest.jsonl: empty",
+            ):
                 twinrun.Run(path, existing=existing)
             assert (path / "manifest.jsonl").read_bytes() == left
             assert os.listdir(path) == ["manifest.jsonl"]

@@ -148,7 +148,12 @@ class FaultyFileSystem final : public FileSystem {
         TWR_CHECK(begin("make_marked_folder", path));
         const Place place = find(path);
         TWR_TRY(const bool made, inner_.make_marked_folder(path, marker));
-        if (!made || place.folder == nullptr) return made;
+        if (place.folder == nullptr) return made;
+        if (!made) {  // by another hand, perhaps, since this one last looked
+            if (place.node() == nullptr) place.folder->known.erase(place.name);
+            load(*place.folder, place.name, path);
+            return false;
+        }
         auto folder = std::make_shared<Node>();
         folder->is_folder = true;
         folder->known.insert(marker);

@@ -151,7 +151,10 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
     described_by = frozenset().union(*(formats()[f.format].describers for f in listing.data()))
     for path, relative in sidecars:  # x.h5.json describes nothing that is read by it
-        if relative.removesuffix(".json") not in described_files and os.path.basename(path) not in described_by:
+        if (
+            relative.removesuffix(".json") not in described_files
+            and os.path.basename(path) not in described_by
+        ):
             listing.unknown.append((relative, "not a data format that is known"))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
     _drop_parts(listing)
