@@ -29,7 +29,8 @@ void on_end(int number) {
 void watch_ends() {
     at_quick_exit(finish_profile);
     // Those that others send, or that the system sends to programs that are in order. Not SIGINT: programs ask whether they may take it.
-    for (const int number : {SIGTERM, SIGPIPE, SIGHUP, SIGXCPU}) {
+    const int numbers[] = {SIGTERM, SIGPIPE, SIGHUP, SIGXCPU};
+    for (const int number : numbers) {
         struct sigaction seen {};
         if (sigaction(number, nullptr, &seen) != 0 || (seen.sa_flags & SA_SIGINFO) != 0 ||
             seen.sa_handler != SIG_DFL) {
