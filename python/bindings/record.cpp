@@ -235,7 +235,7 @@ void define_records(nb::module_& m) {
                 const nb::object out =
                     nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
                 if (!out.is_valid()) throw nb::python_error();
-                char* to = PyBytes_AS_STRING(out.ptr());
+                char* to = PyBytes_AsString(out.ptr());
                 take(unlocked([&] {
                     return self.stream(map, number, offset, bytes, memory,
                                        [&](std::uint64_t at, std::span<const std::byte> part) {
