@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "haccio/job.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -188,13 +190,23 @@ class Job {
         together(world_, [&] {
             const FileGroup group = entry.method->group();
             if (group.rank != 0) return;
+            // Under a name that was given as that of an output; nothing but files are outputs.
             const auto remove = [](const std::string& path) {
+                struct stat about {};
+                if (::lstat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode))
+                    throw Failure(path +
+                                  ": is no regular file (a link, a folder, a pipe), and is left alone: "
+                                  "remove it, or name another output");
                 if (::unlink(path.c_str()) != 0 && errno != ENOENT)
                     throw Failure(path + ": cannot be removed: " + std::generic_category().message(errno));
             };
             remove(file_path(entry.path, group));
-            if (entry.method->prefix_path() && group.files > 1 && group.file == 0)
-                remove(entry.path + ".twr-index");
+            // Not one that the library would refuse to replace.
+            const std::string index = entry.path + ".twr-index";
+            if (entry.method->prefix_path() && group.files > 1 && group.file == 0) {
+                const json said = json::parse(std::ifstream(index), nullptr, false);
+                if (said.is_object() && said.value("format", json()) == "twinrun sub-files") remove(index);
+            }
         });
     }
 

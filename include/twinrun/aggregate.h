@@ -90,7 +90,7 @@ TWR_API int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64
 /* [collective] data: a pointer for each declared variable (host memory). `path`: the same on all ranks; with several files, file k is
  * PATH.kkkkk (five digits and more), and PATH.twr-index says how many there are: written last, when all are in place, and gone while
  * they are replaced. Files of an earlier write that had more are removed where its index shows that nobody has touched them since.
- * Until it is complete a file is PATH.twr-partial. The file is there, whole, when this returns TWR_OK;
+ * Until it is complete a file is PATH.twr-partial. and 16 random hexadecimal digits. The file is there, whole, when this returns TWR_OK;
  * after an error an old one is as it was (unless `update`, or of several files some are in place when another one cannot be put
  * there). A power cut after a write without `sync` may take both. */
 TWR_API int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data);

@@ -191,6 +191,10 @@ TWR_API int twr_wait(twr_run* run);
 /* How many steps of this rank are on the node-local tier only: those that are on their way, that could not be brought on, or that
  * wait for `twinrun flush`. */
 TWR_API int twr_local_steps(twr_run* run, uint64_t* steps);
+/* This rank's part of the node-local tier leaves: its steps at once, and with twr_close the files that say whose they were, and the
+ * part's folder if nothing is left in it. Files that twinrun did not write stay, and the folders that have them. An error where a
+ * step is on this tier only: then nothing leaves. Waits for steps on their way. Without `local` there is nothing to do. */
+TWR_API int twr_drop_local(twr_run* run);
 
 /* What the last capture did and cost this rank. */
 typedef struct twr_report {

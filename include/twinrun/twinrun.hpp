@@ -430,6 +430,8 @@ class Run {
         check(twr_local_steps(run_, &steps));
         return steps;
     }
+    // These leave, if all are on the next tier too; with close() the rest of this rank's part.
+    void drop_local() { check(twr_drop_local(run_)); }
     void restore(std::int64_t step) {
         prepare();
         check(twr_restore(run_, step));

@@ -303,6 +303,14 @@ int twr_local_steps(twr_run* run, uint64_t* steps) {
     });
 }
 
+int twr_drop_local(twr_run* run) {
+    return answer("twr_drop_local", [&]() -> Result<twr_status> {
+        TWR_CHECK(given(run, "run"));
+        TWR_CHECK(run->session->drop_local());
+        return TWR_OK;
+    });
+}
+
 int twr_restore(twr_run* run, int64_t step) {
     return answer("twr_restore", [&]() -> Result<twr_status> {
         TWR_CHECK(given(run, "run"));

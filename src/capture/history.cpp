@@ -1364,6 +1364,24 @@ Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences di
     return success();
 }
 
+Result<> HistoryWriter::remove_part() {
+    TWR_CHECK(be_sure());
+    if (!local_ || !journal_.steps.empty() || !journal_.differences.empty())
+        return Error{ErrorCode::internal, path_ + ": is no part of a history without steps"};
+    Lock folder;
+    if (!folder.take(path_)) return success();
+    TWR_TRY(const LocalHistory here, LocalHistory::read(path_));
+    if (here.id != id_ || here.rank != rank_ || !here.journal.steps.empty()) return success();
+    // First the journal: a manifest without one is a part that was begun.
+    for (const std::string& file : {file_, manifest_path(path_)}) {
+        std::error_code ignored;
+        if (fs::symlink_status(file, ignored).type() == fs::file_type::regular)
+            TWR_CHECK(system_.remove(file));
+    }
+    static_cast<void>(system_.remove_empty_folder(path_));
+    return success();
+}
+
 Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
     std::vector<std::string> lines;
     std::vector<std::string> files;

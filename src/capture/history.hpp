@@ -202,6 +202,9 @@ class HistoryWriter {
     };  // leave: from a tier where nobody needs them any more
     Result<> drop(std::span<const std::int64_t> steps, Differences differences = Differences::stay);
     Result<> drop_data(std::span<const std::int64_t> steps);
+    // Of a part on a node-local tier that has no steps: its manifest and journal go, and its folder if nothing is left in it. The
+    // writer is of no use then. Nothing happens while another process opens the part.
+    Result<> remove_part();
 
     [[nodiscard]] const Journal& journal() const { return journal_; }
     // false: after an error storage did not say which lines are there. No file may go then. The next call finds out first.

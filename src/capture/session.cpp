@@ -127,6 +127,7 @@ class Session::Impl {
     Result<> restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) const;
     Result<std::shared_ptr<MetadataFile>> stored(std::int64_t step);
     std::vector<std::int64_t> committed() const;
+    Result<> drop_local();
     std::vector<std::int64_t> local_only() const {
         return tiers_ != nullptr ? tiers_->local_only() : std::vector<std::int64_t>();
     }
@@ -1157,6 +1158,12 @@ Result<std::vector<LostStep>> Session::Impl::wait() {
     return take_news();
 }
 
+Result<> Session::Impl::drop_local() {
+    if (auto able = usable(); !able) return std::move(able).error().at(path_);
+    pipeline_->drain();
+    return tiers_->drop_local();
+}
+
 Result<std::vector<LostStep>> Session::Impl::close() {
     if (closed_) return std::vector<LostStep>{};
     if (auto able = usable(); !able) return std::move(able).error().at(path_);
@@ -1285,6 +1292,7 @@ Result<> Session::restore_fields(std::int64_t step, const std::vector<CapturedFi
 Result<std::shared_ptr<MetadataFile>> Session::stored(std::int64_t step) { return impl_->stored(step); }
 std::vector<std::int64_t> Session::committed() const { return impl_->committed(); }
 std::vector<std::int64_t> Session::local_only() const { return impl_->local_only(); }
+Result<> Session::drop_local() { return impl_->drop_local(); }
 SessionFacts Session::facts() const { return impl_->facts(); }
 const std::string& Session::path() const { return impl_->path_; }
 int Session::rank() const { return impl_->comm_.rank(); }

@@ -135,6 +135,9 @@ class Session {
     [[nodiscard]] std::vector<std::int64_t> committed() const;
     // Steps that this rank has on the local tier only, ascending.
     [[nodiscard]] std::vector<std::int64_t> local_only() const;
+    // This rank's part of the local tier leaves: its steps, which are all on the last tier, now, and what else it has with the end of
+    // the session. Error: steps that are nowhere else; then nothing leaves.
+    Result<> drop_local();
     [[nodiscard]] SessionFacts facts() const;
     [[nodiscard]] const std::string& path() const;
     [[nodiscard]] int rank() const;

@@ -77,6 +77,33 @@ Tiers::~Tiers() {
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
+    // What cannot go stays: space is lost, no step is.
+    try {
+        if (leaves_ && local_ != nullptr && local_->journal().steps.empty())
+            static_cast<void>(local_->remove_part());
+    } catch (const std::exception&) {
+    }
+}
+
+Result<> Tiers::drop_local() {
+    if (local_ == nullptr) return success();
+    drain();
+    const std::lock_guard guard(mutex_);
+    std::vector<std::int64_t> steps;
+    for (const auto& [step, entry] : local_->journal().steps) {
+        if (!safe_.contains(step)) {
+            return Error{
+                ErrorCode::invalid_argument,
+                local_folder_ + ": step " + std::to_string(step) +
+                    " is nowhere else: bring it on with 'twinrun flush', and nothing of it leaves before"};
+        }
+        steps.push_back(step);
+    }
+    TWR_CHECK(local_->drop(steps, HistoryWriter::Differences::leave));
+    safe_.clear();
+    local_used_ = 0;
+    leaves_ = true;
+    return success();
 }
 
 Result<> Tiers::begin(const Provenance& facts) {

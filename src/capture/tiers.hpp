@@ -100,6 +100,9 @@ class Tiers {
     void retain();
     // Steps that stay on the local tier because the last one did not take them are tried again; waits for all.
     void drain();
+    // All steps on the local tier, which are on the last one too, leave it; its files follow when this goes, if no step has come
+    // since. Error: steps that are nowhere else. Nothing where there is no local tier.
+    Result<> drop_local();
 
     // This rank's steps on the history's folder.
     [[nodiscard]] Journal history() const;
@@ -152,6 +155,7 @@ class Tiers {
     std::uint64_t local_used_ = 0;
     std::uint64_t local_reserved_ = 0;
     std::uint64_t flushed_bytes_ = 0;
+    bool leaves_ = false;        // drop_local()
     bool local_broken_ = false;  // its storage failed: steps go past it from then on
     bool broken_ = false;        // take_broken()
     bool flushing_ = false;

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -322,15 +324,17 @@ void Client::clean(const char* name) {
     const auto problem = caught([&] { check_name(name, 0); });
     agree(problem, problem ? "" : name);
     if (copier_.joinable()) copier_.join();
-    // Files that were routed and never became a checkpoint.
-    const std::string begin = routed_stem(name);
+    // Files that were routed and never became a checkpoint: their whole names are ours to give.
     std::error_code failure;
     std::vector<fs::path> found;
     for (fs::directory_iterator at(config_.scratch, failure), end; !failure && at != end;
          at.increment(failure)) {
-        const std::string file = at->path().filename().string();
-        if (file.starts_with(begin) && file.ends_with(".dat") && at->path().string() != routed_)
-            found.push_back(at->path());
+        std::error_code gone;
+        const std::string path = config_.scratch + "/" + at->path().filename().string();
+        const auto version = routed_version(name, at->path().filename().string());
+        if (version && path != routed_ && path == routed_path(name, *version) &&
+            at->symlink_status(gone).type() == fs::file_type::regular)
+            found.push_back(path);
     }
     for (std::size_t i = 0; !failure && i < found.size(); ++i)
         fs::remove(found[i], failure);
@@ -350,10 +354,13 @@ void Client::clean(const char* name) {
     }
     agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kNewsElsewhere);
     twr_run* handle = run.handle;
+    const auto dropped = caught([&] { require(twr_drop_local(handle)); });
     runs_.erase(name);
     require(twr_close(handle));
-    agree(std::nullopt);                   // of the ranks of a node, none writes there any more
-    fs::remove_all(local(name), failure);  // they all do, and one is the first
+    agree(dropped);
+    // The last of a node's ranks: each has taken its own part out of it. What is in it still is not ours, or no checkpoint's that
+    // these ranks have.
+    ::rmdir(local(name).c_str());
 }
 
 void Client::close() {
@@ -562,6 +569,16 @@ std::string Client::routed_stem(const std::string& name) const {
 
 std::string Client::routed_path(const std::string& name, int version) const {
     return config_.scratch + "/" + routed_stem(name) + std::to_string(version) + ".dat";
+}
+
+std::optional<int> Client::routed_version(const std::string& name, const std::string& file) const {
+    const std::string begin = routed_stem(name);
+    if (!file.starts_with(begin)) return std::nullopt;
+    int version = 0;
+    const auto [end, failure] =
+        std::from_chars(file.data() + begin.size(), file.data() + file.size(), version);
+    if (failure != std::errc() || version < 0 || std::string_view(end) != ".dat") return std::nullopt;
+    return version;
 }
 
 bool Client::anywhere(const std::string& name) {

@@ -134,6 +134,9 @@ class Client {
     [[nodiscard]] std::string routed_stem(const std::string& name) const;
     [[nodiscard]] std::string routed_path(const std::string& name, int version) const;
 
+    // Of a file in scratch with such a name; routed_path() says whether it is the whole name.
+    [[nodiscard]] std::optional<int> routed_version(const std::string& name, const std::string& file) const;
+
     // [collective] Is there anything of this name? So that a question does not make a history.
     bool anywhere(const std::string& name);
     Run& opened(const std::string& name);  // [collective]

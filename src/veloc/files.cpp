@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <twinrun/twinrun.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -26,6 +29,15 @@ void write_all(int descriptor, const std::byte* data, std::size_t bytes, const s
         data += written;
         bytes -= static_cast<std::size_t>(written);
     }
+}
+
+std::string random_digits() {
+    std::uint64_t number = 0;
+    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number))  // in sandboxes only
+        number = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15ULL;
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016" PRIx64, number);
+    return digits;
 }
 
 }  // namespace
@@ -62,10 +74,11 @@ Mapping::~Mapping() {
 }
 
 void write_file(const std::string& path, const std::byte* data, std::size_t bytes, bool durable) {
-    const std::string temporary = path + ".twinrun-" + std::to_string(::getpid());
+    // A name that nothing has: what is there under another one is not ours to replace.
+    const std::string temporary = path + ".twinrun-" + random_digits();
+    const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (file.get() < 0) fail(temporary + ": cannot be made: " + system_words(errno));
     try {
-        const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        if (file.get() < 0) fail(temporary + ": cannot be made: " + system_words(errno));
         write_all(file.get(), data, bytes, temporary);
         if (durable && ::fsync(file.get()) != 0)
             fail(temporary + ": cannot be synced: " + system_words(errno));

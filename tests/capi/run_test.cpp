@@ -66,6 +66,71 @@ TEST_F(RunTest, EveryDTypeComesBack) {
     TWR_EXPECT_OK(twr_close(run));
 }
 
+TEST_F(RunTest, TheLocalPartLeavesAndForeignFilesStay) {
+    const fs::path part = folder_ / "local" / "rank-00000";
+    fs::create_directories(part / "step-0000000002");
+    const std::vector<fs::path> foreign = {folder_ / "local" / "notes", part / "notes",
+                                           part / "step-0000000002" / "notes"};
+    for (const fs::path& file : foreign)
+        std::ofstream(file) << file.string();
+    set("local", path("local"));
+    std::vector<double> x(100, 1.0);
+    const std::uint64_t shape[] = {100};
+    twr_run* run = open("run");
+    ASSERT_NE(run, nullptr);
+    TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+    for (const std::int64_t step : {1, 2, 3})
+        TWR_ASSERT_OK(twr_capture(run, step));
+    TWR_ASSERT_OK(twr_wait(run));
+    EXPECT_TRUE(fs::exists(part / "manifest.jsonl"));
+    // In a folder of ours a file comes that is not: this one stays, and the folder with it.
+    std::ofstream(part / "step-0000000003" / "notes") << "late";
+    TWR_ASSERT_OK(twr_drop_local(run));
+    EXPECT_FALSE(fs::exists(part / "step-0000000001"));
+    EXPECT_FALSE(fs::exists(part / "step-0000000002.1"));
+    std::fill(x.begin(), x.end(), 0.0);
+    TWR_ASSERT_OK(twr_restore(run, 2));
+    EXPECT_EQ(x, std::vector<double>(100, 1.0));
+    TWR_ASSERT_OK(twr_close(run));
+    EXPECT_FALSE(fs::exists(part / "manifest.jsonl"));
+    for (const fs::path& file : foreign) {
+        std::ifstream stream(file);
+        EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), file.string());
+    }
+    EXPECT_TRUE(fs::exists(part / "step-0000000003" / "notes"));
+
+    // Captured again after it: the part stays, and works.
+    set("existing", "append");
+    run = open("run");
+    ASSERT_NE(run, nullptr);
+    TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+    TWR_ASSERT_OK(twr_capture(run, 4));
+    TWR_ASSERT_OK(twr_drop_local(run));
+    TWR_ASSERT_OK(twr_capture(run, 5));
+    TWR_ASSERT_OK(twr_close(run));
+    EXPECT_TRUE(fs::exists(part / "manifest.jsonl"));
+    run = open("run");
+    ASSERT_NE(run, nullptr);
+    TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+    TWR_EXPECT_OK(twr_restore(run, 5));
+    TWR_EXPECT_OK(twr_close(run));
+}
+
+TEST_F(RunTest, StepsThatAreNowhereElseDoNotLeaveTheLocalTier) {
+    set("local", path("local"));
+    set("flusher", "none");
+    std::vector<double> x(100, 1.0);
+    const std::uint64_t shape[] = {100};
+    twr_run* run = open("run");
+    ASSERT_NE(run, nullptr);
+    TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+    TWR_ASSERT_OK(twr_capture(run, 7));
+    TWR_EXPECT_ERROR(twr_drop_local(run), TWR_ERROR_INVALID_ARGUMENT, "step 7 is nowhere else");
+    TWR_EXPECT_OK(twr_restore(run, 7));
+    TWR_ASSERT_OK(twr_close(run));
+    EXPECT_TRUE(fs::exists(folder_ / "local" / "rank-00000" / "manifest.jsonl"));
+}
+
 // Every third column of every second row, upside down, and once more in the other order: what lies between stays.
 TEST_F(RunTest, StridedArraysComeBackToWhereTheyWere) {
     constexpr std::size_t rows = 6;

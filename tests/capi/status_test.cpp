@@ -101,6 +101,8 @@ TEST_F(StatusTest, NullIsAnErrorThatNamesTheArgument) {
     TWR_EXPECT_ERROR(twr_local_steps(run, nullptr), TWR_ERROR_INVALID_ARGUMENT, "steps");
     EXPECT_EQ(twr_local_steps(run, &local_steps), TWR_OK);
     EXPECT_EQ(local_steps, 0U);
+    TWR_EXPECT_ERROR(twr_drop_local(nullptr), TWR_ERROR_INVALID_ARGUMENT, "run");
+    EXPECT_EQ(twr_drop_local(run), TWR_OK);
     TWR_EXPECT_ERROR(twr_restore(nullptr, 0), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_restore_some(nullptr, 0, names, 1), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_restore_some(run, 0, nullptr, 1), TWR_ERROR_INVALID_ARGUMENT, "names");

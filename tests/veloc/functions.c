@@ -407,6 +407,7 @@ static void files(const char* folder) {
     OK(VELOC_Cleanup("file"));
     OK(VELOC_Cleanup("nobody"));
     CHECK(VELOC_Restart_test("file", 0) == 4);
+    OK(VELOC_Cleanup("file")); /* what that question made of its own, too */
 }
 
 int main(int argc, char** argv) {

@@ -9,6 +9,7 @@ Exit status 0 if all is as it should be; else what is not, on standard error.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "mpi"))
@@ -47,8 +48,10 @@ class Tests(Scenarios):
         config = self.config(
             "all", mode, twinrun_name_1="temperature", chksum="true", meta="/nowhere", **keys
         )
+        check = self.plant(kind, ending, "async" in mode and folder == "persistent")
         job = Job([*command, kind, str(config), str(self.folder)])
         expect(job.status == 0 and "done" in job.out, f"status {job.status}:", job)
+        check()
         for name, steps in (
             ("heat", [1, 2, 5, 6]),
             ("cold.1", [1, 2]),
@@ -64,6 +67,42 @@ class Tests(Scenarios):
         expect(sorted(parts) == ["region--2", "region-0"], list(parts))
         expect("protect some before" in self.log("all"), "errors are not in the log:", self.log("all"))
         expect("chksum" not in self.log("all"), "a key of VELOC's is called unknown")
+
+    def plant(self, kind: str, ending: str, has_local: bool) -> Callable[[], None]:
+        """Somebody's files beside those that VELOC_Cleanup("file") removes. What comes back checks that they are there."""
+        own = 7 if kind == "single" else 0
+        scratch = self.folder / "all" / "scratch"
+        number = 0xCBF29CE484222325
+        for byte in str(self.folder / "all" / "persistent" / ("file" + ending)).encode():
+            number = (number ^ byte) * 0x100000001B3 % (1 << 64)
+        local = scratch / f"twinrun-file{ending}-{number:016x}"
+        files = [
+            scratch / f"file-{own}-{rest}"
+            for rest in ("007.dat", "-1.dat", "1x.dat", "1.dat.bak", ".dat", "99999999999.dat", "9.dat/notes")
+        ]
+        files += [scratch / "notes", scratch / f"file-{own + 100}-1.dat"]
+        parts = [local, local / "rank-00000", local / "rank-00000" / "step-0000000001", local / "rank-00099"]
+        files += [folder / "notes" for folder in parts]
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(path.name)
+        link = scratch / f"file-{own}-8.dat"
+        link.symlink_to("notes")
+        routed = scratch / f"file-{own}-99.dat"
+        routed.write_text("of a process that died")
+
+        def check() -> None:
+            for path in files:
+                expect(path.exists() and path.read_text() == path.name, "somebody's", path, "is gone")
+            expect(link.is_symlink(), "somebody's link is gone")
+            expect(not routed.exists(), "a routed file of an earlier process is still there")
+            if has_local:
+                left = sorted(str(path.relative_to(local)) for path in local.rglob("*") if path.is_file())
+                expect(
+                    left == sorted(str((f / "notes").relative_to(local)) for f in parts), "left over:", left
+                )
+
+        return check
 
     def single(self, mode: str) -> None:
         self.functions([self.program], "single", mode, "-7", "persistent")

@@ -10,6 +10,7 @@ from .. import parallel
 from ..comparison import ALIGNMENTS, METHODS
 from ..comparison import compare as compare_runs
 from ..errors import TwinrunError
+from ..outputs import check_outputs
 from ..report.document import document, incomparable_document, write_json
 from ..report.listing import remove_listing, write_differences
 from ..report.text import print_comparison
@@ -161,6 +162,16 @@ def compare(
     Exit status: 0 the same, 1 different, 2 could not compare.
     """
     out = console(stderr=json_file == "-")
+    check_outputs(
+        {
+            "--json": json_file,
+            "--picture": picture,
+            "--html": html_file,
+            "--junit": junit,
+            "--list-differences": list_differences,
+        },
+        [path for path in (run_a, run_b, tolerances) if path],
+    )
     try:
         with progress_bar(quiet) as progress:
             result = compare_runs(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -52,6 +55,20 @@ def _simulate(
         subprocess.run(command, check=True)
     except subprocess.CalledProcessError as e:
         raise TwinrunError(f"the simulation ended with status {e.returncode}", where=program) from None
+
+
+def _free_name(folder: str) -> str:
+    """For the picture: growth.png, or with a number where somebody's file has that name. Ours says so."""
+    for taken in itertools.count():
+        path = os.path.join(folder, f"growth-{taken}.png" if taken else "growth.png")
+        if not os.path.lexists(path):
+            return path
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                with open(path, "rb") as file:
+                    if b"Software\0twinrun" in file.read(4096):
+                        return path
+    raise AssertionError
 
 
 def _growth_lines(c: Comparison) -> list[str]:
@@ -104,7 +121,7 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     out.print("")
     for line in _growth_lines(every):
         out.print(line)
-    picture = os.path.join(folder, "growth.png")
+    picture = _free_name(folder)
     try:
         save_growth(every, picture)
         out.print(f"picture: {picture}")

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from ..ensemble.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
+from ..outputs import check_outputs
 from .common import console
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ def run(
     Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second one ends them.
     """
     from ..ensemble import exporting, runner
+    from ..ensemble.record import files_of_study
 
     file, place = _places(study, folder)
+    check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
     with _Teller(quiet) as tell:
         outcome = runner.run_study(file, place, retries=retry, amend=amend, report=tell)
     if parquet:
@@ -218,7 +221,12 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
            against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
     """Say what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
     from ..ensemble import Options, analyse
+    from ..ensemble.record import files_of_study
 
+    check_outputs(
+        {"--json": json_file, "--html": html},
+        [*files_of_study(folder), *(files_of_study(against) if against is not None else [])],
+    )
     given = {k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None}
     findings = analyse(folder, Options(**given), against=against)
     if json_file is not None:
@@ -269,6 +277,9 @@ def profiles(
 
     if by and (slow or fast):
         raise TwinrunError("give --by, or tasks")
+    from ..ensemble.record import files_of_study
+
+    check_outputs({"--json": json_file, "--picture": picture}, files_of_study(folder))
     check()
     from ..ensemble.profiles import compare_tasks
 
@@ -305,7 +316,9 @@ def profiles(
 def export(folder: str, parquet: str) -> int:
     """Write the tasks of the study in FOLDER as PARQUET, a row an attempt."""
     from ..ensemble import exporting
+    from ..ensemble.record import files_of_study
 
+    check_outputs({"PARQUET": parquet}, files_of_study(folder))
     number = exporting.write_parquet(folder, parquet)
     console().print(f"{parquet}: {number} attempts", soft_wrap=True)
     return 0

@@ -11,6 +11,7 @@ from ..errors import TwinrunError, one_line
 from ..golden import CHUNK_BYTES
 from ..golden import check as check_run
 from ..golden import save as save_run
+from ..outputs import check_outputs
 from ..report.document import incomparable_document, write_json
 from ..report.github import annotations, error_annotation, uninterpreted, write_summary
 from ..report.golden import golden_document, golden_line, print_golden
@@ -160,6 +161,7 @@ def check(
     Exit status: 0 the same, 1 different (or cannot be told), 2 something could not be compared.
     """
     out = console(stderr=json_file == "-")
+    check_outputs({"--json": json_file, "--junit": junit}, [folder, run])
     try:
         with progress_bar(quiet) as progress:
             result = check_run(

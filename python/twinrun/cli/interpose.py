@@ -13,6 +13,7 @@ import click
 
 from ..ensemble import interposition
 from ..errors import TwinrunError
+from ..report.document import write_whole
 from .common import console
 
 __all__ = ["interpose"]
@@ -110,7 +111,12 @@ def interpose(
         interposition.check_rules(inject, path)
     with tempfile.TemporaryDirectory(prefix="twinrun-interpose-") as temporary:
         folder = Path(output or temporary).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise TwinrunError(
+                f"cannot be made: {e.strerror}", where=folder, fix="give another folder"
+            ) from None
         if any(folder.glob("PROFILE-*.json")) or interposition.unfinished(folder):
             raise TwinrunError("there are profiles already", where=folder, fix="give another folder")
         added = interposition.variables(
@@ -143,7 +149,7 @@ def interpose(
         if json_file == "-":
             click.echo(text)
         else:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
+            write_whole(json_file, text + "\n", "JSON")
     out = console(stderr=True)
     for line in [*(_lines(profiles, top) if given else []), *notes]:
         out.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -12,6 +12,8 @@ import click
 
 from .. import __version__
 from ..errors import TwinrunError
+from ..outputs import check_outputs
+from ..report.document import write_whole
 from ..studies import engine, interference, size, split
 from ..studies.journal import Journal
 from ..studies.launch import Stack, default_program
@@ -147,6 +149,7 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
         raise TwinrunError("--most is less than --least")
     plan = engine.Plan(options["least"], options["most"], options["seed"])
     identity = {**subject.identity(), "seed": plan.seed}
+    check_outputs({"--json": options["json_path"], "--picture": options["picture"]}, [options["journal"]])
     with (
         Journal(options["journal"], subject.name, identity, _facts()) as journal,
         progress_bar(options["quiet"]) as report,
@@ -162,7 +165,7 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
         "facts": facts,
     }
     if options["json_path"]:
-        Path(options["json_path"]).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_whole(options["json_path"], json.dumps(result, indent=1, allow_nan=False) + "\n", "JSON")
     if options["picture"]:
         module.draw(result, options["picture"])
     out = console()

@@ -23,17 +23,19 @@ import math
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ..outputs import write_whole
 from . import interposition, watch
 from .design import Task, plan, warmups
 from .study import Metric, Study, read_study
 
-__all__ = ["StudyFolder", "read_lines", "task_line", "unfinished"]
+__all__ = ["StudyFolder", "files_of_study", "read_lines", "task_line", "unfinished"]
 
 _LEFT_BY_US = {"spec.json", "claim", "lock", "started.json", "record.json", "stop", "prepare"}
 _KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
@@ -68,7 +70,7 @@ class _Lines:
 
     def __init__(self, path: Path) -> None:
         self.lines, whole = read_lines(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         if os.fstat(self._file).st_size > whole:
             os.ftruncate(self._file, whole)
         _sync_folder(path.parent)
@@ -92,14 +94,79 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
+# Files and folders that a study has, but study-N.toml and the lock.
+_FILES = ("study.toml", "here", "plan.jsonl", "tasks.jsonl", "warmup.jsonl")
+_FOLDERS = ("environments", "output", "results", "noise")
+# Keys that lines of these files have; nobody else's file has them in every line.
+_KEYS = {
+    "plan.jsonl": {"task", "block", "order", "factors", "seed", "repetition"},
+    "tasks.jsonl": {"task", "block", "order", "factors", "seed", "repetition", "attempt", "status"},
+}
+_KEYS["warmup.jsonl"] = _KEYS["tasks.jsonl"]
+
+
+def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
+    """What a study reads from its folder; reports may lie beside it."""
+    return [Path(folder) / name for name in (*_FILES, *_FOLDERS)]
+
+
+def _is_study_file(path: Path) -> bool:
+    """Whether a file of lines was written by a study, as its lines say; an empty one may have been. What is damaged further on is told
+    when it is read."""
+    keys = _KEYS[path.name]
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    for number, line in enumerate(text[:whole].splitlines()):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        ours = keys <= value.keys() if isinstance(value, dict) else number > 0
+        if not ours:
+            return False
+    torn = text[whole:]
+    return any(torn.startswith(begin) or begin.startswith(torn) for begin in (b'{"version": ', b'{"task": '))
+
+
+def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
+    """TwinrunError where an entry of the folder has a name that a study uses, and no study made it: it would be written over, or
+    taken for what a study says."""
+
+    def refuse(path: Path, why: str) -> TwinrunError:
+        return TwinrunError(
+            f"is there already, and {why}: it is left alone",
+            where=path,
+            fix="move it away, or give another folder",
+        )
+
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise TwinrunError("is no folder", where=folder, fix="give another folder")
+    for name in (*_FILES, "lock", *_FOLDERS):
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)):
+            raise refuse(path, "is no regular file" if name not in _FOLDERS else "is no folder")
+        if name in _KEYS and not _is_study_file(path):
+            raise refuse(path, "is not a study's")
+    if (folder / "plan.jsonl").exists() and (folder / "plan.jsonl").stat().st_size != 0:
+        return
+    # Of a study that was being begun there is no more than what would be written now.
+    for name in (*_FILES, *_FOLDERS):
+        path = folder / name
+        if not path.exists():
+            continue
+        if name in _FOLDERS:
+            same = not any(path.iterdir())
+        elif study_file is None or name in _KEYS:
+            same = path.stat().st_size == 0
+        elif name == "study.toml":
+            same = path.read_bytes() == Path(study_file).read_bytes()
+        else:
+            same = path.read_bytes() == os.fsencode(Path(study_file).resolve().parent)
+        if not same:
+            raise refuse(path, "the folder is not a study's (it has no plan.jsonl)")
 
 
 class StudyFolder:
@@ -117,8 +184,11 @@ class StudyFolder:
             raise MissingFile("is no folder of a study: there is no plan.jsonl", where=path)
         if study_file is not None:
             read_study(study_file)  # a folder is made for a good study only
+        _check_own(self.path, study_file)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(
+            self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+        )
         try:
             self._own(path)
             self.notes: list[str] = []
@@ -151,21 +221,21 @@ class StudyFolder:
         if study_file is not None and (not kept.exists() or not os.path.samefile(kept, study_file)):
             given = Path(study_file).read_bytes()
             if not kept.exists():
-                _write_whole(kept, given)
+                write_whole(kept, given)
             elif given != kept.read_bytes():
                 self._amend(kept, study_file, given, amend)
         study = read_study(kept)
         # Relative paths are those of the file that was given; a resumed study remembers where that lay.
         place = self.path / "here"
         if study_file is not None and not os.path.samefile(kept, study_file):
-            _write_whole(place, os.fsencode(Path(study_file).resolve().parent))
+            write_whole(place, os.fsencode(Path(study_file).resolve().parent))
         if place.exists():
             object.__setattr__(study, "here", Path(os.fsdecode(place.read_bytes())))
         self.tasks = [*warmups(study), *plan(study)]
         wanted = [t.json() for t in self.tasks]
         there, _ = read_lines(self.path / "plan.jsonl")
         if there != wanted:
-            _write_whole(self.path / "plan.jsonl", "".join(json.dumps(x) + "\n" for x in wanted).encode())
+            write_whole(self.path / "plan.jsonl", "".join(json.dumps(x) + "\n" for x in wanted).encode())
         return study
 
     def _amend(self, kept: Path, study_file: str | os.PathLike[str], given: bytes, amend: bool) -> None:
@@ -195,11 +265,11 @@ class StudyFolder:
                         fix="change only what leaves earlier tasks as they are, as more repetitions do, or give another folder",
                     )
             number = 1
-            while (old := self.path / f"study-{number}.toml").exists():
+            while os.path.lexists(old := self.path / f"study-{number}.toml"):
                 number += 1
-            _write_whole(old, kept.read_bytes())
+            write_whole(old, kept.read_bytes())
             self.notes.append(f"the study was amended; what it was is kept as {old.name}")
-        _write_whole(kept, given)
+        write_whole(kept, given)
 
     # -- what has run
 
@@ -216,7 +286,7 @@ class StudyFolder:
             name = hashlib.sha256(data).hexdigest()
             path = self.path / "environments" / f"{name}.json"
             if not path.exists():
-                _write_whole(path, data)
+                write_whole(path, data)
             line = {**line, "environment": name}
         (self._warmups if line["task"] < 0 else self._tasks).add(line)
         self._recorded.add((line["task"], line["attempt"]))

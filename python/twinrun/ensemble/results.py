@@ -17,11 +17,13 @@ import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TwinrunError, one_line
+from ..outputs import write_whole
 
 if TYPE_CHECKING:
     from .study import Study
@@ -100,19 +102,22 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
         return {"reference": str(reference), **compare_results(reference, left, rule.atol, rule.rtol)}
     place = reference_place(study, folder, line["seed"])
     says = place.with_name(place.name + ".json")
-    owner: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        owner = json.loads(says.read_text())
+    owner = _owner(says)
     mine = {"task": line["task"], "attempt": line["attempt"]}
+    # The file is written first: a reference without it, or with one that says something else, is somebody's.
+    foreign = says if owner is None else place if not owner and os.path.lexists(place) else None
+    if foreign is not None:
+        return {
+            "verdict": "undecided",
+            "why": one_line(f"{foreign}: is there already, and no task of this study left it: move it away"),
+        }
     if owner == mine and place.exists():  # moved before the line was written, and then the runner died
         return {"verdict": "reference", "reference": line["task"]}
     if not left.exists():
         return None
-    if not place.exists():
+    if not os.path.lexists(place):
         place.parent.mkdir(exist_ok=True)
-        temporary = says.with_name(says.name + ".tmp")
-        temporary.write_text(json.dumps(mine))
-        os.replace(temporary, says)
+        write_whole(says, json.dumps(mine).encode())
         if study.keep:
             _copy(left, place)
         else:
@@ -121,13 +126,26 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
     return {"reference": owner.get("task"), **compare_results(place, left, rule.atol, rule.rtol)}
 
 
+def _owner(says: Path) -> dict[str, Any] | None:
+    """Whose a reference is, as its file says; empty: there is no such file; None: it is another's."""
+    if not os.path.lexists(says):
+        return {}
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(says.read_text())
+        if not says.is_symlink() and isinstance(found, dict) and found.keys() == {"task", "attempt"}:
+            return found
+    return None
+
+
 def _copy(source: Path, target: Path) -> None:
     """Whole or not at all."""
-    half = target.with_name(target.name + ".half")
-    if half.is_dir():
-        shutil.rmtree(half)
-    if source.is_dir():
-        shutil.copytree(source, half)
-    else:
-        shutil.copyfile(source, half)
-    os.replace(half, target)
+    made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".twinrun-"))
+    try:
+        half = made / target.name
+        if source.is_dir():
+            shutil.copytree(source, half)
+        else:
+            shutil.copyfile(source, half)
+        os.rename(half, target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from ..errors import DamagedFile, Incomparable, TwinrunError
 
 __all__ = ["Journal"]
 
 _VERSION = 1
+_BEGINS = (b'{"kind": "study"', b'{"kind": "run"')  # the first line, and the others
 
 
 class Journal:
@@ -35,10 +38,12 @@ class Journal:
         """
         self.path = Path(path)
         try:
-            self._file = open(self.path, "a+b")  # closed by close()
+            self._file = self._open()  # closed by close()
         except OSError as e:
             raise TwinrunError(f"cannot be opened: {e.strerror}", where=path) from None
         try:
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                raise TwinrunError("is no regular file", where=path, fix="give another --journal")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -60,6 +65,15 @@ class Journal:
             self._file.close()
             raise
 
+    def _open(self) -> BinaryIO:
+        """A new file, or the one that is there; nothing is made at a place that only a link tells of."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            number = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            number = os.open(self.path, flags)
+        return open(number, "a+b")
+
     def _read(self) -> list[dict]:
         self._file.seek(0)
         text = self._file.read()
@@ -79,6 +93,15 @@ class Journal:
                     fix="remove that line, or give another --journal",
                 )
         if whole < len(text):  # torn: the run that it was of is made again
+            torn, begin = text[whole:], _BEGINS[bool(lines)]
+            if not (torn.startswith(begin) or begin.startswith(torn)):
+                raise DamagedFile(
+                    "is there already, and is no journal of a study"
+                    if not lines
+                    else "its end is not a study's",
+                    where=self.path,
+                    fix="give another --journal",
+                )
             self._file.truncate(whole)
         return lines
 

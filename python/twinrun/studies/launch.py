@@ -46,13 +46,17 @@ def default_program() -> str:
 
 @contextlib.contextmanager
 def data_files(folder: Path) -> Iterator[str]:
-    """A name that files of a run begin with; what a run that failed leaves of them is removed."""
-    prefix = f"haccio-study-{os.getpid()}-"
+    """A name that files of a run begin with, in a folder that is made for them; what a run that failed leaves there is removed."""
     try:
-        yield str(folder / prefix)
+        made = Path(tempfile.mkdtemp(dir=folder, prefix="haccio-study-"))
+    except OSError as e:
+        raise TwinrunError(f"no folder for the data can be made: {e.strerror}", where=folder) from None
+    try:
+        yield str(made / "file-")
     finally:
-        for left in folder.glob(f"{prefix}*"):
+        for left in made.iterdir():
             left.unlink(missing_ok=True)
+        made.rmdir()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 #include <twinrun/aggregate.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -55,6 +56,8 @@ struct twr_aggregate {
     FileGroup group;
     std::shared_ptr<const Topology> topology;
     std::unique_ptr<Plan> plan;
+    std::uint64_t seed_of_names = 0;  // of partial files: rank 0's, the same on all
+    std::uint64_t writes = 0;
     std::optional<Transfer> written;
     std::optional<Transfer> read;
     std::string report;
@@ -419,7 +422,12 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_op
         vote.same = hash_of(a->settings);
         return make_group(*a);
     });
-    TWR_CHECK(a->team->agree(vote));
+    vote.on_root = [](Outcome& outcome) -> Result<> {
+        outcome.payload[0] = random_number();
+        return success();
+    };
+    TWR_TRY(const Outcome outcome, a->team->agree(vote));
+    a->seed_of_names = outcome.payload[0];
     // An exception must not unwind what the others would have to unwind too.
     try {
         TWR_CHECK(make_group_comm(*a));
@@ -683,33 +691,31 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
     return pipeline;
 }
 
+// What the partial file of this write has in its name: as hard to guess as the seed, and the same on all ranks without asking.
+std::uint64_t number_of_write(const twr_aggregate& a) {
+    const std::array<std::uint64_t, 2> both{a.seed_of_names, a.writes};
+    return xxh3(std::as_bytes(std::span(both)));
+}
+
 Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
+    ++a->writes;
     const auto start = Clock::now();
     const Settings& settings = a->settings;
     const bool root = a->group.rank == 0;
     if (a->group.files > 1 && settings.update) TWR_CHECK(check_index(*a, given, data, false));
     std::string path;
     std::string target;
-    // From here until the end, whatever goes wrong: what was begun is removed.
-    struct Partial {
-        const std::string* path = nullptr;
-        ~Partial() {
-            if (path != nullptr) remove_partial(*path);
-        }
-    } partial;
+    PartialFile partial;  // whatever goes wrong from here on: it is removed
     std::optional<Index> earlier;
     Result<> mine = caught([&]() -> Result<> {
         TWR_CHECK(check_arguments(*a, given, data));
         path = path_of(*a, given);
         TWR_TRY(earlier, earlier_index(*a, given));
         if (settings.update && earlier) TWR_CHECK(same_number(*a, given, *earlier, "updated"));
-        target = settings.update ? path : partial_name(path);
+        target = settings.update ? path : partial_name(path, number_of_write(*a));
         if (!root) return success();
-        if (settings.update) return touch_file(path);
-        TWR_CHECK(create_partial(path));
-        partial.path = &path;
-        return success();
+        return settings.update ? touch_file(path) : partial.create(path, target);
     });
     TWR_TRY(const auto pipeline,
             begin(*a, Mode::write, const_cast<void* const*>(reinterpret_cast<const void* const*>(data)),
@@ -731,7 +737,7 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     if (settings.sync && !each) {
         written.on_node = [&](Outcome& outcome) -> Result<> {
             const auto begin = Clock::now();
-            auto done = caught([&] { return sync_file(target); });
+            auto done = caught([&] { return sync_file(target, settings.update); });
             outcome.figures.largest[kSync] = std::max(outcome.figures.largest[kSync], seconds_since(begin));
             return done;
         };
@@ -739,8 +745,7 @@ Result<> write(twr_aggregate* a, const char* given, const void* const* data) {
     const auto commit = [&](std::uint64_t& nanoseconds) -> Result<> {
         if (settings.update) return success();
         const auto begin = Clock::now();
-        TWR_CHECK(caught([&] { return commit_partial(path, settings.sync); }));
-        partial.path = nullptr;
+        TWR_CHECK(caught([&] { return partial.commit(settings.sync); }));
         nanoseconds = static_cast<std::uint64_t>(seconds_since(begin) * 1e9);
         return success();
     };

@@ -110,8 +110,10 @@ bool Pipeline::attempt(Body&& body) {
 Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
+        // A new file of ours is no link; one that is written into may be one, and so may one that is read.
         auto opened =
-            open_storage(settings_.backend, path_, mode_, settings_.sync, [this] { team_.notify_self(); });
+            open_storage(settings_.backend, path_, {mode_, settings_.sync, !writing() || settings_.update},
+                         [this] { team_.notify_self(); });
         if (opened) {
             storage_ = std::move(*opened);
         } else {

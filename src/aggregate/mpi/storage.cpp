@@ -1,6 +1,7 @@
 #include "aggregate/mpi/storage.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -56,14 +57,16 @@ class Descriptor {
     Descriptor(const Descriptor&) = delete;
     Descriptor& operator=(const Descriptor&) = delete;
 
-    Result<> open(const std::string& path, Mode mode, bool sync_follows) {
-        sync_follows_ = sync_follows;
+    Result<> open(const std::string& path, const Opening& how) {
+        sync_follows_ = how.sync_follows;
+        const int flags =
+            (how.mode == Mode::write ? O_WRONLY : O_RDONLY) | (how.follow ? 0 : O_NOFOLLOW) | O_CLOEXEC;
         do {
-            number_ = ::open(path.c_str(), (mode == Mode::write ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+            number_ = ::open(path.c_str(), flags);
         } while (number_ < 0 && errno == EINTR);
         if (number_ < 0) return file_error(path, "open", errno);
         path_ = path;
-        mode_ = mode;
+        mode_ = how.mode;
         return success();
     }
     [[nodiscard]] int number() const { return number_; }
@@ -161,9 +164,7 @@ class PosixStorage final : public Storage {
    public:
     PosixStorage(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
     ~PosixStorage() override { stop(); }
-    Result<> open(const std::string& path, Mode mode, bool sync_follows) {
-        return file_.open(path, mode, sync_follows);
-    }
+    Result<> open(const std::string& path, const Opening& how) { return file_.open(path, how); }
 
     std::uint64_t ended() override { return ended_.load(std::memory_order_acquire); }
     std::uint64_t start(std::vector<Piece> pieces) override {
@@ -246,8 +247,8 @@ class UringStorage final : public Storage {
             collect(true);
         ::io_uring_queue_exit(&ring_);
     }
-    Result<> open(const std::string& path, Mode mode, bool sync_follows) {
-        TWR_CHECK(file_.open(path, mode, sync_follows));
+    Result<> open(const std::string& path, const Opening& how) {
+        TWR_CHECK(file_.open(path, how));
         if (const int result = ::io_uring_queue_init(kDepth, &ring_, 0); result < 0) {
             return file_error("io_uring", "set-up", -result);
         }
@@ -398,11 +399,14 @@ class MpiStorage final : public Storage {
         let_end();
         if (file_ != MPI_FILE_NULL) MPI_File_close(&file_);
     }
-    Result<> open(const std::string& path, Mode mode, bool /*sync_follows*/) {
+    Result<> open(const std::string& path, const Opening& how) {
         path_ = path;
-        mode_ = mode;
+        mode_ = how.mode;
+        struct stat about {};  // MPI has no such flag
+        if (!how.follow && ::lstat(path.c_str(), &about) == 0 && S_ISLNK(about.st_mode))
+            return file_error(path, "open", ELOOP);
         if (const int code = MPI_File_open(MPI_COMM_SELF, path.c_str(),
-                                           mode == Mode::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY,
+                                           mode_ == Mode::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY,
                                            MPI_INFO_NULL, &file_)) {
             return failed("open", code);
         }
@@ -641,10 +645,10 @@ Error file_error(const std::string& path, const std::string& what, int error_num
     return Error{code, path + ": " + what + ": " + words};
 }
 
-Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, Mode mode,
-                                              bool sync_follows, std::function<void()> on_end) {
+Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
+                                              std::function<void()> on_end) {
     const auto opened = [&](auto storage) -> Result<std::unique_ptr<Storage>> {
-        TWR_CHECK(storage->open(path, mode, sync_follows));
+        TWR_CHECK(storage->open(path, how));
         return std::unique_ptr<Storage>(std::move(storage));
     };
     switch (backend) {

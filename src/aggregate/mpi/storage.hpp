@@ -52,9 +52,15 @@ class Storage {
     virtual Result<> close() = 0;
 };
 
-// The file is there already. sync_follows: what is written may go on to storage at once. on_end: may be called by another thread until
-// the storage is gone.
-Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, Mode mode,
-                                              bool sync_follows, std::function<void()> on_end);
+// How a file is opened, which is there already.
+struct Opening {
+    Mode mode = Mode::read;
+    bool sync_follows = false;  // what is written may go on to storage at once
+    bool follow = true;         // a symbolic link; else that is an error
+};
+
+// on_end: may be called by another thread until the storage is gone.
+Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
+                                              std::function<void()> on_end);
 
 }  // namespace twinrun::aggregation

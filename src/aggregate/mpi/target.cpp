@@ -1,6 +1,7 @@
 #include "aggregate/mpi/target.hpp"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -8,9 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <utility>
 
 #include "aggregate/lustre.hpp"
 #include "base/checked.hpp"
@@ -60,38 +65,99 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-std::string partial_name(const std::string& path) { return path + ".twr-partial"; }
-
-Result<> create_partial(const std::string& path) {
-    TWR_CHECK(no_other_kind(path));
-    const std::string partial = partial_name(path);
-    if (::unlink(partial.c_str()) != 0 && errno != ENOENT) return file_error(partial, "remove", errno);
-    return open_and(partial, O_WRONLY | O_CREAT | O_EXCL, "create", nullptr);
+std::uint64_t random_number() {
+    std::uint64_t number = 0;
+    if (::getrandom(&number, sizeof number, 0) == static_cast<ssize_t>(sizeof number)) return number;
+    timespec now{};  // in sandboxes only
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return (static_cast<std::uint64_t>(now.tv_sec) << 32 ^ static_cast<std::uint64_t>(now.tv_nsec) << 2 ^
+            static_cast<std::uint64_t>(::getpid())) *
+           0x9e3779b97f4a7c15ULL;
 }
 
-Result<> commit_partial(const std::string& path, bool sync) {
-    const std::string partial = partial_name(path);
-    // Without sync both names are exchanged and the old file is removed then: a rename onto a file makes ext4 write out all that the
-    // new one has (its option auto_da_alloc), as long as the write itself took.
-    const bool exchanged =
-        !sync && ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
-    if (exchanged) {
-        ::unlink(partial.c_str());
-    } else if (::rename(partial.c_str(), path.c_str()) != 0) {
-        return file_error(path, "rename of '" + partial + "' to it", errno);
-    }
-    if (sync) TWR_CHECK(open_and(folder_of(path), O_RDONLY | O_DIRECTORY, "fsync", ::fsync));
+std::string partial_name(const std::string& path, std::uint64_t number) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016" PRIx64, number);
+    const std::size_t slash = path.rfind('/');
+    const std::size_t begin = slash == std::string::npos ? 0 : slash + 1;
+    const std::string suffix = std::string(".twr-partial.") + digits;
+    // Names may be as long as the file's own.
+    return path.size() - begin + suffix.size() <= NAME_MAX ? path + suffix : path.substr(0, begin) + suffix;
+}
+
+PartialFile::~PartialFile() {
+    if (file_ < 0) return;
+    if (there()) ::unlink(name_.c_str());
+    ::close(file_);
+}
+
+bool PartialFile::there() const {
+    struct stat ours {};
+    struct stat found {};
+    return ::fstat(file_, &ours) == 0 && ::lstat(name_.c_str(), &found) == 0 && ours.st_dev == found.st_dev &&
+           ours.st_ino == found.st_ino;
+}
+
+Result<> PartialFile::create(const std::string& path, const std::string& name) {
+    TWR_CHECK(no_other_kind(path));
+    path_ = path;
+    name_ = name;
+    file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (file_ < 0) return file_error(name_, "create", errno);
     return success();
 }
 
-void remove_partial(const std::string& path) { ::unlink(partial_name(path).c_str()); }
+Result<> PartialFile::commit(bool sync) {
+    const auto renaming = [&](int error_number) {
+        return file_error(path_, "rename of '" + name_ + "' to it", error_number);
+    };
+    if (!there()) {
+        return Error{ErrorCode::io,
+                     name_ +
+                         ": is not the file any more that was made and written there: somebody "
+                         "renamed, removed or replaced it, so " +
+                         path_ + " stays as it was"};
+    }
+    // Without sync both names are exchanged and the old file is removed then: a rename onto a file makes ext4 write out all that the
+    // new one has (its option auto_da_alloc), as long as the write itself took.
+    const auto exchange = [&] {
+        return ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0;
+    };
+    if (!sync && exchange()) {
+        // Looked at when this was created; something else may have come there in the meantime.
+        struct stat old {};
+        int why =
+            ::lstat(name_.c_str(), &old) == 0 && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode) ? EEXIST : 0;
+        if (why == 0 && ::unlink(name_.c_str()) != 0 && errno != ENOENT) why = errno;
+        if (why != 0) {
+            static_cast<void>(exchange());
+            return renaming(why);
+        }
+    } else if (::rename(name_.c_str(), path_.c_str()) != 0) {
+        return renaming(errno);
+    }
+    ::close(std::exchange(file_, -1));
+    if (sync) TWR_CHECK(open_and(folder_of(path_), O_RDONLY | O_DIRECTORY, "fsync", ::fsync));
+    return success();
+}
 
 Result<> touch_file(const std::string& path) {
     TWR_CHECK(no_other_kind(path));
-    return open_and(path, O_WRONLY | O_CREAT, "open", nullptr);
+    struct stat about {};
+    if (::stat(path.c_str(), &about) == 0) return open_and(path, O_WRONLY, "open", nullptr);
+    if (::lstat(path.c_str(), &about) == 0) {
+        return Error{
+            ErrorCode::invalid_argument,
+            path +
+                ": is a symbolic link to a file that is not there: nothing is made elsewhere; remove "
+                "the link, or name the file itself"};
+    }
+    return open_and(path, O_WRONLY | O_CREAT | O_NOFOLLOW, "create", nullptr);
 }
 
-Result<> sync_file(const std::string& path) { return open_and(path, O_WRONLY, "fsync", ::fsync); }
+Result<> sync_file(const std::string& path, bool follow) {
+    return open_and(path, O_WRONLY | (follow ? 0 : O_NOFOLLOW), "fsync", ::fsync);
+}
 
 Result<std::uint64_t> file_size(const std::string& path) {
     struct stat about {};

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 
 namespace {
 
@@ -22,6 +23,8 @@ std::string function_that_fails;
 int calls_before = 0;
 int error_to_give = 0;
 bool did_fail = false;
+std::string function_that_acts;
+std::function<void()> action;
 bool noting = false;
 std::vector<faults::Noted> notes;
 std::atomic<std::uint64_t> most_a_call{0};
@@ -40,6 +43,12 @@ void* allocate(std::size_t bytes) {
 }
 
 bool now(const char* function) {
+    std::function<void()> act;
+    {
+        const std::lock_guard lock(mutex);
+        if (function_that_acts == function) act = std::exchange(action, nullptr);
+    }
+    if (act) act();
     const std::lock_guard lock(mutex);
     if (function_that_fails != function) return false;
     if (calls_before > 0) {
@@ -91,6 +100,12 @@ void fail(const std::string& function, int after, int error_number) {
     calls_before = after;
     error_to_give = error_number;
     did_fail = false;
+}
+
+void act(const std::string& function, std::function<void()> what) {
+    const std::lock_guard lock(mutex);
+    function_that_acts = function;
+    action = std::move(what);
 }
 
 bool failed() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ inline constexpr int kStop = -2;
 void fail(const std::string& function, int after, int error_number);
 // Whether one did.
 bool failed();
+// The next call of this name does this before, once. "": none does.
+void act(const std::string& function, std::function<void()> what);
 
 // operator new fails once, in the thread that asked, after `after` others; less than 0: never (again).
 void fail_allocation(long after);

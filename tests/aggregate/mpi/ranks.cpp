@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -335,6 +336,14 @@ std::vector<std::uint32_t> nodes() {
     return node_of;
 }
 
+// What a write makes under a name of its own is in its place, or gone.
+void expect_no_partial(const std::string& folder) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        expect(name.find(".twr-partial.") == std::string::npos, "a partial file is still there: " + name);
+    }
+}
+
 // Random declarations and options: the bytes are those of POSIX writes, and come back.
 void properties(const std::string& folder, std::uint64_t seed, int rounds) {
     const std::vector<std::uint32_t> node_of = nodes();
@@ -412,7 +421,7 @@ void properties(const std::string& folder, std::uint64_t seed, int rounds) {
                 well(twr_aggregate_write(aggregate, base.c_str(), data.data()), "write");
                 if (rank == 0) {
                     same_bytes(contents(path), expected_file(all, salt, before), path);
-                    expect(!there(path + ".twr-partial"), "the partial file is still there");
+                    expect_no_partial(folder);
                 }
                 Arrays back = arrays;
                 for (auto& array : back)
@@ -472,7 +481,7 @@ void has_file(const std::string& path, const std::vector<std::uint8_t>& bytes) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (me == 0) {
         same_bytes(contents(path), bytes, path);
-        expect(!there(path + ".twr-partial"), "the partial file is still there");
+        expect_no_partial(path.substr(0, path.rfind('/')));
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -674,6 +683,121 @@ void storage(const std::string& folder, const std::string& function, const std::
     twr_aggregate_free(aggregate);
 }
 
+// Somebody takes the partial file's name away while it is written: what is there then stays, and what was at the path.
+void stolen(const std::string& folder, bool sync) {
+    namespace fs = std::filesystem;
+    const std::string path = folder + "/data";
+    const std::vector<std::uint8_t> own(1000, 0x55);
+    twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+    options.aggregators = 1;
+    options.sync = sync ? 1 : 0;
+    ::setenv("TWINRUN_AGGREGATE_DIRECT", "never", 1);
+    twr_aggregate* const aggregate = made(options);
+    const Sample old(500, 1);
+    const Sample sample(500, 2);
+    well(old.declare(aggregate), "declare");
+    well(twr_aggregate_write(aggregate, path.c_str(), old.data.data()), "write");
+    has_file(path, old.file);
+    std::string name;
+    const auto partial = [&] {
+        for (const auto& entry : fs::directory_iterator(folder))
+            if (entry.path().filename().string().find(".twr-partial.") != std::string::npos)
+                return entry.path().string();
+        return std::string();
+    };
+    // At the first write, on whichever rank it is.
+    faults::act("write", [&] {
+        name = partial();
+        fs::rename(name, folder + "/moved");
+        put_contents(name, own);
+    });
+    const int status = twr_aggregate_write(aggregate, path.c_str(), sample.data.data());
+    faults::act("", nullptr);
+    fails_on(0, status, TWR_ERROR_IO, {"data.twr-partial.", "is not the file any more"});
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) {
+        same_bytes(contents(path), old.file, path);
+        const std::string there = partial();
+        expect(!there.empty(), "somebody's file is gone");
+        same_bytes(contents(there), own, there);
+        ::unlink(there.c_str());
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    // A folder comes to the path: it is not exchanged away.
+    faults::act("write", [&] {
+        ::unlink(path.c_str());
+        fs::create_directory(path);
+        put_contents(path + "/notes", own);
+    });
+    const int again = twr_aggregate_write(aggregate, path.c_str(), sample.data.data());
+    faults::act("", nullptr);
+    expect(again != TWR_OK, "a folder was replaced");
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) {
+        same_bytes(contents(path + "/notes"), own, path + "/notes");
+        expect_no_partial(folder);
+    }
+    twr_aggregate_free(aggregate);
+}
+
+// The path is a symbolic link: a write replaces it, an update goes to the file that it names; nothing is made at a place that only a
+// link tells of.
+void links(const std::string& folder, const std::string& backend) {
+    const std::string path = folder + "/data";
+    const std::string elsewhere = folder + "/elsewhere";
+    const std::vector<std::uint8_t> own(1000, 0x55);
+    const auto linked = [&](bool dangling) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (me == 0) {
+            ::unlink(path.c_str());
+            ::unlink(elsewhere.c_str());
+            if (!dangling) put_contents(elsewhere, own);
+            expect(::symlink("elsewhere", path.c_str()) == 0, "symlink");
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+    };
+    const auto by_one = [](const std::function<void()>& what) {
+        if (me == 0) what();
+        MPI_Barrier(MPI_COMM_WORLD);
+    };
+    twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
+    options.backend = backend.c_str();
+    const Sample sample(500);
+    for (const bool sync : {false, true}) {
+        options.update = 0;
+        options.sync = sync ? 1 : 0;
+        twr_aggregate* const writer = made(options);
+        well(sample.declare(writer), "declare");
+        for (const bool dangling : {false, true}) {
+            doing = std::string("links, write") + (sync ? ", sync" : "") + (dangling ? ", dangling" : "");
+            linked(dangling);
+            well(twr_aggregate_write(writer, path.c_str(), sample.data.data()), "write");
+            has_file(path, sample.file);
+            by_one([&] {
+                expect(!std::filesystem::is_symlink(path), "the link is still there");
+                expect(there(elsewhere) != dangling, "what the link named came or went");
+                if (!dangling) same_bytes(contents(elsewhere), own, elsewhere);
+            });
+        }
+        twr_aggregate_free(writer);
+        options.update = 1;
+        twr_aggregate* const updater = made(options);
+        well(sample.declare(updater), "declare");
+        doing = std::string("links, update") + (sync ? ", sync" : "");
+        linked(true);
+        fails_on(0, twr_aggregate_write(updater, path.c_str(), sample.data.data()),
+                 TWR_ERROR_INVALID_ARGUMENT, {path, "symbolic link"});
+        by_one([&] { expect(!there(elsewhere), "a file was made where a link told"); });
+        linked(false);
+        well(twr_aggregate_write(updater, path.c_str(), sample.data.data()), "update");
+        by_one([&] {
+            expect(std::filesystem::is_symlink(path), "an update replaced the link");
+            same_bytes(contents(elsewhere), sample.file, elsewhere);
+        });
+        twr_aggregate_free(updater);
+    }
+}
+
 // The last rank is killed on its way, or stops for good: then the others come out of the call with an error, and end what stopped. What
 // was there stays.
 void die(const std::string& folder, const std::string& how, const std::string& where, bool update) {
@@ -745,7 +869,8 @@ void again(const std::string& folder) {
     const Sample sample(3000, 1);
     well(sample.declare(aggregate), "declare");
     well(twr_aggregate_write(aggregate, path.c_str(), sample.data.data()), "write");
-    has_file(path, sample.file);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) same_bytes(contents(path), sample.file, path);  // beside what the dead left
     twr_aggregate_free(aggregate);
 }
 
@@ -1262,6 +1387,10 @@ int main(int argc, char** argv) {
         invalid(folder);
     } else if (scenario == "storage") {
         storage(folder, argument(0), argument(1), argument(2) == "sync", argument(3) == "direct");
+    } else if (scenario == "stolen") {
+        stolen(folder, argument(0) == "sync");
+    } else if (scenario == "links") {
+        links(folder, argument(0));
     } else if (scenario == "die") {
         die(folder, argument(0), argument(1), argument(2) == "update");
     } else if (scenario == "again") {

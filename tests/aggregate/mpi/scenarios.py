@@ -36,9 +36,27 @@ class Tests(Scenarios):
             self.plain(scenario, *arguments)
 
     def plain(self, scenario: str, *arguments: str) -> None:
+        """Files and links of names like those that a write uses are somebody's: they stay as they are."""
+        own = self.folder / "somebody's"
+        own.write_bytes(b"results of last year")
+        names = [
+            name + ".twr-partial"
+            for name in ("data", "data.00000", "data.00001", "data-0", "data-1", "data-1.00000")
+        ]
+        for number, name in enumerate(names):
+            if number % 2 == 0:
+                (self.folder / name).write_text(name)
+            else:
+                (self.folder / name).symlink_to(own.name)
         self.job(scenario, self.folder, *arguments)
+        for number, name in enumerate(names):
+            path = self.folder / name
+            expect(path.is_symlink() == (number % 2 == 1), "somebody's", name, "was replaced, or is gone")
+            if number % 2 == 0:
+                expect(path.read_text() == name, "somebody's", name, "was changed")
+        expect(own.read_bytes() == b"results of last year", "what a link names was changed")
         left = [
-            path.name for path in self.folder.rglob("*") if re.search(r"\.twr-(partial|index\.)", path.name)
+            path.name for path in self.folder.rglob("*") if re.search(r"\.twr-(partial|index)\.", path.name)
         ]
         expect(not left, "left over:", left)
 
@@ -61,13 +79,17 @@ class Tests(Scenarios):
             )
             words = [path.read_text() for path in said]
             expect(all("time_limit" in text and "1 s" in text for text in words), words)
-            expect(not (self.folder / "data.twr-partial").exists(), "the partial file is still there")
+            expect(not [*self.folder.glob("*.twr-partial.*")], "the partial file is still there")
         if "update" in arguments:
             return
         # The job wrote other bytes the second time. What the dead left is in nobody's way.
         before = data.read_bytes()
+        left = {path.name: path.stat().st_ino for path in self.folder.glob("*.twr-partial.*")}
+        expect(len(left) <= (how == "kill"), "more than one partial file:", left)
         self.job("again", self.folder)
         expect(data.read_bytes() == before, "the file was not as the first write left it")
+        now = {path.name: path.stat().st_ino for path in self.folder.glob("*.twr-partial.*")}
+        expect(now == left, "another job's partial file:", left, "became", now)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,275 @@
+"""Studies, journals and reports: what others keep under names that twinrun uses stays as it is, and no report replaces what is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command
+from ensemble_support import PYTHON, write_study
+from test_foreign_files import KINDS, check, looks
+
+import twinrun
+from twinrun.ensemble import runner
+from twinrun.studies.journal import Journal
+
+X = np.arange(100.0)
+STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
+NAMES = (
+    "study.toml", "study.toml.tmp", "study-1.toml", "here", "here.tmp", "plan.jsonl", "plan.jsonl.tmp", "tasks.jsonl", "tasks.jsonl.tmp",
+    "warmup.jsonl", "lock", "environments", "output", "results", "noise", "tasks", "report.html",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_study_in_a_folder_of_others(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_bytes(b"precious")
+    there = looks(elsewhere)
+    study = write_study(tmp_path / "in", **STUDY)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in rng.sample(NAMES, rng.randrange(1, 5)):
+        rng.choice(KINDS)(folder / name, rng, elsewhere)
+    planted = looks(folder)
+    for _ in range(2):
+        done = command("ensemble", "run", study, "--folder", folder, "-q")
+        assert done.status in (0, 2) and "internal" not in done.err
+        assert done.status == 0 or len(done.err.strip().splitlines()) == 1
+        after = looks(folder)
+        # A folder that was there and empty may be the study's; an empty file may get lines.
+        harmed = {
+            n for n, was in planted.items() if after.get(n) != was and (was[1] != b"" or n not in after)
+        }
+        assert not harmed
+        assert looks(elsewhere) == there
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plan.jsonl", '{"task": "buy milk"}\n'),
+        ("plan.jsonl", "no line feed"),
+        ("tasks.jsonl", '{"task": 1, "attempt": 1}\n{"of": "mine"}\n'),
+        ("tasks.jsonl", "notes without a line feed"),
+        ("warmup.jsonl", "[1]\n"),
+        ("study.toml", 'name = "mine"\n'),
+        ("here", "/nowhere"),
+        ("environments/mine.json", "{}"),
+        ("output/notes", "notes"),
+        ("results/all.json", "{}"),
+    ],
+)
+def test_a_foreign_file_is_refused_by_name(name: str, text: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path / "in", **STUDY)
+    folder = tmp_path / "folder"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text(text)
+    before = looks(folder)
+    done = command("ensemble", "run", study, "--folder", folder)
+    assert done.status == 2 and name.split("/")[0] in done.err and "is there already" in done.err
+    assert looks(folder) == before
+
+
+def test_a_foreign_file_in_a_study(tmp_path: Path) -> None:
+    """In place of the study's own lines, and of the reference of its results."""
+    study = write_study(
+        tmp_path / "in",
+        name="s",
+        command=["/bin/sh", "-c", "printf 12345678 > r.f64"],
+        repetitions=2,
+        keep=["r.f64"],
+        results={"compare": "{folder}/r.f64"},
+    )
+    folder = tmp_path / "folder"
+    assert runner.run_study(study, folder).ended == "complete"
+    for name in ("tasks.jsonl", "plan.jsonl"):
+        own = (folder / name).read_bytes()
+        (folder / name).write_text("notes")
+        before = looks(folder)
+        done = command("ensemble", "run", folder)
+        assert done.status == 2 and name in done.err
+        assert looks(folder) == before
+        (folder / name).write_bytes(own)
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    for name in ("tasks.jsonl", "results/all", "results/all.json"):
+        path = again / name
+        path.unlink()
+    (again / "tasks.jsonl").touch()
+    shutil.rmtree(again / "output")
+    (again / "results/all.json").write_text("mine")
+    (again / "results/all.half").mkdir()
+    (again / "results/all.half/mine").write_text("mine")
+    (again / "results/all.json.tmp").write_text("mine")
+    before = looks(again / "results")
+    assert runner.run_study(None, again).ended == "complete"
+    assert looks(again / "results") == before
+    lines = [json.loads(line) for line in (again / "tasks.jsonl").read_text().splitlines()]
+    assert {x["results"]["verdict"] for x in lines} == {"undecided"} and "all.json" in lines[0]["results"][
+        "why"
+    ]
+
+
+@pytest.mark.parametrize("text", [b"notes", b"notes\n", b'{"kind": "notes"}\n', b'{"kind": "run"', b"\0"])
+def test_a_journal_is_not_appended_to_a_foreign_file(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(text)
+    with pytest.raises(twinrun.TwinrunError, match="journal"):
+        Journal(path, "s", {})
+    assert path.read_bytes() == text
+
+
+def test_a_journal_goes_on_after_a_crash_in_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path, "s", {}) as journal:
+        journal.add({"x": 1})
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        with Journal(path, "s", {}) as journal:
+            assert len(journal.runs) == 0
+        assert path.read_bytes() == whole[:first]
+
+
+def test_a_journal_is_a_file_and_not_made_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(twinrun.TwinrunError):
+            Journal(tmp_path / name, "s", {})
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+# ---- reports --------------------------------------------------------------------------------------------------------
+
+
+def _refused(before: dict[str, tuple], folder: Path, option: str, *arguments: object) -> None:
+    done = command(*arguments)
+    assert done.status == 2 and f"{option} must not replace it" in done.err, done
+    assert len(done.err.strip().splitlines()) == 1
+    assert looks(folder) == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--picture", "--list-differences"])
+def test_compare_replaces_no_input(option: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x-1.npy", X)
+        with twinrun.Run(tmp_path / f"run-{name}") as run:
+            run.capture(1, {"x": X})
+    (tmp_path / "t.toml").write_text('[[field]]\nname = "*"\natol = 1.0\n')
+    os.link(tmp_path / "b/x-1.npy", tmp_path / "hard.npy")
+    (tmp_path / "soft.npy").symlink_to("b/x-1.npy")
+    (tmp_path / "out").symlink_to("a")
+    before = looks(tmp_path)
+    for output in ("a/x-1.npy", "b/x-1.npy", "hard.npy", "soft.npy", "out/x-1.npy"):
+        _refused(
+            before, tmp_path, option, "compare", tmp_path / "a", tmp_path / "b", option, tmp_path / output
+        )
+    a, b = tmp_path / "a/x-1.npy", tmp_path / "b/x-1.npy"
+    _refused(before, tmp_path, option, "compare", a, b, option, tmp_path / "hard.npy")
+    runs = tmp_path / "run-a", tmp_path / "run-b"
+    for output in ("run-a/manifest.jsonl", "run-b/step-0000000001/rank-00000.data"):
+        _refused(before, tmp_path, option, "compare", *runs, option, tmp_path / output)
+    rules = ["--tolerances", tmp_path / "t.toml"]
+    _refused(before, tmp_path, option, "compare", *runs, *rules, option, tmp_path / "t.toml")
+
+
+def test_what_describes_a_file_is_an_input(tmp_path: Path) -> None:
+    for name in ("a.dat", "b.dat"):
+        X.tofile(tmp_path / name)
+        (tmp_path / f"{name}.json").write_text('{"dtype": "f64"}')
+    np.save(tmp_path / "x.npy", X)
+    assert command("index", tmp_path / "x.npy", "--atol", "1e-6").status == 0
+    before = looks(tmp_path)
+    two = tmp_path / "a.dat", tmp_path / "b.dat"
+    _refused(before, tmp_path, "--json", "compare", *two, "--json", tmp_path / "b.dat.json")
+    same = tmp_path / "x.npy", tmp_path / "x.npy"
+    _refused(before, tmp_path, "--json", "compare", *same, "--json", tmp_path / "x.npy.twm")
+    for _ in range(2):  # an earlier report describes nothing
+        assert command("compare", *same, "--json", tmp_path / "x.npy.json").status == 0
+
+
+def test_reports_are_replaced(tmp_path: Path) -> None:
+    """As every tool does; also beside a history's own files, and what is not there is nobody's."""
+    for name in ("a", "b"):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, {"x": X})
+    for _ in range(2):
+        for path in (tmp_path / "r.json", tmp_path / "a/r.json"):
+            assert command("compare", tmp_path / "a", tmp_path / "b", "--json", path).status == 0
+            assert json.loads(path.read_text())["verdict"] == "same"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "r.json"]
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+def test_golden_check_replaces_no_input(option: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    assert (
+        command("golden", "save", tmp_path / "x.npy", "-o", tmp_path / "golden", "--atol", "1e-6").status == 0
+    )
+    before = looks(tmp_path)
+    golden = [p for p in (tmp_path / "golden").iterdir() if p.is_file()]
+    assert golden
+    for path in [*golden, tmp_path / "x.npy"]:
+        _refused(
+            before, tmp_path, option, "golden", "check", tmp_path / "golden", tmp_path / "x.npy", option, path
+        )
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_ensemble_report_replaces_no_input(option: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path / "in", **STUDY)
+    folder = tmp_path / "folder"
+    assert runner.run_study(study, folder).ended == "complete"
+    before = looks(tmp_path)
+    environment = next(iter((folder / "environments").iterdir()))
+    for path in (folder / "tasks.jsonl", folder / "plan.jsonl", folder / "study.toml", environment):
+        _refused(before, tmp_path, option, "ensemble", "report", folder, option, path)
+        other = ["--against", folder]
+        _refused(before, tmp_path, option, "ensemble", "report", folder, *other, option, path)
+
+
+def test_a_demonstrations_picture_replaces_no_other(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from twinrun.cli.demo import _free_name
+    from twinrun.report.picture import save_growth
+
+    mine = tmp_path / "growth.png"
+    assert _free_name(str(tmp_path)) == str(mine)
+    for name, content in (("growth.png", b"mine"), ("growth-1.png", b"")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "growth-2.png").symlink_to("growth.png")
+    before = looks(tmp_path)
+    for _ in range(2):
+        path = _free_name(str(tmp_path))
+        assert os.path.basename(path) == "growth-3.png"
+        save_growth(twinrun.compare({"x": X}, {"x": X + 1}), path)
+        check(before, tmp_path)
+
+
+def test_files_of_a_study_of_storage_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    from twinrun.studies.launch import data_files
+
+    (tmp_path / f"haccio-study-{os.getpid()}-data").write_text("mine")
+    before = looks(tmp_path)
+    with data_files(tmp_path) as prefix:
+        Path(f"{prefix}data").write_text("data")
+        check(before, tmp_path)
+    assert looks(tmp_path) == before
+
+
+def test_interpose_into_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    done = command("interpose", "--output", tmp_path / "mine", "--", "true")
+    assert done.status == 2 and "mine" in done.err and len(done.err.strip().splitlines()) == 1
+    check({"mine": looks(tmp_path)["mine"]}, tmp_path)
