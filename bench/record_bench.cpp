@@ -494,6 +494,7 @@ void run_restore(const Arguments& arguments, const Workload& workload, std::vect
             PayloadSettings payload;
             payload.codec = name == "runs" ? PayloadCodec::stored : PayloadCodec::zstd;
             payload.threads = arguments.threads;
+            fs::remove(folder / std::to_string(i));  // of an earlier round
             auto writer = must(DifferenceWriter::create(posix_file_system(),
                                                         (folder / std::to_string(i)).string(), 256, payload));
             Arrival arrival;

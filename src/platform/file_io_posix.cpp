@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -273,8 +272,7 @@ class PosixOutputFile final : public OutputFile {
 // Of files and folders: the new name must not be there. Where the file system knows no such rename, names are looked at
 // first: what comes in between is lost only where it is an empty folder, or a file.
 int rename_new(const Place& from, const Place& to) {
-    const int result = static_cast<int>(
-        ::syscall(SYS_renameat2, from.folder(), from.name(), to.folder(), to.name(), RENAME_NOREPLACE));
+    const int result = ::renameat2(from.folder(), from.name(), to.folder(), to.name(), RENAME_NOREPLACE);
     if (result == 0 || (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)) return result;
     // A second name is never given to what has it already: safe for files, on every file system that has links.
     if (::linkat(from.folder(), from.name(), to.folder(), to.name(), 0) == 0)
@@ -397,7 +395,9 @@ class PosixFileSystem final : public FileSystem {
     }
 
     Result<> remove(const std::string& path) override try {
-        TWR_TRY(const Place place, Place::of(path));
+        auto found = Place::of(path);
+        if (!found) return found.error().code == ErrorCode::not_found ? success() : Result<>(found.error());
+        const Place& place = *found;
         if (::unlinkat(place.folder(), place.name(), 0) != 0 && errno != ENOENT)
             return system_error(path, "remove", errno);
         return success();
@@ -406,7 +406,9 @@ class PosixFileSystem final : public FileSystem {
     }
 
     Result<> remove_empty_folder(const std::string& path) override try {
-        TWR_TRY(const Place place, Place::of(path));
+        auto found = Place::of(path);
+        if (!found) return found.error().code == ErrorCode::not_found ? success() : Result<>(found.error());
+        const Place& place = *found;
         if (::unlinkat(place.folder(), place.name(), AT_REMOVEDIR) != 0 && errno != ENOENT &&
             errno != ENOTEMPTY && errno != EEXIST)
             return system_error(path, "remove the folder", errno);

@@ -4,7 +4,6 @@
 #include <linux/fs.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -140,7 +139,7 @@ class PosixNewFile final : public NewFile {
         if (retrying([&] { return ::fsync(file_.get()); }) != 0)
             return system_error(path_, "bring to the disk", errno);
         const int folder = folder_.get();
-        if (::syscall(SYS_renameat2, folder, own_.c_str(), folder, name_.c_str(), RENAME_NOREPLACE) != 0) {
+        if (::renameat2(folder, own_.c_str(), folder, name_.c_str(), RENAME_NOREPLACE) != 0) {
             // A file system that cannot do this may know links, which never replace either.
             if (errno == EEXIST) return taken(path_);
             if (errno != EINVAL && errno != ENOSYS) return system_error(path_, "give it its name", errno);

@@ -394,15 +394,16 @@ TEST_F(RunTest, DamageIsFoundBeforeItIsRestored) {
 TEST_F(RunTest, ALostStepIsToldOnce) {
     twr_run* run = open("run");
     ASSERT_NE(run, nullptr);
-    double x = 1;
-    TWR_EXPECT_OK(twr_protect(run, "x", &x, TWR_F64, 0, nullptr));
+    std::vector<double> x(100'000, 1);
+    const std::uint64_t shape = x.size();
+    TWR_EXPECT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, &shape));
     TWR_EXPECT_OK(twr_capture(run, 1));
     TWR_EXPECT_OK(twr_wait(run));
-    // In the way of the step's folder.
-    write("run/step-0000000002", "");
+    auto limit = std::make_unique<testing::NoLargeFiles>();
     const int first = twr_capture(run, 2);
     EXPECT_TRUE(first == TWR_OK || first == TWR_STEP_LOST) << twr_error_message();
     const int second = twr_wait(run);
+    limit.reset();
     EXPECT_EQ(first + second, TWR_OK + TWR_STEP_LOST);
     const std::string message = twr_error_message();
     EXPECT_NE(message.find("step 2 is lost"), std::string::npos) << message;
@@ -417,10 +418,10 @@ TEST_F(RunTest, ALostStepIsToldOnce) {
 TEST_F(RunTest, EveryLostStepIsToldByOneCall) {
     twr_run* run = open("run");
     ASSERT_NE(run, nullptr);
-    double x = 1;
-    TWR_EXPECT_OK(twr_protect(run, "x", &x, TWR_F64, 0, nullptr));
-    for (const int step : {2, 3})
-        write("run/step-000000000" + std::to_string(step), "");
+    std::vector<double> x(100'000, 1);
+    const std::uint64_t shape = x.size();
+    TWR_EXPECT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, &shape));
+    const testing::NoLargeFiles limit;
     std::vector<std::string> told;
     const auto hear = [&told](int status) {
         EXPECT_TRUE(status == TWR_OK || status == TWR_STEP_LOST) << twr_error_message();

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <twinrun/twinrun.h>
 #include <unistd.h>
+#include <csignal>
+#include <memory>
+#include <vector>
 
 #include <cstdlib>
 #include <filesystem>
@@ -21,6 +25,27 @@
     } while (0)
 
 namespace twinrun::testing {
+
+// While it is there the system refuses files of more than 256 KiB: what large arrays need is lost, journals have room.
+class NoLargeFiles {
+   public:
+    NoLargeFiles() {
+        ::getrlimit(RLIMIT_FSIZE, &before_);
+        handler_ = std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit low{1U << 18, before_.rlim_max};
+        EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+    }
+    ~NoLargeFiles() {
+        ::setrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, handler_);
+    }
+    NoLargeFiles(const NoLargeFiles&) = delete;
+    NoLargeFiles& operator=(const NoLargeFiles&) = delete;
+
+   private:
+    rlimit before_{};
+    void (*handler_)(int) = SIG_DFL;
+};
 
 // A folder of the test's own.
 class CapiTest : public ::testing::Test {

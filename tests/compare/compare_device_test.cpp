@@ -138,6 +138,7 @@ class DeviceCompare : public ::testing::Test {
         directory.fields.push_back(plan_field(std::move(plan)).value());
         const std::string path = (folder_ / (name + ".twm")).string();
         auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
+        writer->may_replace();
         EXPECT_TRUE(build_field(*writer, 0, source, {}));
         EXPECT_TRUE(writer->commit());
         return MetadataFile::open(path).value();

@@ -112,6 +112,7 @@ class DeviceFaults : public ::testing::Test {
         directory.fields.push_back(plan(x.size()));
         const std::string path = (folder_ / (name + ".twm")).string();
         auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
+        writer->may_replace();
         MemorySource source = memory(x);
         EXPECT_TRUE(build_field(*writer, 0, source, {}));
         EXPECT_TRUE(writer->commit());

@@ -250,6 +250,7 @@ std::vector<PartialSum> written_sums(const FieldMetadata& field, ElementSource& 
     directory.fields.push_back(field);
     const std::string path = (folder / "x.twm").string();
     auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
+    writer->may_replace();
     EXPECT_TRUE(build_field(*writer, 0, source, {}));
     EXPECT_TRUE(writer->commit());
     auto file = MetadataFile::open(path).value();

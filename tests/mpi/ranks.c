@@ -68,12 +68,12 @@ static int reached(const char* point) {
 }
 
 static int (*next_fsync)(int);
-static int (*next_rename)(const char*, const char*);
+static int (*next_rename)(int, const char*, int, const char*, unsigned);
 static ssize_t (*next_pwrite)(int, const void*, size_t, off_t);
 
 __attribute__((constructor)) static void find_next(void) {
     /* ISO C cannot cast what dlsym gives. */
-    void* found[] = {dlsym(RTLD_NEXT, "fsync"), dlsym(RTLD_NEXT, "rename"), dlsym(RTLD_NEXT, "pwrite64")};
+    void* found[] = {dlsym(RTLD_NEXT, "fsync"), dlsym(RTLD_NEXT, "renameat2"), dlsym(RTLD_NEXT, "pwrite64")};
     memcpy(&next_fsync, &found[0], sizeof found[0]);
     memcpy(&next_rename, &found[1], sizeof found[1]);
     memcpy(&next_pwrite, &found[2], sizeof found[2]);
@@ -84,9 +84,9 @@ int fsync(int descriptor) {
     return next_fsync(descriptor);
 }
 
-int rename(const char* from, const char* to) {
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
     if (reached("rename")) return -1;
-    return next_rename(from, to);
+    return next_rename(from_folder, from, to_folder, to, flags);
 }
 
 ssize_t pwrite64(int descriptor, const void* bytes, size_t count, off_t offset) {

@@ -946,6 +946,8 @@ TEST_F(PosixFileSystemTest, Folders) {
     EXPECT_FALSE(files_.remove(folder_ / "a/b").ok());
     ASSERT_TRUE(files_.remove(folder_ / "a/b/file").ok());
     ASSERT_TRUE(files_.remove(folder_ / "a/b/file").ok()) << "not there: success";
+    EXPECT_TRUE(files_.remove(folder_ / "none/file").ok()) << "nor its folder";
+    EXPECT_TRUE(files_.remove_empty_folder(folder_ / "none/folder").ok());
     EXPECT_EQ(files_.sync_folder(folder_ / "none").error().code, ErrorCode::not_found);
     EXPECT_EQ(files_.rename(folder_ / "none", folder_ / "x").error().code, ErrorCode::not_found);
     std::filesystem::path before = std::filesystem::current_path();

@@ -594,6 +594,7 @@ struct ByHand {
 };
 void write_by_hand(const RecordFolder& folder, ByHand given) {
     const std::string path = folder / (std::to_string(given.difference.ordinal) + ".diff");
+    std::filesystem::remove(path);  // of an earlier round
     auto writer = DifferenceWriter::create(testing::unsynced_file_system(), path,
                                            given.difference.chunk_bytes, given.settings);
     ASSERT_TRUE(writer.ok());
