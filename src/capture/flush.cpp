@@ -235,6 +235,11 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
     return to.add_difference(ordinal, name);
 }
 
+Error another_step(const std::string& path, std::int64_t step) {
+    return {ErrorCode::mismatch, path + ": has another step " + std::to_string(step) +
+                                     ": bring this one elsewhere with 'twinrun flush --to'"};
+}
+
 // What a difference has chunks from must be there before it: then it can be read, whatever is lost of the tier behind.
 // from: `path` is one of its differences; its journal is read into `journal` when it is needed.
 Result<> bring_needed(const std::string& from, const std::string& path, std::optional<Journal>& journal,
@@ -280,7 +285,11 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
         const auto had = steps.find(step);
         there = to.has(step, entry);
         // Committed already, and retention took its data meanwhile: it must not come back, and its files are not to be touched.
-        if (!there && had != steps.end() && had->second.folder == entry.folder) return success();
+        if (!there && had != steps.end() && had->second.folder == entry.folder) {
+            return had->second.files.header_checksum == entry.files.header_checksum
+                       ? success()
+                       : Result<>(another_step(to.path(), step));
+        }
         // Nor must a step that left its record, unless that difference is another step's: then commit() says so.
         if (!there && ordinal != kNoBase && to.journal().taken.contains(ordinal) &&
             std::none_of(steps.begin(), steps.end(),
@@ -317,8 +326,13 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
     for (const std::int64_t step : in_flush_order(journal)) {
         const RankStep& entry = journal.steps.at(step);
         const auto had = to.journal().steps.find(step);
-        if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder))
+        if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder)) {
+            if (attempt_of(had->second.folder) == attempt_of(entry.folder) &&
+                had->second.files.header_checksum != entry.files.header_checksum) {
+                lost(step, another_step(to.path(), step));
+            }
             continue;
+        }
         const Result<> copied = flush_step(from, step, entry, to);
         if (!copied) {
             lost(step, copied.error());
@@ -341,6 +355,12 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
     if (now.history != from.history || now.settings != from.settings || now.rank != from.rank ||
         now.ranks != from.ranks) {
         return Error{ErrorCode::mismatch, local + ": another run has taken it meanwhile: try again"};
+    }
+    if (!to->made() && !now.of.empty() && now.of != to->id() &&
+        real_path(history) == real_path(now.history)) {
+        return Error{ErrorCode::mismatch,
+                     history + ": is not the history that " + local +
+                         " was begun for: bring its steps elsewhere with 'twinrun flush --to'"};
     }
     return flush_steps(local, now.journal, *to, lost);
 }
@@ -383,9 +403,10 @@ bool is_flushed(const LocalHistory& local) try {
 }
 
 Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,
-                    std::uint32_t rank, std::uint32_t ranks, const std::string& history) {
-    const bool same =
-        part.settings == settings && part.rank == rank && part.ranks == ranks && part.history == history;
+                    std::uint32_t rank, std::uint32_t ranks, const std::string& history,
+                    const HistoryId& of) {
+    const bool same = part.settings == settings && part.rank == rank && part.ranks == ranks &&
+                      part.history == history && (of.empty() || part.of.empty() || part.of == of);
     if (same || part.journal.steps.empty() || is_flushed(part)) return success();
     return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + part.history +
                                           ": bring them there with 'twinrun flush', or remove the folder"};

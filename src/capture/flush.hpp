@@ -43,6 +43,6 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
 bool is_flushed(const LocalHistory& local);
 // Error unless the part at `path` is that of this rank and history, or has nothing that is not in its own.
 Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,
-                    std::uint32_t rank, std::uint32_t ranks, const std::string& history);
+                    std::uint32_t rank, std::uint32_t ranks, const std::string& history, const HistoryId& of);
 
 }  // namespace twinrun

@@ -413,6 +413,7 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
         if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
         if (local != nullptr) {
             local->rank = whole_number<std::uint32_t>(j, "rank");
+            if (j.contains("of")) local->of = id_of(j.at("of"));
             local->history = path_from_json(j.at("history"));
             if (local->rank >= history.ranks) throw bad("a rank beyond their number");
         }
@@ -494,6 +495,18 @@ Result<std::vector<std::string>> folders_named_by(const History& history) {
             folders.insert(file.substr(0, file.find('/')));
     }
     return std::vector<std::string>(folders.begin(), folders.end());
+}
+
+// What has a manifest's name and is no file of its own can be nothing that twinrun made.
+Result<> check_regular(const std::string& path) {
+    std::error_code failure;
+    const auto kind = fs::symlink_status(path, failure).type();
+    if (kind == fs::file_type::not_found || kind == fs::file_type::regular) return success();
+    return Error{
+        ErrorCode::invalid_argument,
+        path +
+            ": is there, and is no regular file (a link, a folder, a pipe): move it away, or name another "
+            "folder"};
 }
 
 // Of folders that a run may have made.
@@ -679,7 +692,35 @@ Result<History> History::open(const std::string& path) {
     return history;
 }
 
+Result<> HistoryWriter::check_place() const {
+    struct stat ours, there;
+    if (journal_lock_.descriptor() < 0 || ::fstat(journal_lock_.descriptor(), &ours) != 0) return success();
+    if (::lstat(file_.c_str(), &there) == 0 && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+        return success();
+    return Error{
+        ErrorCode::damaged,
+        file_ +
+            ": is not the file any more that this run writes: the history was moved or replaced while "
+            "the run went on, and nothing more is captured into it"};
+}
+
+// Gives the journal a file of its own where the same file has another name: a copy of the history that was made of links.
+Result<> HistoryWriter::detach() {
+    struct stat status;
+    if (::lstat(file_.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink <= 1)
+        return success();
+    TWR_TRY(const auto bytes, read_whole_file(file_, kLargestManifest));
+    const std::string temporary = temporary_name(file_);
+    TWR_TRY(auto copy, system_.create(temporary, bytes.size()));
+    TWR_CHECK(copy->write_at(0, bytes));
+    TWR_CHECK(copy->sync());
+    TWR_CHECK(system_.replace(temporary, file_));
+    TWR_CHECK(copy->close());
+    return system_.sync_folder(path_);
+}
+
 Result<> HistoryWriter::append(const std::string& lines) {
+    TWR_CHECK(check_place());
     if (journal_.torn) {
         TWR_CHECK(system_.truncate(file_, journal_.whole_bytes));
         journal_.torn = false;
@@ -713,6 +754,7 @@ Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
 }
 
 Result<> HistoryWriter::read_back() {
+    TWR_CHECK(check_place());
     TWR_TRY(Journal now, read_rank_journal(path_, rank_, ranks_));
     // Without its first line it is not the journal that was opened: lines behind nothing could not be read.
     if (now.whole_bytes == 0)
@@ -735,6 +777,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     writer->ranks_ = ranks;
     writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
+    TWR_CHECK(check_regular(manifest_path(writer->path_)));
     if (rank != 0) {
         // Rank 0 has made the manifest, or has found it.
         History history;
@@ -808,8 +851,8 @@ Result<> HistoryWriter::check_same(const History& history, const HistorySettings
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& system, const std::string& path,
                                                                  const HistorySettings& settings,
                                                                  std::uint32_t rank, std::uint32_t ranks,
-                                                                 const std::string& history,
-                                                                 bool replace) try {
+                                                                 const std::string& history, bool replace,
+                                                                 const HistoryId& of) try {
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
     writer->path_ = real_path(path);
     writer->rank_ = rank;
@@ -817,12 +860,15 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     writer->file_ = journal_path(writer->path_, rank, ranks);
     writer->record_ = settings.record;
     writer->local_ = true;
+    TWR_CHECK(check_regular(manifest_path(writer->path_)));
     Lock opening;
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     auto had = LocalHistory::read(path);
     const bool same = had && had->settings == settings && had->rank == rank && had->ranks == ranks &&
-                      had->history == history;
-    if (had && !replace) TWR_CHECK(check_part(path, *had, settings, rank, ranks, history));
+                      had->history == history && (had->of.empty() || had->of == of);
+    // Of what is replaced its own part goes too; another history's steps, and those of one that was here before, stay.
+    if (had && (!replace || had->history != history))
+        TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
     History before;
     Journal ignored;
     if (had) TWR_CHECK(read_manifest(path, before, ignored));
@@ -833,7 +879,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
         return writer;
     }
     if (!had && had.error().code != ErrorCode::not_found) return std::move(had).error();
-    TWR_CHECK(writer->begin(settings, &history, had ? &before : nullptr));
+    TWR_CHECK(writer->begin(settings, &history, had ? &before : nullptr, of));
     return writer;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
@@ -855,8 +901,8 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
 }
 
 // First lines of manifest and journal, for a history that has none of this rank. had: what is replaced.
-Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history,
-                              const History* had) {
+Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
+                              const HistoryId& of) {
     TWR_CHECK(system_.make_folders(path_));
     if (rank_ == 0 || history != nullptr) {
         id_ = new_id();
@@ -877,6 +923,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         }
         if (history != nullptr) {
             first["rank"] = rank_;
+            if (!of.empty()) first["of"] = of;
             first["history"] = path_to_json(*history);
         }
         // What is to leave is known from the journals, which do not count any more once the manifest is another.
@@ -1004,7 +1051,9 @@ Result<bool> HistoryWriter::lock_journal() {
     }
     if (journal_lock_.take(file_) &&
         (rank_ != 0 || local_ || ranks_ == 1 || manifest_lock_.take(manifest_path(path_)))) {
-        return true;
+        // Nobody else writes it: now it may become another file.
+        TWR_CHECK(detach());
+        return journal_lock_.take(file_);
     }
     journal_lock_.release();
     return false;
@@ -1105,16 +1154,19 @@ bool HistoryWriter::is_own(const std::string& folder) const {
 }
 
 Result<> HistoryWriter::make_folder(const std::string& name) const {
+    TWR_CHECK(check_place());
     const std::string folder = (fs::path(path_) / name).string();
     TWR_TRY(const bool made, system_.make_marked_folder(folder, marker_name(id_)));
     if (made || is_marked(path_, name, id_)) return success();
     // Folders that were made before there were markers.
-    const auto named = [&](const std::string& file) { return file.starts_with(name + "/"); };
-    if (std::any_of(journal_.steps.begin(), journal_.steps.end(),
-                    [&](const auto& step) { return step.second.folder == name; }) ||
-        std::any_of(journal_.differences.begin(), journal_.differences.end(),
-                    [&](const auto& difference) { return named(difference.second); })) {
-        return success();
+    if (!has_id_) {
+        const auto named = [&](const std::string& file) { return file.starts_with(name + "/"); };
+        if (std::any_of(journal_.steps.begin(), journal_.steps.end(),
+                        [&](const auto& step) { return step.second.folder == name; }) ||
+            std::any_of(journal_.differences.begin(), journal_.differences.end(),
+                        [&](const auto& difference) { return named(difference.second); })) {
+            return success();
+        }
     }
     return Error{
         ErrorCode::invalid_argument,
@@ -1151,7 +1203,7 @@ Result<> HistoryWriter::remove_leftovers() {
 // Of a history that has just been replaced: what its journals name, and the journals of ranks that the new one may not have.
 Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
     for (const std::string& folder : folders)
-        TWR_CHECK(remove_files(folder, std::nullopt));
+        TWR_CHECK(remove_files(folder, std::nullopt, !had.has_id));
     if (had.ranks == 1) return success();
     for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
         const std::string file = journal_path(path_, rank, had.ranks);
@@ -1161,11 +1213,13 @@ Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<st
     return success();
 }
 
-// rank: of which rank the files are; none: of all.
-Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<std::uint32_t> rank) {
+// rank: of which rank the files are; none: of all. named: a journal from before there were markers says that the folder is ours.
+Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<std::uint32_t> rank,
+                                     bool named) {
     const fs::path place = fs::path(path_) / folder;
     std::error_code ignored;
     if (fs::symlink_status(place, ignored).type() != fs::file_type::directory) return success();
+    if (!named && has_id_ && !is_own(folder)) return success();
     std::vector<std::string> names;
     std::vector<std::string> shared;
     std::vector<std::string> markers;
@@ -1270,6 +1324,7 @@ Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
         named.insert(files.files.data);
     }
     if (named.empty()) return remove_files(folder);
+    if (has_id_ && !is_own(folder)) return success();
     const fs::path place = fs::path(path_) / folder;
     std::vector<std::string> names;
     for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
@@ -1390,7 +1445,8 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end() || had->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
-        if (had->second.files.difference == kNoBase && !had->second.files.shared)
+        if (had->second.files.difference == kNoBase && !had->second.files.shared &&
+            (!has_id_ || is_own(had->second.folder)))
             files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
     }
     if (lines.empty()) return success();

@@ -123,6 +123,7 @@ struct LocalHistory {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
     std::string history;  // where it goes, as an absolute path
+    HistoryId of;         // the history that was there when the part was begun; empty: not known
     Journal journal;
     // Opens manifest and journal only.
     static Result<LocalHistory> read(const std::string& path);
@@ -169,7 +170,8 @@ class HistoryWriter {
     static Result<std::unique_ptr<HistoryWriter>> open_local(FileSystem& system, const std::string& path,
                                                              const HistorySettings& settings,
                                                              std::uint32_t rank, std::uint32_t ranks,
-                                                             const std::string& history, bool replace);
+                                                             const std::string& history, bool replace,
+                                                             const HistoryId& of = {});
     ~HistoryWriter();
     HistoryWriter(const HistoryWriter&) = delete;
     HistoryWriter& operator=(const HistoryWriter&) = delete;
@@ -222,6 +224,7 @@ class HistoryWriter {
     Result<> make_folder(const std::string& name) const;
     // The first name of this step's folders, from this attempt on, that nothing has but perhaps this history itself.
     [[nodiscard]] std::string folder_for(std::int64_t step, std::uint32_t attempt = 0) const;
+    [[nodiscard]] const HistoryId& id() const { return id_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
     [[nodiscard]] FileSystem& system() const { return system_; }
     [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
@@ -230,11 +233,15 @@ class HistoryWriter {
     Result<> remove_files(const std::string& folder) { return remove_files(folder, rank_); }
 
    private:
-    Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank);
+    Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank, bool named = false);
     Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
     Result<> begin_journal();
     [[nodiscard]] bool is_own(const std::string& folder) const;
+    // Error where the journal's name is not that of the file that this writer opened and locked: the folder was moved or
+    // replaced, and what is there now is another's.
+    Result<> check_place() const;
+    Result<> detach();
     // A lock on a file or folder, of one process at a time, until this is gone. Storage may know none: then nobody waits.
     class Lock {
        public:
@@ -244,6 +251,7 @@ class HistoryWriter {
         Lock& operator=(Lock&& other) noexcept;
         // false: another process has it. What is not there is not locked, and nobody else's.
         bool take(const std::string& path, bool shared = false);
+        [[nodiscard]] int descriptor() const { return descriptor_; }
         void release();
 
        private:
@@ -255,7 +263,8 @@ class HistoryWriter {
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
     Result<> remove_leftovers();
-    Result<> begin(const HistorySettings& settings, const std::string* history, const History* had);
+    Result<> begin(const HistorySettings& settings, const std::string* history, const History* had,
+                   const HistoryId& of = {});
     void go_on(const History& history);
     // What a run that goes on must have in common with the history that is there.
     Result<> check_same(const History& history, const HistorySettings& settings) const;

@@ -28,12 +28,19 @@ bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t rank
 
 Result<> Tiers::check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
                             const TierSettings& settings) try {
-    if (settings.local.empty() || settings.existing == Existing::replace) return success();
+    if (settings.local.empty()) return success();
+    const bool replaces = settings.existing == Existing::replace;
     const std::string local = local_path(settings.local, rank);
     const std::string history = name_of(path);
     const auto had = LocalHistory::read(local);
     if (!had || had->journal.steps.empty()) return success();
-    TWR_CHECK(check_part(local, *had, settings.history, rank, ranks, history));
+    if (replaces && had->history == history) return success();  // they are replaced too
+    HistoryId of;
+    if (History::exists(path)) {
+        TWR_TRY(const History there, History::open(path));
+        of = there.id;
+    }
+    TWR_CHECK(check_part(local, *had, settings.history, rank, ranks, history, of));
     // Its steps would be taken for those of a history that is made now.
     if (had->history == history && !has_journal(path, rank, ranks)) {
         return Error{ErrorCode::mismatch,
@@ -59,9 +66,9 @@ Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string
             HistoryWriter::open(system, path, settings.history, rank, ranks, settings.existing));
     if (!settings.local.empty()) {
         tiers->local_folder_ = local_path(settings.local, rank);
-        TWR_TRY(tiers->local_,
-                HistoryWriter::open_local(system, tiers->local_folder_, settings.history, rank, ranks,
-                                          name_of(path), settings.existing == Existing::replace));
+        TWR_TRY(tiers->local_, HistoryWriter::open_local(
+                                   system, tiers->local_folder_, settings.history, rank, ranks, name_of(path),
+                                   settings.existing == Existing::replace, tiers->shared_->id()));
         for (const auto& [step, entry] : tiers->local_->journal().steps)
             tiers->local_used_ += bytes_of(entry);
     }
@@ -117,12 +124,24 @@ Result<> Tiers::begin(const Provenance& facts) {
 
 Result<> Tiers::resume() {
     if (local_ == nullptr) return success();
+    std::vector<std::int64_t> superseded;
     for (const auto& [step, entry] : local_->journal().steps) {
         const auto had = shared_->journal().steps.find(step);
-        const bool there = had != shared_->journal().steps.end() &&
-                           attempt_of(had->second.folder) >= attempt_of(entry.folder);
-        (there ? safe_ : unflushed_).insert(step);
+        const std::uint32_t own = attempt_of(entry.folder);
+        if (had == shared_->journal().steps.end() || attempt_of(had->second.folder) < own) {
+            unflushed_.insert(step);
+        } else if (attempt_of(had->second.folder) > own) {
+            superseded.push_back(step);  // captured again, by a run that did not use this folder
+        } else if (had->second.files.header_checksum != entry.files.header_checksum) {
+            return Error{ErrorCode::mismatch, local_folder_ + ": its step " + std::to_string(step) +
+                                                  " is not the one that is in " + path_ +
+                                                  ": both were captured. Bring it elsewhere with 'twinrun "
+                                                  "flush --to', or remove the folder"};
+        } else {
+            safe_.insert(step);
+        }
     }
+    if (!superseded.empty()) TWR_CHECK(local_->drop(superseded, HistoryWriter::Differences::stay));
     if (settings_.flusher == Flusher::none) return success();
     if (settings_.flusher == Flusher::process) {
         // The journal of the last tier goes to the other process.
