@@ -405,8 +405,7 @@ bool is_flushed(const LocalHistory& local) try {
 Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,
                     std::uint32_t rank, std::uint32_t ranks, const std::string& history,
                     const HistoryId& of) {
-    const bool same = part.settings == settings && part.rank == rank && part.ranks == ranks &&
-                      part.history == history && (of.empty() || part.of.empty() || part.of == of);
+    const bool same = part.is_of(settings, rank, ranks, history, of);
     if (same || part.journal.steps.empty() || is_flushed(part)) return success();
     return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + part.history +
                                           ": bring them there with 'twinrun flush', or remove the folder"};

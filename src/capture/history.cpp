@@ -864,8 +864,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     Lock opening;
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     auto had = LocalHistory::read(path);
-    const bool same = had && had->settings == settings && had->rank == rank && had->ranks == ranks &&
-                      had->history == history && (had->of.empty() || had->of == of);
+    const bool same = had && had->is_of(settings, rank, ranks, history, of);
     // Of what is replaced its own part goes too; another history's steps, and those of one that was here before, stay.
     if (had && (!replace || had->history != history))
         TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
@@ -1122,6 +1121,12 @@ Result<> check_children(const std::string& path, const Journal& journal) {
                          " is recorded against it, and would lose what leaves: remove that record first"};
     }
     return success();
+}
+
+bool LocalHistory::is_of(const HistorySettings& other, std::uint32_t other_rank, std::uint32_t other_ranks,
+                         const std::string& other_history, const HistoryId& other_id) const {
+    return settings == other && rank == other_rank && ranks == other_ranks && history == other_history &&
+           (of.empty() || other_id.empty() || of == other_id);
 }
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {

@@ -125,6 +125,10 @@ struct LocalHistory {
     std::string history;  // where it goes, as an absolute path
     HistoryId of;         // the history that was there when the part was begun; empty: not known
     Journal journal;
+    // Whether it is this rank's part of this history; `of`, where both are known, included.
+    [[nodiscard]] bool is_of(const HistorySettings& other, std::uint32_t other_rank,
+                             std::uint32_t other_ranks, const std::string& other_history,
+                             const HistoryId& other_id) const;
     // Opens manifest and journal only.
     static Result<LocalHistory> read(const std::string& path);
 };
