@@ -243,11 +243,15 @@ class Walker:
             yield from self.walk(name, value.pairs, depth + 1)
 
     def _sparse(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
-        """The parts of a sparse tensor are tensors."""
+        """The parts of a sparse tensor are tensors; beside them it has a size, which they do not tell, and a layout."""
         parts = value.args[1]
+        tensors = [part for part in parts if isinstance(part, Opaque)]
+        rest = [part for part in parts if not isinstance(part, (Opaque, bool))]  # not whether it is in order
+        self.others.append((name, "(size)", rest))
+        self.others.append((name, "(layout)", value.args[0]))
         labels = ("indices", "values") if isinstance(parts[1], Opaque) and not isinstance(parts[2], Opaque) else (
             "compressed", "plain", "values")  # fmt: skip
-        for label, entry in zip(labels, parts, strict=False):
+        for label, entry in zip(labels, tensors, strict=False):
             yield from self.walk(_joined(name, label), entry, depth + 1)
 
 
