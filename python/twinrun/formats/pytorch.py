@@ -201,18 +201,25 @@ class Walker:
             else:
                 yield from self._object(name, value, depth)
         elif isinstance(value, Pairs):
+            self._say_empty(name, "mapping", value)
             for key, entry in value.last():
                 if isinstance(key, (str, int, float, bytes, tuple, type(None))):
                     yield from self.walk(_joined(name, str(key)), entry, depth + 1)
                 else:
                     self.skipped.append((name, "a dictionary with a key that is neither text nor number"))
         elif isinstance(value, (list, tuple)):
+            self._say_empty(name, "list", value)
             for number, entry in enumerate(value):
                 yield from self.walk(_joined(name, str(number)), entry, depth + 1)
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
         elif not isinstance(value, Persistent):
             self.others.append((name, "(value)", value))
+
+    def _say_empty(self, name: str, kind: str, value: list | tuple) -> None:
+        """A container without entries is there all the same."""
+        if not value:
+            self.others.append((name, "(empty)", kind))
 
     def unique(self, name: str) -> str:
         """The name, or `name#2` where it was given before: {"a": {"b": …}, "a.b": …} has one twice."""
@@ -235,6 +242,8 @@ class Walker:
         if isinstance(state, Pairs):
             for key, entry in state.last():
                 if isinstance(key, str):
+                    if key in _TRANSPARENT and not isinstance(entry, Opaque) and not entry:
+                        continue  # every module has them
                     label = name if key in _TRANSPARENT else _joined(name, key)
                     yield from self.walk(label, entry, depth + 1)
         if value.items:
