@@ -254,6 +254,35 @@ def test_sizes_and_layouts_of_sparse_tensors(tmp_path):
                 assert twinrun.compare(a, b).same == (n == m)
 
 
+def test_classes_of_tensors(tmp_path):
+    def wrapped(kind, *state):
+        return _Call("torch._tensor", "_rebuild_from_type_v2", _Named("torch._utils", "_rebuild_tensor_v2"), kind,
+                     tensor().args, *state)  # fmt: skip
+
+    roots = [
+        tensor(),
+        _Call("torch._utils", "_rebuild_parameter", tensor(), False, None),
+        _Call("torch._utils", "_rebuild_parameter", tensor(), True, None),
+        _Call("torch._utils", "_rebuild_parameter_with_state", tensor(), False, None, {"scale": 1}),
+        _Call("torch._utils", "_rebuild_parameter_with_state", tensor(), False, None, {"scale": 2}),
+        wrapped(_Named("own", "Tensor"), {}),
+        wrapped(_Named("own", "Other"), {}),
+        wrapped(_Named("own", "Other"), {"scale": tensor(1, (1,), (1,))}),
+        wrapped(_Named("own", "Other"), {"scale": tensor(2, (1,), (1,))}),
+    ]
+    files = [write(tmp_path / f"{n}.pt", {"x": root}) for n, root in enumerate(roots)]
+    for n, a in enumerate(files):
+        for m, b in enumerate(files):
+            assert verdict(a, b) == (n == m)
+
+
+def verdict(a, b):
+    try:
+        return twinrun.compare(a, b).same
+    except twinrun.Incomparable:
+        return False
+
+
 @pytest.mark.parametrize(
     "bad",
     [
