@@ -56,7 +56,9 @@ def captured_entries(
         views[name] = taken(name, array, stream)
     for name, label in _unit_labels(views).items():
         if label in views:
-            raise TwinrunError(f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}")
+            raise TwinrunError(
+                f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
+            )
         views[label] = taken(label, np.empty(0, bool))
     ids = ids or {}
     places = global_place or {}
@@ -102,7 +104,9 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
     told = (unit_told(label, stored["shape"]) for label, stored in session.stored_fields(step, None).items())
     kept = next((one[1] for one in told if one is not None and one[0] == name), None)
     if kept != unit:
-        raise Incomparable(f"step {step}: {kept or 'plain numbers'} was captured, the array is {unit}", where=name)
+        raise Incomparable(
+            f"step {step}: {kept or 'plain numbers'} was captured, the array is {unit}", where=name
+        )
 
 
 @dataclass(frozen=True)

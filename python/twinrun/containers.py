@@ -295,7 +295,9 @@ def _column(flat: _Flat, name: str, series: object) -> None:
             flat.add(f"{name}@mask", missing)
         return
     values = _objects(series.astype(object))  # type: ignore[attr-defined]
-    if not isinstance(kind, np.dtype):  # of a type with one value for what is missing; objects may hold several
+    if not isinstance(
+        kind, np.dtype
+    ):  # of a type with one value for what is missing; objects may hold several
         values[missing] = None
     flat.add_texts(name, values)
 

@@ -269,7 +269,9 @@ def test_frames_of_pandas() -> None:
     for n, one in enumerate(missing):
         for m, other in enumerate(missing):
             assert (verdict(one, other) == "same") == (n == m)
-    check_differ(pd.Series(["a", None], dtype=object).rename("s"), pd.Series(["a", np.nan], dtype=object).rename("s"))
+    check_differ(
+        pd.Series(["a", None], dtype=object).rename("s"), pd.Series(["a", np.nan], dtype=object).rename("s")
+    )
     check_differ(pd.DataFrame({1: [1.0]}), pd.DataFrame({"1": [1.0]}))
     check_differ(pd.DataFrame({"index": [1.0]}), pd.DataFrame({"index": [1.0]}, index=[4]))
     s = pd.Series([1.0, 2.0], name="s")

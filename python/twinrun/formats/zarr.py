@@ -365,9 +365,7 @@ def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
         settings = _named(kind, where)[1]
         count, unit = settings.get("scale_factor", 1), settings.get("unit", "generic")
         letter = "M" if "datetime" in title else "m"
-        array.unit = (
-            unit_of(np.dtype(f"{letter}8[{count}{unit}]" if unit != "generic" else f"{letter}8"))
-        )
+        array.unit = unit_of(np.dtype(f"{letter}8[{count}{unit}]" if unit != "generic" else f"{letter}8"))
     if encoding[0] == "default":
         array.prefix += "c" + (separator if shape else "")
         array.scalar_key = ""
