@@ -17,7 +17,7 @@ from . import _core
 from .arrays import ArrayView, DeviceArrayView, row_major, taken, writable
 from .containers import named_arrays
 from .errors import Incomparable, StepLost, TwinrunError
-from .formats.model import storage_dtype
+from .formats.model import storage_dtype, unit_label, unit_of, unit_told
 from .provenance import python_facts
 from .recording import RecordOptions, offer_packing_library
 from .settings import check_settings, checked_path, step_number, utf8
@@ -54,6 +54,12 @@ def captured_entries(
         if name in views:
             raise TwinrunError(f"two fields of the name {name!r}", where=where)
         views[name] = taken(name, array, stream)
+    for name, label in _unit_labels(views).items():
+        if label in views:
+            raise TwinrunError(
+                f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
+            )
+        views[label] = taken(label, np.empty(0, bool))
     ids = ids or {}
     places = global_place or {}
     for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
@@ -82,6 +88,25 @@ def captured_entries(
             (name, v.dtype, v.shape, v.address, stride, v.fortran_order, atol, rtol, place, ids.get(name, ""), shape, offset)
         )  # fmt: skip
     return entries, keep
+
+
+def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
+    """By field, the label that keeps its unit, of those that are dates or time spans."""
+    units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
+    return {name: unit_label(name, unit) for name, unit in units.items() if unit is not None}
+
+
+def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
+    """Raises Incomparable where an array of times would take those of another unit; one of integers takes any."""
+    unit = unit_of(array.dtype) if isinstance(array, np.ndarray) else None
+    if unit is None:
+        return
+    told = (unit_told(label, stored["shape"]) for label, stored in session.stored_fields(step, None).items())
+    kept = next((one[1] for one in told if one is not None and one[0] == name), None)
+    if kept != unit:
+        raise Incomparable(
+            f"step {step}: {kept or 'plain numbers'} was captured, the array is {unit}", where=name
+        )
 
 
 @dataclass(frozen=True)
@@ -344,6 +369,9 @@ class Run:
         session, number = self._open(), step_number(step)
         entries, arrays = [], {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
+            told = unit_told(name, stored["shape"])
+            if names is None and told is not None:  # a label, not what the caller captured
+                continue
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))
         if entries:
@@ -361,6 +389,7 @@ class Run:
         described = session.stored_fields(number, list(fields))
         for name, array in fields.items():
             stored = described[name]
+            _check_unit(name, array, session, number)
             target = writable(name, array)
             keep.append(target)
             if isinstance(target, DeviceArrayView):

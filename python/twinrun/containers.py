@@ -121,8 +121,9 @@ def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
 
 
 def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
-    if _is_array(value):
-        flat.add(name, np.asarray(value))
+    array = _array_of(value)
+    if array is not None:
+        flat.add(name, array)
         return
     if value and all(type(v) is str for v in value) and not hasattr(value, "_fields"):
         flat.texts(name, value)
@@ -132,19 +133,22 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
     _entries(flat, name, entries)
 
 
-def _is_array(value: list | tuple) -> bool:
-    """Whether lists are an array: they hold numbers only, of types that numpy has one for, and rows of one length."""
+def _array_of(value: list | tuple) -> np.ndarray | None:
+    """Lists as an array, where they are one: they hold numbers only, of types that numpy has one for, and rows of one length."""
     kinds: set[str] = set()
     if not _only_numbers(value, kinds, 0) or (len(kinds) > 1 and "b" in kinds):
-        return False
+        return None
     try:
         array = np.asarray(value)
+        if kinds == {"i"} and array.dtype.kind == "f" and (array >= 0).all():  # i64 and u64 together
+            array = np.asarray(value, np.uint64)
     except (ValueError, OverflowError):
-        return False
+        return None
     if array.dtype.kind not in "biufc":
-        return False
-    # Integers among fractions must be there as they were.
-    return len(kinds) < 2 or "i" not in kinds or bool((np.abs(array) < 1 << 53).all())
+        return None
+    # Integers must be there as they were, among fractions too, and where no type of integers holds them all.
+    exact = "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array) < 1 << 53).all())
+    return array if exact else None
 
 
 def _only_numbers(value: list | tuple, kinds: set[str], depth: int) -> bool:
@@ -291,7 +295,10 @@ def _column(flat: _Flat, name: str, series: object) -> None:
             flat.add(f"{name}@mask", missing)
         return
     values = _objects(series.astype(object))  # type: ignore[attr-defined]
-    values[missing] = None
+    if not isinstance(
+        kind, np.dtype
+    ):  # of a type with one value for what is missing; objects may hold several
+        values[missing] = None
     flat.add_texts(name, values)
 
 
@@ -497,7 +504,7 @@ def is_container(what: object) -> bool:
     """Whether it holds arrays under names of their own: a mapping, a model, a table."""
     opened = _opener(type(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
-        opened is _sequence and not _is_array(what)  # type: ignore[arg-type]
+        opened is _sequence and _array_of(what) is None  # type: ignore[arg-type]
     )
 
 

@@ -13,10 +13,10 @@ from . import _core
 from .errors import Incomparable, Stale, TwinrunError
 from .formats import FileContent, open_file
 from .formats.folder import is_data_set, is_history, list_folder
-from .formats.model import summary_fields
+from .formats.model import summary_fields, unit_label
 from .particles import find_particles, read_ids
 from .settings import check_settings, checked_path, utf8
-from .subject import FieldRef, metadata_path, refs_of_fields, untouched
+from .subject import FieldRef, metadata_path, refs_of_fields, unit_refs, untouched
 
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
 
@@ -155,6 +155,7 @@ def index_content(
             fix=f"describe it in {os.path.basename(content.path)}.json instead",
         )
     refs = refs_of_fields(chosen, content.path)
+    refs += unit_refs(refs)
     own = summary_fields(content.facts, len(content.skipped), content.path)
     refs += refs_of_fields({f.name: f for f in own}, content.path)
     files = list(content.files())
@@ -216,7 +217,8 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     except TwinrunError:
         return None
     own = summary_fields(content.facts, len(content.skipped), path)
-    if {f["name"] for f in metadata.fields} != {*content.fields, *(f.name for f in own)}:
+    labels = [unit_label(f.name, f.unit) for f in content.fields.values() if f.unit is not None]
+    if {f["name"] for f in metadata.fields} != {*content.fields, *labels, *(f.name for f in own)}:
         return None
     if any(f["format"] != content.how for f in metadata.fields):
         return None

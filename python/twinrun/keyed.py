@@ -202,11 +202,12 @@ def _common_fields(
     parts = [*((label_a, p) for p in kind.parts_a), *((label_b, p) for p in kind.parts_b)]
     good = []
     for name in dict.fromkeys(n for _, (_, _, own) in parts for n in own if chosen(n)):
-        rows: dict[tuple[str, tuple[int, ...]], str] = {}
+        rows: dict[tuple[str, tuple[int, ...]], str] = {}  # a unit of time is another type than plain numbers
         missing = None
         for label, (rank, ids, own) in parts:
             if name in own:
-                rows.setdefault((own[name].dtype, own[name].user_shape[1:]), f"rank {rank} of {label}")
+                ref = own[name]
+                rows.setdefault((ref.unit or ref.dtype, ref.user_shape[1:]), f"rank {rank} of {label}")
             elif ids.items:  # a rank without particles may have no such field
                 missing = f"rank {rank} of {label} has no such field, or another number of rows than IDs"
         if missing is None and len(rows) > 1:

@@ -169,14 +169,15 @@ class Parts:
                     f"field {name!r} of rank {rank} has no place in a global array", where=label,
                     fix="capture it with its global shape and offset",
                 )  # fmt: skip
-            same = (ref.dtype, ref.place[0], ref.fortran_order) == (
+            same = (ref.dtype, ref.place[0], ref.fortran_order, ref.unit) == (
                 first.dtype,
                 first.place[0],
                 first.fortran_order,
+                first.unit,
             )  # type: ignore[index]
             if not same:
                 raise Incomparable(
-                    f"field {name!r}: ranks {parts[0][0]} and {rank} disagree on type, order or shape of the global array",
+                    f"field {name!r}: ranks {parts[0][0]} and {rank} disagree on type, unit, order or shape of the global array",
                     where=label,
                 )
         self.name, self.label, self.cache, self.first = name, label, cache, first
@@ -287,6 +288,8 @@ class Parts:
                 reads_anywhere=all(ref.reads_anywhere for ref in self.refs),
             ),
             facts=self.first.facts,
+            unit=self.first.unit,
+            unit_is_known=self.first.unit_is_known,
             parts=self,
         )
 

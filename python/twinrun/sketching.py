@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from . import _core
 from .capture import captured_entries, own_tolerances
 from .errors import Incomparable, TwinrunError
+from .formats.model import unit_told
 from .indexing import FLOATING
 from .settings import check_settings, checked_path, chosen_devices, step_number
 from .subject import METADATA_SUFFIX, HistorySubject, check_alike
@@ -130,6 +131,8 @@ class _FieldFacts:
     fortran_order: bool
     atol: float
     rtol: float
+    unit: str | None
+    unit_is_known: bool
 
     @property
     def user_shape(self) -> tuple[int, ...]:
@@ -143,9 +146,16 @@ class Sketch:
     memory is given back when nothing refers to it any more. May be used by several threads.
     """
 
-    def __init__(self, fields: Mapping[str, _core.FieldSketch], label: str) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, _core.FieldSketch],
+        label: str,
+        units: Mapping[str, str],
+        units_are_known: bool = True,
+    ) -> None:
         self.label = label
         self._fields = dict(fields)
+        self._units, self._units_are_known = units, units_are_known
         self._known: dict[str, _FieldFacts] = {}
 
     def _facts(self, name: str) -> _FieldFacts:
@@ -153,7 +163,8 @@ class Sketch:
         known = self._known.get(name)
         if known is None:
             f = self._fields[name].facts
-            known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"])
+            known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"],
+                                self._units.get(name), self._units_are_known or name in self._units)  # fmt: skip
             self._known[name] = known
         return known
 
@@ -183,7 +194,8 @@ class Sketch:
         if all(f.device == number for f in self._fields.values()):
             return self
         moved = _core.move_sketches(list(self._fields.values()), number)
-        return Sketch(dict(zip(self._fields, moved, strict=True)), self.label)
+        fields = dict(zip(self._fields, moved, strict=True))
+        return Sketch(fields, self.label, self._units, self._units_are_known)
 
     def compare(
         self,
@@ -312,9 +324,18 @@ def sketch(
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
     entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
+    units, labels = _units({entry[0]: entry[2] for entry in entries})
+    entries = [entry for entry in entries if entry[0] not in labels]
     made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     del keep
-    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays")
+    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", units)
+
+
+def _units(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, str], set[str]]:
+    """{field: unit}, and the labels that tell them."""
+    told = {name: unit_told(name, shape) for name, shape in shapes.items()}
+    labels = {label: one for label, one in told.items() if one is not None and one[0] in shapes}
+    return dict(labels.values()), set(labels)
 
 
 def sketch_of(
@@ -352,12 +373,15 @@ def sketch_of(
         label = f"{path}, step {step}"
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
     metadata_fields = metadata.fields
+    units, labels = _units({f["name"]: f["shape"] for f in metadata_fields})
     chosen = [
         i
         for i, f in enumerate(metadata_fields)
+        if f["name"] not in labels
         if globs is None or any(fnmatch.fnmatchcase(f["name"], g) for g in globs)
     ]
     if not chosen:
         raise Incomparable("no field of these names", where=label, fix="check fields")
     names = [metadata_fields[i]["name"] for i in chosen]
-    return Sketch(dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True)), label)
+    made = dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True))
+    return Sketch(made, label, units, units_are_known=not path.endswith(METADATA_SUFFIX))

@@ -26,7 +26,7 @@ from .formats import Field, FileContent, formats, open_as, open_file
 from .formats.facts import NOT_COMPARED, SUMMARY, Fact
 from .formats.files import reading
 from .formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
-from .formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_of
+from .formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_field, unit_of, unit_told
 from .settings import checked_path
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "metadata_path",
     "open_subject",
     "opened_of",
+    "unit_refs",
 ]
 
 METADATA_SUFFIX = ".twm"
@@ -92,7 +93,8 @@ class FieldRef:
     key: str | None = None  # of particles: the field of their IDs, and their group, as their file names them
     group: str | None = None
     own_name: str = ""  # in its file
-    unit: str | None = None  # of dates and time spans, where that is known
+    unit: str | None = None  # of dates and time spans; of plain numbers None
+    unit_is_known: bool = True  # metadata of files that was made without it does not tell
     kind: str | None = None  # of elements that are no numbers: what they are
     kind_is_known: bool = True  # metadata alone does not tell
     tell: Callable[[int], str] | None = None  # such an element for people
@@ -212,9 +214,10 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
         said = [kind or "numbers" for kind in kinds]
         raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
     units = getattr(a, "unit", None), getattr(b, "unit", None)
-    if None not in units and units[0] != units[1]:  # the same integers are other times
+    if units[0] != units[1] and all(getattr(side, "unit_is_known", True) for side in (a, b)):
+        said = [unit or "plain numbers" for unit in units]  # the same integers are other times, or none
         raise Incomparable(
-            f"{what}: {units[0]} in {label_a}, {units[1]} in {label_b}", fix="units of time must agree"
+            f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="units of time must agree"
         )
     if a.user_shape != b.user_shape:
         raise Incomparable(
@@ -302,6 +305,7 @@ def refs_of_metadata(
             metadata_field=at,
             facts=facts,
             kind_is_known=False,
+            unit_is_known=False,
         )
         ref.key = facts["key"] or None
         if facts["global_shape"]:
@@ -316,7 +320,20 @@ def refs_of_metadata(
             name = facts["name"]
             ref.open_reader = lambda name=name: reopen().fields.get(name)
         refs.append(ref)
-    return refs
+    return _with_units(refs)
+
+
+def _with_units(refs: list[FieldRef]) -> list[FieldRef]:
+    """The fields, each with its unit in place of the label that keeps it."""
+    labels = {ref.name: told for ref in refs if (told := unit_told(ref.name, ref.shape)) is not None}
+    names = {ref.name for ref in refs}
+    labels = {label: told for label, told in labels.items() if told[0] in names}
+    units = dict(labels.values())
+    kept = [ref for ref in refs if ref.name not in labels]
+    for ref in kept:
+        if ref.name in units:
+            ref.unit, ref.unit_is_known = units[ref.name], True
+    return kept
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
@@ -356,6 +373,12 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             ref.reader = f
         refs.append(ref)
     return refs
+
+
+def unit_refs(refs: Iterable[FieldRef]) -> list[FieldRef]:
+    """The labels by which metadata keeps the units of these fields."""
+    labels = [unit_field(ref.name, ref.unit) for ref in refs if ref.unit is not None]
+    return refs_of_fields({label.name: label for label in labels}, "units")
 
 
 @dataclass
@@ -567,6 +590,8 @@ class HistorySubject(Subject):
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
+        for ref in refs:
+            ref.unit_is_known = True  # a capture labels dates and time spans: what has no label is neither
         if self._files[place][1]["difference"] is not None:
             for ref in refs:
                 if ref.items:  # a record keeps nothing of a field that has none

@@ -709,3 +709,46 @@ def test_the_package_brings_the_process_that_flushes(tmp_path: Path) -> None:
         run.capture(3, fields(3))
     history = twinrun._core.open_history(str(tmp_path / "run"))
     assert [step["step"] for step in history["steps"]] == [3]
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+def test_units_of_time_are_kept(tmp_path: Path, keep_data: bool) -> None:
+    kinds = ("M8[s]", "M8[ms]", "m8[s]", "i8")
+    values = [np.array([1, -(1 << 63)]).astype(kind) for kind in kinds]
+    names = [tmp_path / str(n) for n in range(len(kinds))]
+    for name, array in zip(names, values, strict=True):
+        with twinrun.Run(name, keep_data=keep_data) as run:
+            run.capture(1, {"t": array, "parts": array.view([("begin", array.dtype)]), "x": np.zeros(2)})
+    for n, a in enumerate(names):
+        for m, b in enumerate(names):
+            if n == m:
+                assert twinrun.compare(a, b).same
+                assert {f.field for f in twinrun.compare(a, b).fields} == {"t", "parts.begin", "x"}
+            else:
+                with pytest.raises(twinrun.TwinrunError, match="units of time must agree"):
+                    twinrun.compare(a, b)
+    for m, array in enumerate(values):
+        there = twinrun.sketch({"t": array})
+        here = twinrun.sketch_of(names[0], 1, fields=["t"])
+        assert here.names == there.names == ["t"]
+        if m:
+            with pytest.raises(twinrun.TwinrunError, match="units of time must agree"):
+                here.to("cpu").compare(there, fields="t")
+        else:
+            assert here.compare(there)
+
+
+def test_a_history_of_times_and_arrays_of_them(tmp_path: Path) -> None:
+    seconds = np.array([1, 2], "M8[s]")
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(1, {"t": seconds})
+        assert list(run.load(1)) == ["t"]
+        with pytest.raises(twinrun.TwinrunError, match=r"M8\[s\] was captured"):
+            run.restore(1, {"t": np.zeros(2, "M8[ms]")})
+        back = np.zeros(2, "M8[s]")
+        run.restore(1, {"t": back})
+        assert (back == seconds).all()
+        numbers = np.zeros(2, "i8")
+        run.restore(1, {"t": numbers})
+        assert numbers.tolist() == [1, 2]
+    assert list(twinrun.Run(tmp_path / "h", existing="append").load(1, ["t"])) == ["t"]

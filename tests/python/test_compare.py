@@ -243,3 +243,5 @@ def test_names_and_units_that_only_look_the_same() -> None:
     assert twinrun.compare(seconds, seconds.astype(">M8[s]")).same
     with pytest.raises(twinrun.TwinrunError, match=r"M8\[s\] in array, M8\[D\] in array"):
         twinrun.compare(seconds, days)  # the same integers
+    with pytest.raises(twinrun.TwinrunError, match=r"M8\[s\] in array, plain numbers in array"):
+        twinrun.compare(np.array(["NaT"], "M8[s]"), np.array([-(1 << 63)]))

@@ -206,11 +206,22 @@ def test_texts_and_objects_of_numpy() -> None:
     check_differ(np.array([1.0], object), np.array([1], object))
     check_differ(np.array([datetime.date(2000, 1, 1)]), np.array([datetime.date(2000, 1, 2)]))
     check_differ(np.array([decimal.Decimal("1.0")]), np.array([decimal.Decimal("1.00")]))
+    for words in ([None, "a"], ["a", None]):
+        check_differ(np.array(words, object), np.array([np.nan if w is None else w for w in words], object))
     check_differ(np.array([(1, "a")], "i4,U3"), np.array([(1, "b")], "i4,U3"))
     check_differ(np.array([(1, 2.0)], "i4,f4"), np.array([(1, 3.0)], "i4,f4"))
     check_differ(np.zeros(2, "V3"), np.frombuffer(b"000001", "V3"))
     check_differ(np.array(["2000"], "M8[s]"), np.array(["2001"], "M8[s]"))
     check_differ(np.zeros(2, "M8[s]"), np.zeros(2, "M8[D]"))
+
+
+def test_integers_that_no_type_holds_together() -> None:
+    for a, b in (([2**64 - 1, -1], [2**64 - 2, -1]), ([[2**64 - 1], [-1]], [[2**64 - 2], [-1]]),
+                 ([np.uint64(2**64 - 1), np.int64(-1)], [np.uint64(2**64 - 2), np.int64(-1)])):  # fmt: skip
+        assert verdict(a, a) == verdict({"x": a}, {"x": a}) == "same"
+        check_differ(a, b)
+        check_differ({"x": a}, {"x": b})
+    assert set(flattened("x", [2**64 - 1, 1])) == {"x"}
 
 
 def test_masks() -> None:
@@ -254,6 +265,13 @@ def test_frames_of_pandas() -> None:
         frame().set_index(pd.MultiIndex.from_tuples([(0, "a"), (0, "b"), (1, "a")])),
     ):
         check_differ(a, b)
+    missing = [frame(name=pd.Series(["a", "b", m], dtype=object)) for m in (None, np.nan, pd.NA, pd.NaT)]
+    for n, one in enumerate(missing):
+        for m, other in enumerate(missing):
+            assert (verdict(one, other) == "same") == (n == m)
+    check_differ(
+        pd.Series(["a", None], dtype=object).rename("s"), pd.Series(["a", np.nan], dtype=object).rename("s")
+    )
     check_differ(pd.DataFrame({1: [1.0]}), pd.DataFrame({"1": [1.0]}))
     check_differ(pd.DataFrame({"index": [1.0]}), pd.DataFrame({"index": [1.0]}, index=[4]))
     s = pd.Series([1.0, 2.0], name="s")

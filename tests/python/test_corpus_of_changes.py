@@ -816,7 +816,7 @@ def torch(folder: Path, root: dict | None = None) -> None:
     import pickle
 
     value = (
-        {"epoch": 3, "name": "run", "lr": [0.1, None], "flags": {"on": True, 2: b"x"}}
+        {"epoch": 3, "name": "run", "lr": [0.1, None], "flags": {"on": True, 2: b"x"}, "none": []}
         if root is None
         else root
     )
@@ -825,7 +825,7 @@ def torch(folder: Path, root: dict | None = None) -> None:
 
 
 def values(**other: object) -> dict:
-    return {"epoch": 3, "name": "run", "lr": [0.1, None], "flags": {"on": True, 2: b"x"}, **other}
+    return {"epoch": 3, "name": "run", "lr": [0.1, None], "flags": {"on": True, 2: b"x"}, "none": [], **other}
 
 
 TORCH = Sample(
@@ -840,6 +840,12 @@ TORCH = Sample(
             "boolean": values(flags={"on": False, 2: b"x"}),
             "bytes": values(flags={"on": True, 2: b"y"}),
             "more": values(more=None),
+            "list becomes tuple": values(lr=(0.1, None)),
+            "key becomes text": values(flags={"on": True, "2": b"x"}),
+            "empty list more": values(more=[]),
+            "empty list becomes mapping": values(none={}),
+            "empty list less": {k: v for k, v in values().items() if k != "none"},
+            "empty list gets an entry": values(none=[None]),
         }.items()
     },
     {"order": lambda d: torch(d, dict(reversed(values().items())))},

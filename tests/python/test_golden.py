@@ -781,3 +781,46 @@ def test_what_could_not_be_compared_is_on_stderr(tmp_path: Path, quiet: tuple[st
     assert "could not compare" in line and "z: not in" in line and "(and 1 more)" in line
     done = command("golden", "check", tmp_path / "golden", tmp_path / "a.npz", *quiet)
     assert done.status == 0 and "twinrun: " not in done.err
+
+
+TIMES = [np.array([1, -(1 << 63)]).astype(kind) for kind in ("M8[s]", "M8[ms]", "m8[s]", "M8[25s]", "i8")]
+
+
+@pytest.mark.parametrize("way", ["array", "masked", "struct", "npy", "npz", "indexed", "history"])
+def test_units_of_time_are_kept(tmp_path: Path, way: str) -> None:
+    def made(values: np.ndarray, folder: Path) -> object:
+        folder.mkdir()
+        if way == "masked":
+            return {"t": np.ma.array(values, mask=[False, True])}
+        if way == "struct":
+            return {"t": values.view([("begin", values.dtype)])}
+        if way in ("npy", "indexed"):
+            np.save(folder / "t.npy", values)
+            if way == "indexed":
+                twinrun.index(folder)
+            return folder / "t.npy"
+        if way == "npz":
+            np.savez(folder / "t.npz", t=values)
+            return folder / "t.npz"
+        if way == "history":
+            with twinrun.Run(folder / "h") as run:
+                run.capture(0, {"t": values})
+            return folder / "h"
+        return {"t": values}
+
+    runs = [made(values, tmp_path / str(n)) for n, values in enumerate(TIMES)]
+    for n, run in enumerate(runs):
+        kept = tmp_path / f"golden-{n}"
+        golden.save(run, kept)
+        for m, other in enumerate(runs):
+            assert bool(golden.check(kept, other)) == (n == m), (n, m)
+
+
+def test_units_of_time_are_no_fields_of_their_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", TIMES[0])
+    np.save(tmp_path / "b.npy", TIMES[0])
+    facts = golden.save(tmp_path / "a.npy", tmp_path / "golden", fields=["a"])
+    assert facts.fields == 1
+    assert golden.check(tmp_path / "golden", tmp_path / "a.npy", fields=["a"])
+    golden.save(tmp_path / "a.npy", tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", tmp_path / "b.npy")  # a single array, named after its file

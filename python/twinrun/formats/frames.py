@@ -38,7 +38,14 @@ def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
             del last[frame.step]
         last[frame.step] = frame
     several = len(last) > 1
+    bare = [frame for frame in last.values() if not frame.fields]
+    if bare:  # no place has them: the file as a whole says that they are there, and what they say
+        said = [[f.step, f.time, [[fact.label, fact.identity] for fact in f.facts]] for f in bare]
+        content.say("", "(steps without fields)", said)
+        content.skipped += [(f"{name} of step {f.step}", why) for f in bare for name, why in f.skipped]
     for step, frame in last.items():
+        if not frame.fields:
+            continue
         prefix = f"step-{step}/" if several else ""
         for old in frame.fields:
             key = None if old.key is None else prefix + old.key

@@ -35,7 +35,10 @@ __all__ = [
     "parse_dtype",
     "storage_dtype",
     "summary_fields",
+    "unit_field",
+    "unit_label",
     "unit_of",
+    "unit_told",
     "unreadable",
 ]
 
@@ -75,6 +78,20 @@ def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
 def unit_of(dtype: np.dtype) -> str | None:
     """What the integers of dates and time spans count, 'M8[s]' say: those of two units are no numbers to compare."""
     return dtype.newbyteorder("=").str[1:] if dtype.kind in "mM" else None
+
+
+_UNIT_LABEL = "@unit."
+
+
+def unit_label(name: str, unit: str) -> str:
+    """The field by whose name metadata keeps a unit, of which it has no word: 't@unit.M8[s]'. It has no element."""
+    return f"{name}{_UNIT_LABEL}{unit}"
+
+
+def unit_told(label: str, shape: Sequence[int]) -> tuple[str, str] | None:
+    """(field, unit) that the name of a field without elements tells; None where it is no such label."""
+    name, found, unit = label.rpartition(_UNIT_LABEL)
+    return (name, unit) if found and tuple(shape) == (0,) else None
 
 
 def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
@@ -384,6 +401,11 @@ def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -
         )
 
     return [field(name, number) for name, number in numbers.items()]
+
+
+def unit_field(name: str, unit: str) -> Field:
+    """See `unit_label`."""
+    return Field(unit_label(name, unit), "bool", "little", (0,), extents=())
 
 
 def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:

@@ -198,21 +198,43 @@ class Walker:
                 yield name, found
             elif found is not None:
                 yield from self.walk(name, found, depth + 1)
+                yield from self._wrapped(name, value, depth)
             else:
                 yield from self._object(name, value, depth)
         elif isinstance(value, Pairs):
+            self._say_empty(name, "mapping", value)
             for key, entry in value.last():
                 if isinstance(key, (str, int, float, bytes, tuple, type(None))):
+                    if not isinstance(key, str):  # the name has its text, as of '1' for 1
+                        self.others.append((_joined(name, str(key)), "(key)", key))
                     yield from self.walk(_joined(name, str(key)), entry, depth + 1)
                 else:
                     self.skipped.append((name, "a dictionary with a key that is neither text nor number"))
         elif isinstance(value, (list, tuple)):
+            self._say_empty(name, "list", value)
+            if isinstance(value, tuple):
+                self.others.append((name, "(class)", "tuple"))
             for number, entry in enumerate(value):
                 yield from self.walk(_joined(name, str(number)), entry, depth + 1)
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
         elif not isinstance(value, Persistent):
             self.others.append((name, "(value)", value))
+
+    def _wrapped(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
+        """What a parameter, or a tensor of a class of its own, is beside its tensor."""
+        parameter = value.maker.name.startswith("_rebuild_parameter")
+        self.others.append((name, "(class)", "Parameter" if parameter else value.args[1]))
+        if parameter and value.args[1:2] == (True,):
+            self.others.append((name, "(requires_grad)", True))
+        state = value.args[3] if len(value.args) > 3 else None
+        if state:
+            yield from self.walk(_joined(name, "(state)"), state, depth + 1)
+
+    def _say_empty(self, name: str, kind: str, value: list | tuple) -> None:
+        """A container without entries is there all the same."""
+        if not value:
+            self.others.append((name, "(empty)", kind))
 
     def unique(self, name: str) -> str:
         """The name, or `name#2` where it was given before: {"a": {"b": …}, "a.b": …} has one twice."""
@@ -235,6 +257,8 @@ class Walker:
         if isinstance(state, Pairs):
             for key, entry in state.last():
                 if isinstance(key, str):
+                    if key in _TRANSPARENT and not isinstance(entry, Opaque) and not entry:
+                        continue  # every module has them
                     label = name if key in _TRANSPARENT else _joined(name, key)
                     yield from self.walk(label, entry, depth + 1)
         if value.items:
@@ -243,11 +267,15 @@ class Walker:
             yield from self.walk(name, value.pairs, depth + 1)
 
     def _sparse(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
-        """The parts of a sparse tensor are tensors."""
+        """The parts of a sparse tensor are tensors; beside them it has a size, which they do not tell, and a layout."""
         parts = value.args[1]
+        tensors = [part for part in parts if isinstance(part, Opaque)]
+        rest = [part for part in parts if not isinstance(part, (Opaque, bool))]  # not whether it is in order
+        self.others.append((name, "(size)", rest))
+        self.others.append((name, "(layout)", value.args[0]))
         labels = ("indices", "values") if isinstance(parts[1], Opaque) and not isinstance(parts[2], Opaque) else (
             "compressed", "plain", "values")  # fmt: skip
-        for label, entry in zip(labels, parts, strict=False):
+        for label, entry in zip(labels, tensors, strict=False):
             yield from self.walk(_joined(name, label), entry, depth + 1)
 
 

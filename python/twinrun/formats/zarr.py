@@ -364,11 +364,8 @@ def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
     if isinstance(kind, dict) and title.startswith("numpy."):  # dates and time spans
         settings = _named(kind, where)[1]
         count, unit = settings.get("scale_factor", 1), settings.get("unit", "generic")
-        array.unit = (
-            unit_of(np.dtype(f"{'M' if 'datetime' in title else 'm'}8[{count}{unit}]"))
-            if unit != "generic"
-            else None
-        )
+        letter = "M" if "datetime" in title else "m"
+        array.unit = unit_of(np.dtype(f"{letter}8[{count}{unit}]" if unit != "generic" else f"{letter}8"))
     if encoding[0] == "default":
         array.prefix += "c" + (separator if shape else "")
         array.scalar_key = ""

@@ -28,7 +28,7 @@ from ..provenance import read_provenance
 from ..settings import check_settings, checked_path
 from ..subject import FieldRef, Opened, Place, Subject, open_subject
 from ..tolerances import attribute_glob
-from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes
+from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes, known_fields
 from .manifest import (
     MANIFEST,
     GoldenAttribute,
@@ -403,7 +403,7 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
     metadata = _core.Metadata(path)
     known = [
         (f["name"], f["dtype"], tuple(f["shape"])[:: -1 if f["fortran_order"] else 1], f["fortran_order"])
-        for f in metadata.fields
+        for f in (metadata.fields[at] for at in known_fields(metadata).values())
     ]
     if known != [(f.name, f.dtype, f.shape, f.fortran_order) for f in place.fields]:
         raise DamagedFile("holds other fields than golden.json says", where=path, fix=_RESTORE)

@@ -12,14 +12,14 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
-from ..formats.model import storage_dtype
+from ..formats.model import storage_dtype, unit_told
 from ..indexing import FLOATING, build, field_plan
 from ..ordering import read_by_column, read_by_row
-from ..subject import FieldRef, Place
+from ..subject import FieldRef, Place, unit_refs
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
 
-__all__ = ["GoldenElement", "GoldenField", "GoldenSpan", "check_field", "golden_bytes"]
+__all__ = ["GoldenElement", "GoldenField", "GoldenSpan", "check_field", "golden_bytes", "known_fields"]
 
 _MEMORY = "/dev/shm"
 
@@ -145,18 +145,36 @@ def golden_bytes(
     """The metadata file of these fields, for tolerances as the user means them: nothing in it depends on the machine."""
 
     def plan(ref: FieldRef) -> dict:
-        atol, rtol = tolerance(ref)
+        atol, rtol = (0.0, 0.0) if ref.name in labels else tolerance(ref)
         wide_atol, wide_rtol, bits = digest_settings(ref.dtype, atol, rtol, residue_bits)
         return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
                                   chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
 
     refs = [read_by_row(ref) for ref in refs]  # in one order, whatever that of a run
+    units = unit_refs(refs)
+    labels = {ref.name for ref in units}
+    refs += units
     with _moment(sum(ref.items * ref.itemsize for ref in refs)) as folder:
         target = os.path.join(folder, "golden.twm")
         step, rank = place
         build(target, refs, [], plan, step=-1 if step is None else step, rank=rank, threads=threads,
               memory=memory, io=io)  # fmt: skip
         return _core.compact_metadata(_core.Metadata(target))
+
+
+def known_fields(metadata: _core.Metadata) -> dict[str, int]:
+    """{field: its number} of golden digests, without the labels of units."""
+    return {f["name"]: at for at, f in enumerate(metadata.fields) if not _is_label(metadata, f)}
+
+
+def _is_label(metadata: _core.Metadata, facts: dict) -> bool:
+    told = unit_told(facts["name"], facts["shape"])
+    return told is not None and any(f["name"] == told[0] for f in metadata.fields)
+
+
+def _unit(metadata: _core.Metadata, name: str) -> str | None:
+    told = (unit_told(f["name"], f["shape"]) for f in metadata.fields)
+    return next((one[1] for one in told if one is not None and one[0] == name), None)
 
 
 def _stored(plan: dict) -> dict:
@@ -211,12 +229,17 @@ def _rule_of(facts: dict) -> Rule:
     return Rule(kind, facts["residue_bits"], facts["fine_exponent"], origin)
 
 
-def _alike(known: dict, ref: FieldRef, label: str) -> None:
+def _alike(known: dict, unit: str | None, ref: FieldRef, label: str) -> None:
     shape = tuple(known["shape"])
     shape = shape[::-1] if known["fortran_order"] else shape
     if known["dtype"] != ref.dtype:
         raise Incomparable(
             f"{known['dtype']} in the golden files, {ref.dtype} in {label}", fix="types must agree"
+        )
+    if unit != ref.unit and ref.unit_is_known:
+        raise Incomparable(
+            f"{unit or 'plain numbers'} in the golden files, {ref.unit or 'plain numbers'} in {label}",
+            fix="units of time must agree; save again where twinrun did not keep them yet",
         )
     if shape != ref.user_shape:
         raise Incomparable(
@@ -247,7 +270,7 @@ def check_field(
     what reading the field raises.
     """
     known = golden.fields[at]
-    _alike(known, ref, label)
+    _alike(known, _unit(golden, known["name"]), ref, label)
     ref = read_by_column(ref) if known["fortran_order"] else read_by_row(ref)
     source = ref.source()
     if source is None:

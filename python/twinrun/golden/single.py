@@ -18,7 +18,7 @@ from ..errors import TwinrunError, one_line
 from ..formats.texts import never_tolerated
 from ..indexing import FLOATING
 from ..subject import FieldRef, open_subject
-from .fields import GoldenField, check_field, golden_bytes
+from .fields import GoldenField, check_field, golden_bytes, known_fields
 from .manifest import is_metadata
 
 __all__ = ["NotReproduced", "Reproducible", "file_name"]
@@ -177,7 +177,7 @@ class Reproducible:
             )
         metadata = _core.Metadata(str(path))
         metadata.verify()
-        known = {f["name"]: at for at, f in enumerate(metadata.fields)}
+        known = known_fields(metadata)
         problems = [f"{n!r} is not in the golden file" for n in refs if n not in known]
         problems += [f"{n!r} is in the golden file only" for n in known if n not in refs]
         results = []

@@ -287,3 +287,19 @@ def test_damage_ends_in_format_errors(tmp_path, monkeypatch):
                     field.elements(0, min(field.size, 1000))
         except FormatError as error:
             assert str(error).isprintable()
+
+
+def test_a_step_without_variables_is_a_step(tmp_path):
+    adios2 = pytest.importorskip("adios2")
+    for count in (1, 2, 3):
+        io = adios2.Adios().declare_io("writer")
+        io.set_engine("BP5")
+        with adios2.Stream(io, str(tmp_path / f"{count}.bp"), "w") as stream:
+            for step in range(count):
+                stream.begin_step()
+                if step == 0:
+                    stream.write("x", np.arange(3.0), [3], [0], [3])
+                stream.end_step()
+    for a in (1, 2, 3):
+        for b in (1, 2, 3):
+            assert twinrun.compare(tmp_path / f"{a}.bp", tmp_path / f"{b}.bp").same == (a == b)

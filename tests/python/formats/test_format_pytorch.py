@@ -13,6 +13,7 @@ from format_checks import check_content, check_field, mutations, not_numbers, su
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, Unsupported
 from twinrun.formats import detect, open_file
 from twinrun.formats.pickles import Global, Opaque, Pairs, load
@@ -231,6 +232,55 @@ def test_files_by_hand(tmp_path):
         assert sorted(content.fields) == ["a.b", "a.b#2"]
     with open_file(write(tmp_path / "x.pt", {"a": tensor(0, (1 << 40,), (0,)), "b": tensor()})) as content:
         assert "broadcast" in dict(content.skipped)["a"] and list(content.fields) == ["b"]
+
+
+def sparse(size=(2, 2), layout="torch.sparse_coo", *more):
+    kind = _Call("torch.serialization", "_get_layout", layout)
+    parts = (tensor(0, (2, 1), (1, 1)), tensor(0, (1,), (1,)), *more, size, *([True] if not more else []))
+    return _Call("torch._utils", "_rebuild_sparse_tensor", kind, parts)
+
+
+def test_sizes_and_layouts_of_sparse_tensors(tmp_path):
+    extra = tensor(0, (1,), (1,))
+    roots = [sparse(), sparse((2, 3)), sparse((2, 2), "torch.sparse_csr", extra), sparse((2, 3), "torch.sparse_csr", extra),
+             sparse((2, 2), "torch.sparse_csc", extra)]  # fmt: skip
+    files = [write(tmp_path / f"{n}.pt", {"x": root}) for n, root in enumerate(roots)]
+    names = [{"x.indices", "x.values"}] * 2 + [{"x.compressed", "x.plain", "x.values"}] * 3
+    for n, a in enumerate(files):
+        with open_file(a) as content:
+            assert set(content.fields) == names[n] and not content.skipped
+        for m, b in enumerate(files):
+            if names[n] == names[m]:
+                assert twinrun.compare(a, b).same == (n == m)
+
+
+def test_classes_of_tensors(tmp_path):
+    def wrapped(kind, *state):
+        return _Call("torch._tensor", "_rebuild_from_type_v2", _Named("torch._utils", "_rebuild_tensor_v2"), kind,
+                     tensor().args, *state)  # fmt: skip
+
+    roots = [
+        tensor(),
+        _Call("torch._utils", "_rebuild_parameter", tensor(), False, None),
+        _Call("torch._utils", "_rebuild_parameter", tensor(), True, None),
+        _Call("torch._utils", "_rebuild_parameter_with_state", tensor(), False, None, {"scale": 1}),
+        _Call("torch._utils", "_rebuild_parameter_with_state", tensor(), False, None, {"scale": 2}),
+        wrapped(_Named("own", "Tensor"), {}),
+        wrapped(_Named("own", "Other"), {}),
+        wrapped(_Named("own", "Other"), {"scale": tensor(1, (1,), (1,))}),
+        wrapped(_Named("own", "Other"), {"scale": tensor(2, (1,), (1,))}),
+    ]
+    files = [write(tmp_path / f"{n}.pt", {"x": root}) for n, root in enumerate(roots)]
+    for n, a in enumerate(files):
+        for m, b in enumerate(files):
+            assert verdict(a, b) == (n == m)
+
+
+def verdict(a, b):
+    try:
+        return twinrun.compare(a, b).same
+    except twinrun.Incomparable:
+        return False
 
 
 @pytest.mark.parametrize(
