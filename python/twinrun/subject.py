@@ -372,6 +372,9 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     settings: dict | None = None  # of a history
     one_array: bool = False
+    array_name: str | None = (
+        None  # what the fields of its only array are called after; known once a place was opened
+    )
     left_out: int = 0  # things that cannot be compared
     skipped: list[tuple[str, str, str]] = field(
         default_factory=list
@@ -419,6 +422,7 @@ class _Arrays(Subject):
         self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
     ) -> None:
         super().__init__("arrays", label, [(None, 0)], one_array=one_array)
+        self.array_name = "array" if one_array else None
         self._refs = {}
         for name, array in arrays.items():
             v = taken(name, array, stream)
@@ -698,6 +702,8 @@ class _Files(Subject):
         self.notes.extend(f"{path}: {note}" for note in content.notes)
         self.one_array = self.one_array or content.one_array
         refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
+        only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
+        self.array_name = only if self.kind == "file" else None
         beside = metadata_path(path)
         if use_metadata and os.path.exists(beside):
             self._attach(_core.Metadata(beside), refs, content)
@@ -883,6 +889,7 @@ class _Metadata(Subject):
         refs = [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         self.one_array = len(plain) == 1 and _one_array_format(plain[0].facts["format"].partition(" ")[0])
+        self.array_name = plain[0].name if self.one_array else None
         opened.formats = {ref.facts["format"].partition(" ")[0] for ref in plain}
         try:
             check_current(metadata, refs, self.notes)
