@@ -63,11 +63,12 @@ def _rounds_wrong(pandas: ModuleType) -> bool:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces."""
+    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces. comments: in front."""
 
     delimiter: str | None
     names: tuple[str, ...]
     begin: int
+    comments: tuple[str, ...] = ()
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -147,7 +148,8 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
         if not any(numbers) and delimiter is None:
             return None
         at = begin + sum(len(line.encode()) + 1 for line in lines[:start])
-        return _Layout(delimiter, tuple(names), at), list(values) if header else rows
+        comments = tuple(line.strip() for line in lines[:skipped] if line.strip())
+        return _Layout(delimiter, tuple(names), at, comments), list(values) if header else rows
     return None
 
 
@@ -391,6 +393,8 @@ def _open_text(path: str) -> FileContent:
     content = FileContent(path, "table")
     table = _TextTable(path, _pandas(path))
     content.on_close = table.close
+    if table.layout.delimiter is not None and table.layout.comments:
+        content.say("", "(comments)", list(table.layout.comments))
     for at, (name, kind) in enumerate(zip(_unique(table.layout.names), table.kinds, strict=True)):
         _add_column(
             content,

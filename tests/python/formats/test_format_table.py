@@ -180,6 +180,17 @@ def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
         assert content.fields["b"].elements().tolist() == list(range(20))
 
 
+@pytest.mark.parametrize(("delimiter", "compared"), [(",", True), ("\t", True), (";", True), (" ", False)])
+def test_lines_in_front(tmp_path: Path, delimiter: str, compared: bool) -> None:
+    rows = f"a{delimiter}b\n1{delimiter}2\n3{delimiter}4\n"
+    fronts = {"c": "#c\n", "d": "#d\n", "e": ""}
+    runs = [written(tmp_path / f"{name}.csv", front + rows) for name, front in fronts.items()]
+    found = twinrun.compare(runs[0], runs[1])
+    assert [d.text() for d in found.attributes] == ["@(comments): ['#c'] against ['#d']"] * compared
+    assert twinrun.compare(runs[0], runs[2]).same is not compared
+    assert twinrun.compare(runs[0], runs[0]).same
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
