@@ -22,7 +22,7 @@ from . import _core
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
-from .formats import Field, FileContent, formats, open_as, open_file
+from .formats import Field, FileContent, formats, open_as, open_file, open_whatever
 from .formats.facts import NOT_COMPARED, SUMMARY, Fact
 from .formats.files import reading
 from .formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
@@ -672,10 +672,11 @@ class _Files(Subject):
         self._by_place = dict(entries)
 
     def _open_file(self, file: DataFile | str) -> FileContent:
-        if isinstance(file, str):
-            options = dict(self._options)
-            return open_file(file, options.pop("format", None), **options)
-        return file.open({k: v for k, v in self._options.items() if k != "format"})
+        options = {k: v for k, v in self._options.items() if k != "format"}
+        if "format" in self._options:
+            told = self._options["format"]
+            return open_file(file, told, **options) if isinstance(file, str) else file.open(options)
+        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
@@ -709,7 +710,7 @@ class _Files(Subject):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)
-        named = self._names_here(part.file, refs)
+        named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
         opened.formats.add(content.format)
@@ -723,10 +724,12 @@ class _Files(Subject):
         return refs
 
     @staticmethod
-    def _names_here(file: DataFile | str, refs: list[FieldRef]) -> Callable[[str], str]:
+    def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
         """How what a file holds is called in the folder: see formats.folder. '' is the file itself."""
         if isinstance(file, str):
             return lambda name: name
+        if content.format == BYTES and file.format != BYTES:
+            return lambda name: file.relative
         if _one_array_format(file.format) and len(refs) == 1:
             only = refs[0].name
             return lambda name: file.prefix if name in (only, "") else f"{file.prefix}/{name}"

@@ -27,7 +27,7 @@ from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .texts import SUFFIX, printable, text_digests
 
-__all__ = ["arrow_columns", "looks_like_table"]
+__all__ = ["arrow_columns", "is_parquet", "looks_like_table"]
 
 _HEAD = 1 << 16
 _BLOCK = 1 << 20
@@ -36,6 +36,7 @@ _MOST_COLUMNS = 100_000
 _CACHE_BYTES = 128 << 20
 _SAMPLED = 200  # lines
 _TEXT_SUFFIXES = (".csv", ".tsv", ".tab")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
 _SOME_TEXT = (".txt", ".dat", ".asc", ".xvg", ".out", ".data")
 _COMMENT = "#%@"
 _NUMBER = re.compile(
@@ -662,6 +663,14 @@ def _may_miss(meta: Any, at: int, name: str) -> bool:
     return False
 
 
+def is_parquet(path: str) -> bool:
+    """Whether a table is Parquet, by what it begins with or by its name."""
+    file, size = open_regular(path)
+    with file:
+        head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
+    return head == _PARQUET or os.path.splitext(path)[1].lower() in _PARQUET_SUFFIXES
+
+
 def open_table(path: str) -> FileContent:
     """Opens a table of text, or a Parquet file."""
     file, size = open_regular(path)
@@ -684,7 +693,7 @@ FORMAT = Format(
     "table",
     "table: CSV, whitespace, Parquet",
     open_table,
-    suffixes=(*_TEXT_SUFFIXES, ".parquet", ".pq"),
+    suffixes=(*_TEXT_SUFFIXES, *_PARQUET_SUFFIXES),
     magic=(_PARQUET,),
     sniff=_sniff,
     order=90,  # text may be many things: asked when nothing else knows it
