@@ -226,8 +226,9 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
     """Whether size and times of the data files are those that the metadata was made from, and they the same files.
 
-    files: those at hand; by default where the metadata says. Raises MissingFile, DamagedFile or Stale where their
-    number or a size rules out that they are.
+    A file whose status was changed after the metadata was written counts as touched: an edit whose time was set back, another
+    file renamed to its name, a copy that kept its time. files: those at hand; by default where the metadata says. Raises
+    MissingFile, DamagedFile or Stale where their number or a size rules out that they are.
     """
     known = metadata.data_files
     at_hand = [path for path, _, _ in known] if files is None else list(files)
@@ -238,6 +239,8 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             fix="index it again with 'twinrun index'",
         )
     same = True
+    with reading(metadata.path):
+        written = os.stat(metadata.path).st_mtime_ns
     for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
         with reading(path):
             now = os.stat(path)
@@ -249,8 +252,9 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             )
         if now.st_size != size:
             raise _stale(metadata, path)
-        # A renamed file may have another one's metadata beside it: times alone do not tell.
-        same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
+        # A renamed file may have another one's metadata beside it: times alone do not tell. Nobody sets back st_ctime.
+        same = same and now.st_mtime_ns == mtime and now.st_ctime_ns <= written
+        same = same and os.path.realpath(recorded) == os.path.realpath(path)
     return same
 
 
@@ -272,7 +276,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
             raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
     notes.append(
-        f"{metadata.path}: its data has another time or name than when it was indexed, and the same content: read to make sure"
+        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and has the same content: read to make sure"
     )
 
 
