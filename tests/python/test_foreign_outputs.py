@@ -273,3 +273,41 @@ def test_interpose_into_what_is_no_folder(tmp_path: Path) -> None:
     done = command("interpose", "--output", tmp_path / "mine", "--", "true")
     assert done.status == 2 and "mine" in done.err and len(done.err.strip().splitlines()) == 1
     check({"mine": looks(tmp_path)["mine"]}, tmp_path)
+
+
+def test_pipes_keep_nobody_waiting(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, X)
+    a, b, pipe = tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    golden = tmp_path / "golden"
+    assert command("golden", "save", a, "--output", golden).status == 0
+    with_pipes = []
+    for name in sorted(os.listdir(golden)):
+        folder = tmp_path / f"golden-{name}"
+        shutil.copytree(golden, folder)
+        os.unlink(folder / name)
+        os.mkfifo(folder / name)
+        with_pipes.append(("golden", "check", folder, a))
+    assert len(with_pipes) >= 2
+    commands = [*with_pipes, ("compare", a, b, "--tolerances", pipe), ("compare", a, b, "--html", pipe)]
+    for words in commands:
+        done = command(*words)
+        assert done.status == 2 and len(done.err.strip().splitlines()) == 1
+        assert "not a regular file" in done.err
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:  # a pipe that is read gets its report, as far as it fits
+        assert command("compare", a, b, "--json", pipe).status == 0
+        assert json.loads(os.read(reader, 1 << 16))["verdict"] == "same"
+    finally:
+        os.close(reader)
+
+
+def test_tolerances_replace_no_link(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, X)
+    output = tmp_path / "t.toml"
+    output.symlink_to(tmp_path / "nowhere")
+    done = command("tolerances", tmp_path / "a.npy", tmp_path / "b.npy", "-o", output)
+    assert done.status == 2 and "is there already" in done.err
+    assert output.is_symlink() and not (tmp_path / "nowhere").exists()
