@@ -311,3 +311,31 @@ def test_tolerances_replace_no_link(tmp_path: Path) -> None:
     done = command("tolerances", tmp_path / "a.npy", tmp_path / "b.npy", "-o", output)
     assert done.status == 2 and "is there already" in done.err
     assert output.is_symlink() and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["here", "lock"])
+def test_files_of_others_in_the_folder_of_a_study(name: str, tmp_path: Path) -> None:
+    study, folder = write_study(tmp_path / "in", **STUDY), tmp_path / "folder"
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    (folder / name).write_bytes(b"precious")
+    done = command("ensemble", "run", study, "--folder", folder, "-q")
+    assert done.status == 2 and "is left alone" in done.err and len(done.err.strip().splitlines()) == 1
+    assert (folder / name).read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_folders_of_others_by_the_name_of_an_attempt(link: bool, tmp_path: Path) -> None:
+    study, folder = write_study(tmp_path / "in", **STUDY), tmp_path / "folder"
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    os.truncate(folder / "tasks.jsonl", 0)
+    shutil.rmtree(folder / "output")
+    place = tmp_path / "elsewhere" if link else folder / "output" / "1-1"
+    place.mkdir(parents=True)
+    (place / "precious").write_bytes(b"precious")
+    if link:
+        (folder / "output").mkdir()
+        (folder / "output" / "1-1").symlink_to(place)
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    assert os.listdir(place) == ["precious"] and (place / "precious").read_bytes() == b"precious"
+    assert (folder / "output" / "1-1").is_symlink() is link
+    assert (folder / "output" / "1-2" / "stdout").exists()
