@@ -276,7 +276,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
             raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
     notes.append(
-        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and has the same content: read to make sure"
+        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
     )
 
 
