@@ -201,13 +201,35 @@ def uncompared(
             said.add((name, why))
 
 
-def under_one_name(a: Opened, b: Opened, name_a: str, name_b: str) -> None:
-    """Where single arrays are compared whatever they are called: what b says of its own is said of a's name."""
-    if name_a != name_b and b.facts:
-        moved = (replace(f, owner=name_a) if f.owner == name_b else f for f in b.facts.values())
-        b.facts = {fact.label: fact for fact in moved}
-        said = next(iter(b.formats), "")
-        b.format_of = dict.fromkeys(b.facts, said)
+def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
+    """Single arrays are compared whatever they are called: what b has and says of its own goes by a's name.
+
+    Where b is metadata alone, which keeps no attributes by name, a's goes by b's.
+    """
+    if a.array_name is None or b.array_name is None or a.array_name == b.array_name:
+        return
+    if SUMMARY in in_b and SUMMARY not in in_a:
+        _rename(in_a, a.array_name, b.array_name)
+    else:
+        _rename(in_b, b.array_name, a.array_name)
+
+
+def _rename(opened: Opened, old: str, new: str) -> None:
+    """Calls an array otherwise: its field or those of its members, and what is said of them."""
+
+    def named(name: str) -> str:
+        return new + name[len(old) :] if name == old or name.startswith((old + ".", old + "@")) else name
+
+    fields = [replace(ref, name=named(ref.name)) for ref in opened.values()]
+    opened.clear()
+    opened.update({ref.name: ref for ref in fields})
+    opened.skipped = [(named(name), where, why) for name, where, why in opened.skipped]
+    if opened.facts is not None:
+        renamed = [(label, replace(f, owner=named(f.owner))) for label, f in opened.facts.items()]
+        # A label that is there several times has marks behind it (see `subject`).
+        labels = {label: f.label + label[len(opened.facts[label].label) :] for label, f in renamed}
+        opened.facts = {labels[label]: f for label, f in renamed}
+        opened.format_of = {labels[label]: format for label, format in opened.format_of.items()}
 
 
 def add_summaries(a: Opened, b: Opened) -> None:

@@ -471,6 +471,8 @@ class _Work:
                 self.b.open((match.step_b, rank_b), self.use_metadata) as in_b,
             ):
                 in_a, in_b = opened_of(in_a), opened_of(in_b)
+                if self.globs is None:
+                    under_one_name(self.a, self.b, in_a, in_b)
                 add_summaries(in_a, in_b)
                 found = match_fields(
                     self.a,
@@ -484,8 +486,6 @@ class _Work:
                 for problem in found.problems:
                     self.tell(problem)
                 if share[0] == 0:
-                    if len(found.pairs) == 1:
-                        under_one_name(in_a, in_b, found.pairs[0][0].name, found.pairs[0][1].name)
                     self.say(([in_a], [in_b]), place)
                 outcome = outcome or Outcome()
                 outcome.keep_places(-1, len(self.results), len(self.problems))

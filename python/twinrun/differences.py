@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _core
+from .attributes import under_one_name
 from .containers import is_container
 from .errors import Incomparable, Stale, TwinrunError
 from .fieldwise import Decision, FieldComparison, Settings, place_text
@@ -26,7 +27,7 @@ from .matching import StepMatch, match_fields, match_steps
 from .ordering import read_by_row
 from .particles import Particles, find_particles
 from .placed import give_places, parts_of_both
-from .subject import FieldRef, Subject, open_subject
+from .subject import FieldRef, Subject, open_subject, opened_of
 from .tolerances import parse_steps
 
 if TYPE_CHECKING:
@@ -260,6 +261,9 @@ class _Walk:
             self.a.open((match.step_a, rank_a), metadata) as in_a,
             self.b.open((match.step_b, rank_b), metadata) as in_b,
         ):
+            in_a, in_b = opened_of(in_a), opened_of(in_b)
+            if self.again.globs is None:
+                under_one_name(self.a, self.b, in_a, in_b)
             found = match_fields(
                 self.a, self.b, in_a, in_b, lambda n: True, self.again.globs is not None, (match.step, rank)
             )

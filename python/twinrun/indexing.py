@@ -288,8 +288,10 @@ def index(
         path = checked_path(given)
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
+        told = "format" in options
         if os.path.isdir(path) and not is_data_set(path, options.get("format")):
-            openers = [(f.path, f.open) for f in list_folder(path, options).data()]
+            files = list_folder(path, options).data()
+            openers = [(f.path, f.open if told else f.open_whatever) for f in files]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:

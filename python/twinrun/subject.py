@@ -22,7 +22,7 @@ from . import _core
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
-from .formats import Field, FileContent, formats, open_as, open_file
+from .formats import Field, FileContent, formats, open_as, open_file, open_whatever
 from .formats.facts import NOT_COMPARED, SUMMARY, Fact
 from .formats.files import reading
 from .formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
@@ -229,8 +229,9 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
     """Whether size and times of the data files are those that the metadata was made from, and they the same files.
 
-    files: those at hand; by default where the metadata says. Raises MissingFile, DamagedFile or Stale where their
-    number or a size rules out that they are.
+    A file whose status was changed after the metadata was written counts as touched: an edit whose time was set back, another
+    file renamed to its name, a copy that kept its time. files: those at hand; by default where the metadata says. Raises
+    MissingFile, DamagedFile or Stale where their number or a size rules out that they are.
     """
     known = metadata.data_files
     at_hand = [path for path, _, _ in known] if files is None else list(files)
@@ -241,6 +242,8 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             fix="index it again with 'twinrun index'",
         )
     same = True
+    with reading(metadata.path):
+        written = os.stat(metadata.path).st_mtime_ns
     for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
         with reading(path):
             now = os.stat(path)
@@ -252,8 +255,9 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             )
         if now.st_size != size:
             raise _stale(metadata, path)
-        # A renamed file may have another one's metadata beside it: times alone do not tell.
-        same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
+        # A renamed file may have another one's metadata beside it: times alone do not tell. Nobody sets back st_ctime.
+        same = same and now.st_mtime_ns == mtime and now.st_ctime_ns <= written
+        same = same and os.path.realpath(recorded) == os.path.realpath(path)
     return same
 
 
@@ -275,7 +279,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
             raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
     notes.append(
-        f"{metadata.path}: its data has another time or name than when it was indexed, and the same content: read to make sure"
+        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
     )
 
 
@@ -395,6 +399,9 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     settings: dict | None = None  # of a history
     one_array: bool = False
+    array_name: str | None = (
+        None  # what the fields of its only array are called after; known once a place was opened
+    )
     left_out: int = 0  # things that cannot be compared
     skipped: list[tuple[str, str, str]] = field(
         default_factory=list
@@ -442,6 +449,7 @@ class _Arrays(Subject):
         self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
     ) -> None:
         super().__init__("arrays", label, [(None, 0)], one_array=one_array)
+        self.array_name = "array" if one_array else None
         self._refs = {}
         for name, array in arrays.items():
             v = taken(name, array, stream)
@@ -693,10 +701,11 @@ class _Files(Subject):
         self._by_place = dict(entries)
 
     def _open_file(self, file: DataFile | str) -> FileContent:
-        if isinstance(file, str):
-            options = dict(self._options)
-            return open_file(file, options.pop("format", None), **options)
-        return file.open({k: v for k, v in self._options.items() if k != "format"})
+        options = {k: v for k, v in self._options.items() if k != "format"}
+        if "format" in self._options:
+            told = self._options["format"]
+            return open_file(file, told, **options) if isinstance(file, str) else file.open(options)
+        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
@@ -723,12 +732,14 @@ class _Files(Subject):
         self.notes.extend(f"{path}: {note}" for note in content.notes)
         self.one_array = self.one_array or content.one_array
         refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
+        only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
+        self.array_name = only if self.kind == "file" else None
         beside = metadata_path(path)
         if use_metadata and os.path.exists(beside):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)
-        named = self._names_here(part.file, refs)
+        named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
         opened.formats.add(content.format)
@@ -742,10 +753,12 @@ class _Files(Subject):
         return refs
 
     @staticmethod
-    def _names_here(file: DataFile | str, refs: list[FieldRef]) -> Callable[[str], str]:
+    def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
         """How what a file holds is called in the folder: see formats.folder. '' is the file itself."""
         if isinstance(file, str):
             return lambda name: name
+        if content.format == BYTES and file.format != BYTES:
+            return lambda name: file.relative
         if _one_array_format(file.format) and len(refs) == 1:
             only = refs[0].name
             return lambda name: file.prefix if name in (only, "") else f"{file.prefix}/{name}"
@@ -908,6 +921,7 @@ class _Metadata(Subject):
         refs = [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         self.one_array = len(plain) == 1 and _one_array_format(plain[0].facts["format"].partition(" ")[0])
+        self.array_name = plain[0].name if self.one_array else None
         opened.formats = {ref.facts["format"].partition(" ")[0] for ref in plain}
         try:
             check_current(metadata, refs, self.notes)

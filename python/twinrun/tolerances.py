@@ -27,6 +27,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -233,6 +234,9 @@ def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
     """Rules of a TOML file. Raises TwinrunError: not there, not TOML, a key that is not understood, a wrong value."""
     path = os.fspath(path)
     try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would keep us waiting
+            raise TwinrunError("is not a regular file", where=path, fix="write its content to a file first")
         with open(path, "rb") as file:
             text = file.read(_LARGEST_FILE + 1)
     except OSError as e:

@@ -260,6 +260,40 @@ def test_one_array_files_under_other_names(tmp_path: Path) -> None:
     assert twinrun.compare(tmp_path / "this.npy", tmp_path / "that.npy").same
 
 
+@pytest.mark.parametrize(("kind", "wider"), [("U1", "U2"), ("S1", "S2")])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_a_lone_array_says_counts_whatever_its_file_is_called(
+    tmp_path: Path, kind: str, wider: str, indexed: bool
+) -> None:
+    for name, of in (("a", kind), ("b", wider), ("c", kind)):
+        np.save(tmp_path / f"{name}.npy", np.array(["a"], of))
+    if indexed:
+        twinrun.index(tmp_path / "b.npy", tmp_path / "c.npy")
+    (different,) = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").attributes
+    assert (different.label, different.a, different.b) == ("a@(type)", f"'{kind}'", f"'{wider}'")
+    found = twinrun.compare(tmp_path / "a.npy", tmp_path / "c.npy")
+    assert found.verdict == "same" and found.attributes_compared == 1
+    if indexed:  # metadata keeps what was said under the name that its file had
+        assert twinrun.compare(tmp_path / "a.npy", tmp_path / "c.npy.twm").verdict == "same"
+        assert twinrun.compare(tmp_path / "c.npy.twm", tmp_path / "a.npy").verdict == "same"
+        assert twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy.twm").verdict == "different"
+
+
+def test_a_lone_struct_is_compared_whatever_its_file_is_called(tmp_path: Path) -> None:
+    kind = np.dtype([("x", "f8"), ("n", "i4")])
+    np.save(tmp_path / "a.npy", np.array([(1.5, 2), (2.5, 3)], kind))
+    shutil.copy(tmp_path / "a.npy", tmp_path / "b.npy")
+    np.save(tmp_path / "c.npy", np.array([(1.5, 2), (2.5, 4)], kind))
+    np.save(tmp_path / "d.npy", np.array([(1.5, 2), (2.5, 3)], np.dtype([("x", "f8"), ("m", "i4")])))
+    same = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy")
+    assert same.verdict == "same" and {f.field for f in same.fields} == {"a.x", "a.n"}
+    changed = twinrun.compare(tmp_path / "a.npy", tmp_path / "c.npy")
+    assert {f.field: f.different for f in changed.fields} == {"a.x": 0, "a.n": 1}
+    assert len(list(changed.differences())) == 1
+    with pytest.raises(twinrun.TwinrunError, match=r"'a.n' of .*a.npy: not there"):
+        twinrun.compare(tmp_path / "a.npy", tmp_path / "d.npy")
+
+
 def test_alignment_by_time_has_compared_the_times(tmp_path: Path) -> None:
     text = (
         "ITEM: TIMESTEP\n{step}\nITEM: TIME\n{time!r}\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\n"

@@ -273,3 +273,69 @@ def test_interpose_into_what_is_no_folder(tmp_path: Path) -> None:
     done = command("interpose", "--output", tmp_path / "mine", "--", "true")
     assert done.status == 2 and "mine" in done.err and len(done.err.strip().splitlines()) == 1
     check({"mine": looks(tmp_path)["mine"]}, tmp_path)
+
+
+def test_pipes_keep_nobody_waiting(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, X)
+    a, b, pipe = tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    golden = tmp_path / "golden"
+    assert command("golden", "save", a, "--output", golden).status == 0
+    with_pipes = []
+    for name in sorted(os.listdir(golden)):
+        folder = tmp_path / f"golden-{name}"
+        shutil.copytree(golden, folder)
+        os.unlink(folder / name)
+        os.mkfifo(folder / name)
+        with_pipes.append(("golden", "check", folder, a))
+    assert len(with_pipes) >= 2
+    commands = [*with_pipes, ("compare", a, b, "--tolerances", pipe), ("compare", a, b, "--html", pipe)]
+    for words in commands:
+        done = command(*words)
+        assert done.status == 2 and len(done.err.strip().splitlines()) == 1
+        assert "not a regular file" in done.err
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:  # a pipe that is read gets its report, as far as it fits
+        assert command("compare", a, b, "--json", pipe).status == 0
+        assert json.loads(os.read(reader, 1 << 16))["verdict"] == "same"
+    finally:
+        os.close(reader)
+
+
+def test_tolerances_replace_no_link(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, X)
+    output = tmp_path / "t.toml"
+    output.symlink_to(tmp_path / "nowhere")
+    done = command("tolerances", tmp_path / "a.npy", tmp_path / "b.npy", "-o", output)
+    assert done.status == 2 and "is there already" in done.err
+    assert output.is_symlink() and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["here", "lock"])
+def test_files_of_others_in_the_folder_of_a_study(name: str, tmp_path: Path) -> None:
+    study, folder = write_study(tmp_path / "in", **STUDY), tmp_path / "folder"
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    (folder / name).write_bytes(b"precious")
+    done = command("ensemble", "run", study, "--folder", folder, "-q")
+    assert done.status == 2 and "is left alone" in done.err and len(done.err.strip().splitlines()) == 1
+    assert (folder / name).read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_folders_of_others_by_the_name_of_an_attempt(link: bool, tmp_path: Path) -> None:
+    study, folder = write_study(tmp_path / "in", **STUDY), tmp_path / "folder"
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    os.truncate(folder / "tasks.jsonl", 0)
+    shutil.rmtree(folder / "output")
+    place = tmp_path / "elsewhere" if link else folder / "output" / "1-1"
+    place.mkdir(parents=True)
+    (place / "precious").write_bytes(b"precious")
+    if link:
+        (folder / "output").mkdir()
+        (folder / "output" / "1-1").symlink_to(place)
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    assert os.listdir(place) == ["precious"] and (place / "precious").read_bytes() == b"precious"
+    assert (folder / "output" / "1-1").is_symlink() is link
+    assert (folder / "output" / "1-2" / "stdout").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -256,6 +257,84 @@ def test_a_description_that_changes_after_the_file_was_indexed(tmp_path: Path) -
     cannot_compare(tmp_path / "a.bin", tmp_path / "b.bin", tmp_path, "index it again")
     twinrun.index(tmp_path, refresh=True)
     assert not twinrun.compare(tmp_path / "a.bin", tmp_path / "b.bin").same
+
+
+def after(metadata: Path, change: Callable[[], object], data: Path) -> None:
+    """Changes data so that its status is newer than its metadata, on file systems with coarse clocks too."""
+    change()
+    while data.stat().st_ctime_ns <= metadata.stat().st_mtime_ns:
+        os.utime(data, ns=(data.stat().st_atime_ns, data.stat().st_mtime_ns))
+
+
+def save_text(path: Path, x: np.ndarray) -> None:
+    rows = "".join(f"{v:06.0f},1\n" for v in x)
+    path.write_text("a,b\n" + rows if path.suffix == ".csv" else rows.replace(",", " "))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.f64", "x.h5", "x.csv", "x.txt"])
+def test_data_that_was_edited_and_has_its_time_again(tmp_path: Path, name: str) -> None:
+    def save(path: Path, x: np.ndarray) -> None:
+        writers = {
+            ".npy": np.save,
+            ".f64": lambda p, x: x.tofile(p),
+            ".h5": lambda p, x: save_h5(p, {"x": x}),
+        }
+        writers.get(path.suffix, save_text)(path, x)
+
+    values, changed = np.arange(5000.0), np.arange(5000.0)
+    changed[1234] += 5
+    a, b, copy = (tmp_path / run / name for run in ("a", "b", "copy"))
+    for path in (a, b):
+        path.parent.mkdir()
+        save(path, values)
+        twinrun.index(path)
+    assert twinrun.compare(a, b).same
+    shutil.copytree(b.parent, copy.parent, copy_function=shutil.copy2)  # with its times
+    for path in (b, copy):
+        metadata = Path(f"{path}.twm")
+        before = path.stat()
+
+        def edit(path: Path = path, before: os.stat_result = before) -> None:
+            with open(path, "rb") as file:
+                old = file.read()
+            save(path, changed)
+            assert path.stat().st_size == before.st_size and path.read_bytes() != old
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+        after(metadata, edit, path)
+        with pytest.raises(twinrun.errors.Stale, match="changed since"):
+            twinrun.compare(a, path)
+        assert twinrun.index(path)[0].fresh
+        assert twinrun.compare(a, path).fields[0].different == 1
+
+
+def test_indexed_files_that_changed_their_names(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("x.npy", "y.npy", "ref.npy")]
+    for path, value in zip(paths, (1.0, 2.0, 1.0), strict=True):
+        np.save(path, np.full(3000, value))
+        os.utime(path, ns=(10**18, 10**18))
+    twinrun.index(*paths)
+
+    def swap() -> None:
+        os.rename(paths[0], tmp_path / "t.npy")
+        os.rename(paths[1], paths[0])
+        os.rename(tmp_path / "t.npy", paths[1])
+
+    after(Path(f"{paths[0]}.twm"), swap, paths[0])
+    with pytest.raises(twinrun.errors.Stale, match="changed since"):
+        twinrun.compare(paths[2], paths[0])
+
+
+def test_a_copy_with_its_times_is_read_to_make_sure(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a" / "x.npy", np.arange(3000.0))
+    twinrun.index(tmp_path / "a")
+    copy = tmp_path / "b"
+    metadata = copy / "x.npy.twm"
+    shutil.copytree(tmp_path / "a", copy, copy_function=shutil.copy2)
+    after(metadata, lambda: None, copy / "x.npy")
+    found = twinrun.compare(tmp_path / "a", copy)
+    assert found.same and sum("read to make sure" in note for note in found.notes) == 1
 
 
 def test_a_file_that_changes_while_it_is_indexed(tmp_path: Path) -> None:

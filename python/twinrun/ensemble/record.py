@@ -128,6 +128,12 @@ def _is_study_file(path: Path) -> bool:
     return any(torn.startswith(begin) or begin.startswith(torn) for begin in (b'{"version": ', b'{"task": '))
 
 
+def _is_place(path: Path) -> bool:
+    """Whether a file holds the path of a folder and nothing else, or nothing."""
+    text = path.read_bytes()
+    return not text or (text.startswith(b"/") and b"\n" not in text and b"\0" not in text)
+
+
 def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
     """TwinrunError where an entry of the folder has a name that a study uses, and no study made it: it would be written over, or
     taken for what a study says."""
@@ -149,6 +155,8 @@ def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
         if not (stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)):
             raise refuse(path, "is no regular file" if name not in _FOLDERS else "is no folder")
         if name in _KEYS and not _is_study_file(path):
+            raise refuse(path, "is not a study's")
+        if (name == "lock" and path.stat().st_size) or (name == "here" and not _is_place(path)):
             raise refuse(path, "is not a study's")
     if (folder / "plan.jsonl").exists() and (folder / "plan.jsonl").stat().st_size != 0:
         return
@@ -302,11 +310,16 @@ class StudyFolder:
         return self.output / f"{task}-{attempt}"
 
     def attempts(self) -> Iterator[tuple[int, int]]:
-        """(task, attempt) of all folders."""
+        """(task, attempt) of all folders that are ours: no links, and nobody else's by such a name."""
         for name in sorted(os.listdir(self.output)):
             match = re.fullmatch(r"(-?\d+)-(\d+)", name)
-            if match:
-                yield int(match[1]), int(match[2])
+            path = self.output / name
+            if match is None or path.is_symlink() or not path.is_dir():
+                continue
+            task, attempt = int(match[1]), int(match[2])
+            inside = set(os.listdir(path))
+            if not inside or inside & _LEFT_BY_US or self.recorded(task, attempt):
+                yield task, attempt
 
     def new_attempt(self, task: int) -> int:
         """Makes the folder of a further attempt."""

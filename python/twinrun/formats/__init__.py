@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 
-from ..errors import FormatError
+from ..errors import FormatError, MissingFile, MissingPackage
 from .files import file_size, open_regular, reading
 from .how import how_read, read_as
 from .model import ITEMSIZE, Extent, Field, FileContent, Format
@@ -28,6 +28,7 @@ __all__ = [
     "formats",
     "open_as",
     "open_file",
+    "open_whatever",
     "register",
 ]
 
@@ -121,6 +122,39 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
         content = chosen.open(path, **options)
         content.how = how_read(chosen, options)
         return content
+
+
+def open_whatever(path: str, found: str | None = None, **options: object) -> FileContent:
+    """As `open_file`, of a file that nobody said the format of; a text that is no table is bytes, with a note.
+
+    found: the format that detection gave; by default found out.
+    """
+    try:
+        return open_file(path, found, **options)
+    except (MissingFile, MissingPackage):
+        raise
+    except FormatError as error:
+        if options or not _is_plain_text(path, found):
+            raise
+        content = open_file(path, "bytes")
+        content.notes.append(f"is compared as bytes: {error.what}")
+        return content
+
+
+def _is_plain_text(path: str, found: str | None) -> bool:
+    """Whether a file promises to be a table of text, or is a text of no known format."""
+    if found is None:
+        detected = detect(path)
+        found = None if detected is None else detected.name
+    if found == "table":
+        from .table import is_parquet
+
+        return not is_parquet(path)
+    if found is not None:
+        return False
+    file, _ = open_regular(path)
+    with file:
+        return printable(file.read(_TEXT_SAMPLE))
 
 
 def open_as(path: str, how: str, where: str) -> FileContent:

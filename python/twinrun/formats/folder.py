@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile
-from . import by_name, by_suffix, detect, formats, open_file
+from . import by_name, by_suffix, detect, formats, open_file, open_whatever
 from .files import reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
@@ -64,6 +64,13 @@ class DataFile:
         """Opens it. Options that its format does not have are left out: they are meant for other files."""
         known = formats()[self.format].options
         return open_file(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
+
+    def open_whatever(self, options: Mapping[str, object] | None = None) -> FileContent:
+        """As `open`, of a file that nobody said the format of: a text that is no table is bytes, with a note."""
+        known = formats()[self.format].options
+        return open_whatever(
+            self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known}
+        )
 
     def fields(self, content: FileContent) -> dict[str, Field]:
         """Fields of the opened file under the names that they have in the folder."""

@@ -424,8 +424,8 @@ class FileContent:
     path: the file. format: name of its format. fields: by name, in the order of the file or of names.
     skipped: (name, reason) of what it holds and cannot be compared: nothing that has any is the same as anything. facts:
     attributes and whatever else the file says beside its elements, by label; see `facts`. one_array: the format holds a single,
-    unnamed array; the name of its field comes from the file's name. sources: other files whose bytes belong
-    to it.
+    unnamed array; the name of its field comes from the file's name. array_name: what the fields of the file's only array are
+    called after, where that is a struct: `name.member`. sources: other files whose bytes belong to it.
 
     time: physical time of the file, in its own units; None where it tells none, or holds several steps.
     times: physical time by step, of files that hold several steps. period: length of the periodic box along
@@ -440,6 +440,7 @@ class FileContent:
     skipped: Skipped = field(default_factory=list)
     facts: dict[str, Fact] = field(default_factory=dict)
     one_array: bool = False
+    array_name: str | None = None
     sources: tuple[str, ...] = ()
     time: float | None = None
     times: dict[int, float] = field(default_factory=dict)

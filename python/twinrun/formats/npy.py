@@ -112,6 +112,7 @@ def open_npy(path: str) -> FileContent:
             content.add(field)
         content.skipped += skipped
     content.one_array = len(found) == 1 and found[0][0].dtype.names is None
+    content.array_name = field_name(path) if len(found) == 1 else None
     return content
 
 

@@ -27,7 +27,7 @@ from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .texts import SUFFIX, printable, text_digests
 
-__all__ = ["arrow_columns", "looks_like_table"]
+__all__ = ["arrow_columns", "is_parquet", "looks_like_table"]
 
 _HEAD = 1 << 16
 _BLOCK = 1 << 20
@@ -36,6 +36,7 @@ _MOST_COLUMNS = 100_000
 _CACHE_BYTES = 128 << 20
 _SAMPLED = 200  # lines
 _TEXT_SUFFIXES = (".csv", ".tsv", ".tab")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
 _SOME_TEXT = (".txt", ".dat", ".asc", ".xvg", ".out", ".data")
 _COMMENT = "#%@"
 _NUMBER = re.compile(
@@ -63,11 +64,12 @@ def _rounds_wrong(pandas: ModuleType) -> bool:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces."""
+    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces. comments: in front."""
 
     delimiter: str | None
     names: tuple[str, ...]
     begin: int
+    comments: tuple[str, ...] = ()
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
@@ -147,7 +149,8 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
         if not any(numbers) and delimiter is None:
             return None
         at = begin + sum(len(line.encode()) + 1 for line in lines[:start])
-        return _Layout(delimiter, tuple(names), at), list(values) if header else rows
+        comments = tuple(line.strip() for line in lines[:skipped] if line.strip())
+        return _Layout(delimiter, tuple(names), at, comments), list(values) if header else rows
     return None
 
 
@@ -391,6 +394,8 @@ def _open_text(path: str) -> FileContent:
     content = FileContent(path, "table")
     table = _TextTable(path, _pandas(path))
     content.on_close = table.close
+    if table.layout.delimiter is not None and table.layout.comments:
+        content.say("", "(comments)", list(table.layout.comments))
     for at, (name, kind) in enumerate(zip(_unique(table.layout.names), table.kinds, strict=True)):
         _add_column(
             content,
@@ -658,6 +663,14 @@ def _may_miss(meta: Any, at: int, name: str) -> bool:
     return False
 
 
+def is_parquet(path: str) -> bool:
+    """Whether a table is Parquet, by what it begins with or by its name."""
+    file, size = open_regular(path)
+    with file:
+        head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
+    return head == _PARQUET or os.path.splitext(path)[1].lower() in _PARQUET_SUFFIXES
+
+
 def open_table(path: str) -> FileContent:
     """Opens a table of text, or a Parquet file."""
     file, size = open_regular(path)
@@ -680,7 +693,7 @@ FORMAT = Format(
     "table",
     "table: CSV, whitespace, Parquet",
     open_table,
-    suffixes=(*_TEXT_SUFFIXES, ".parquet", ".pq"),
+    suffixes=(*_TEXT_SUFFIXES, *_PARQUET_SUFFIXES),
     magic=(_PARQUET,),
     sniff=_sniff,
     order=90,  # text may be many things: asked when nothing else knows it

@@ -187,6 +187,7 @@ class _Reader:
         if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
             raise DamagedFile(f"{word[:40]!r} is no section of a VTK file", where=self._path)
         label = f"{self._section}/{_name(self._rest(words, 1)[0])}"
+        self._content.say(label, "(kind)", word)  # an array of a FIELD has none
         if word == "COLOR_SCALARS":
             width = _number(self._rest(words, 2)[1], self._path)
             self._array(

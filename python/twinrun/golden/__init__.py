@@ -21,6 +21,7 @@ from .. import __version__, _core
 from ..attributes import AttributeDifference, concerns
 from ..comparison import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
+from ..formats.files import file_size
 from ..formats.texts import never_tolerated
 from ..indexing import FLOATING
 from ..ordering import read_by_row
@@ -392,6 +393,8 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
     """The digests of a place, sure to be those that the manifest names."""
     path = os.path.join(folder, place.file)
     try:
+        if os.path.exists(path):
+            file_size(path)  # a pipe would keep us waiting
         with open(path, "rb") as file:
             content = file.read(place.bytes + 1)
     except FileNotFoundError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..formats.files import file_size
 from ..formats.model import ITEMSIZE
 
 __all__ = [
@@ -179,7 +180,7 @@ class Manifest:
         """That of a folder. Raises MissingFile, DamagedFile, Unsupported."""
         path = os.path.join(folder, MANIFEST)
         try:
-            if os.path.getsize(path) > _MOST_BYTES:
+            if os.path.exists(path) and file_size(path) > _MOST_BYTES:
                 raise DamagedFile("is too large for a manifest", where=path, fix=_RESTORE)
             with open(path, "rb") as file:
                 content = file.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -127,12 +128,24 @@ def write_json(path: str, content: dict) -> None:
     write_whole(path, text, "JSON")
 
 
+def _open_read(path: str, flags: int) -> int:
+    """Opens a pipe or a device; a pipe that nobody reads is an error, and no reason to wait."""
+    try:
+        number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno != errno.ENXIO:
+            raise
+        raise OSError(e.errno, "it is not a regular file, and nobody reads from it") from None
+    os.set_blocking(number, True)
+    return number
+
+
 def write_whole(path: str, text: str, kind: str) -> None:
     """Writes a report of this kind (JSON, HTML) whole or not at all; TwinrunError where it cannot."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
-            with open(path, "w", encoding="utf-8") as out:
+            with open(path, "w", encoding="utf-8", opener=_open_read) as out:
                 out.write(text)
             return
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as out:

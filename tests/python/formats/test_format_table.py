@@ -180,6 +180,17 @@ def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
         assert content.fields["b"].elements().tolist() == list(range(20))
 
 
+@pytest.mark.parametrize(("delimiter", "compared"), [(",", True), ("\t", True), (";", True), (" ", False)])
+def test_lines_in_front(tmp_path: Path, delimiter: str, compared: bool) -> None:
+    rows = f"a{delimiter}b\n1{delimiter}2\n3{delimiter}4\n"
+    fronts = {"c": "#c\n", "d": "#d\n", "e": ""}
+    runs = [written(tmp_path / f"{name}.csv", front + rows) for name, front in fronts.items()]
+    found = twinrun.compare(runs[0], runs[1])
+    assert [d.text() for d in found.attributes] == ["@(comments): ['#c'] against ['#d']"] * compared
+    assert twinrun.compare(runs[0], runs[2]).same is not compared
+    assert twinrun.compare(runs[0], runs[0]).same
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -198,6 +209,47 @@ def test_what_is_no_table(tmp_path: Path, name: str, text: str | bytes) -> None:
     assert detect(str(path)) is None or detect(str(path)).name != "table" or name.endswith(".csv")
     with pytest.raises(FormatError):
         open_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", b"a\nx\n"),
+        ("t.csv", b"when\n2020-01-01\n"),
+        ("t.csv", b""),
+        ("t.csv", b"a,b\n"),
+        ("t.csv", b"a,b\n1,2\n3,4,5\n"),
+        ("t.csv", b"a,b\n" + b"1,2\n" * 400 + b"3,4,5\n"),
+        ("t.csv", b"a,b\n1,\xe9\n"),
+        ("t.csv", b"a,b\n1,\x00\n"),
+        ("t.log", b"began\nended well\n"),
+        ("t", b"some words\n"),
+    ],
+)
+def test_text_that_is_no_table_is_compared_as_bytes(tmp_path: Path, name: str, text: bytes) -> None:
+    for run, content in (("a", text), ("b", text), ("c", text[:-1] + b" ")):
+        (tmp_path / run).mkdir()
+        np.save(tmp_path / run / "x.npy", np.arange(3))
+        written(tmp_path / run / name, content)
+    for inner in (name, ""):  # alone, and beside others in a folder
+        a, b, c = (tmp_path / run / inner for run in "abc")
+        found = twinrun.compare(a, b)
+        assert found.same and any("is compared as bytes" in note for note in found.notes)
+        if text:
+            assert [f.different for f in twinrun.compare(a, c).fields if f.field != "x"] == [1]
+    written(tmp_path / "other", text)
+    assert twinrun.compare(tmp_path / "a" / name, tmp_path / "other", options={"format": "bytes"}).same
+    with pytest.raises(FormatError):
+        twinrun.compare(tmp_path / "a" / name, tmp_path / "b" / name, options={"format": "table"})
+    twinrun.index(tmp_path / "a")
+    assert twinrun.compare(tmp_path / "a", tmp_path / "b").same
+
+
+def test_a_damaged_parquet_file_is_no_text(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        written(tmp_path / name, b"some words\n")
+    with pytest.raises(FormatError):
+        twinrun.compare(tmp_path / "a.parquet", tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """fixtures/vtk holds grids that VTK itself wrote as legacy files of versions 4.2 and 5.1, binary and as text."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from format_checks import check_content, check_field, mutations, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError
 from twinrun.formats import detect, open_file
 
@@ -164,6 +166,19 @@ def test_all_kinds_of_attributes(tmp_path):
             in_extents=False,
         )
         assert not content.skipped and "@(title)" in content.facts
+
+
+def test_what_an_array_is_for_is_compared(tmp_path):
+    head = "# vtk DataFile Version 3.0\nx\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 1 1\nPOINT_DATA 2\n"
+    kinds = ("SCALARS x float 3", "VECTORS x float", "NORMALS x float", "TEXTURE_COORDINATES x 3 float",
+             "FIELD f 1\nx 3 2 float")  # fmt: skip
+    for number, kind in enumerate(kinds):
+        (tmp_path / f"{number}.vtk").write_text(f"{head}{kind}\n1 2 3 4 5 6\n")
+    twinrun.index(tmp_path / "0.vtk")
+    for a, b in itertools.product(range(len(kinds)), repeat=2):
+        found = twinrun.compare(tmp_path / f"{a}.vtk", tmp_path / f"{b}.vtk")
+        assert found.fields[0].different == 0
+        assert [d.label for d in found.attributes] == ["PointData/x@(kind)"] * (a != b), (a, b)
 
 
 def test_numbers_across_pieces_of_text(tmp_path):
