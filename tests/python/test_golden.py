@@ -486,7 +486,10 @@ def test_saving_again_replaces(tmp_path: Path, runs: Path) -> None:
     assert command("golden", "save", runs / "a", "-o", target, "--field", "nothing").status == 2
     assert {f.name: f.read_bytes() for f in target.iterdir()} == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["golden", "other"]
+    # What no longer says that it is a manifest may be anybody's; one that does is replaced, whatever else is wrong with it.
     (target / "golden.json").write_text("<<<<<<< a conflict")
+    check_error(command("golden", "save", runs / "a", "-o", target), "with other files in it")
+    (target / "golden.json").write_text('{"format": "twinrun golden"}')
     (target / "README.md").write_text("kept")
     golden.save(runs / "a", target, steps="10")
     assert golden.check(target, runs / "noisy").same

@@ -114,7 +114,8 @@ def test_nothing_could_be_compared(tmp_path: Path) -> None:
     assert root.get("errors") == "1" and "no such file" in next(root.iter("error")).get("message")
     report = tmp_path / "junit.xml"
     report.write_text("of an earlier check")
-    done = command("golden", "check", tmp_path / "nowhere", tmp_path, "--junit", report, "--github")
+    (tmp_path / "run").mkdir()
+    done = command("golden", "check", tmp_path / "nowhere", tmp_path / "run", "--junit", report, "--github")
     assert done.status == 2
     assert parsed(report.read_text()).get("errors") == "1"
     lines = done.err.splitlines()

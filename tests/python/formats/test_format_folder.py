@@ -135,7 +135,8 @@ def test_what_is_not_readable_is_taken_by_its_name(tmp_path):
     os.symlink("gone", tmp_path / "c.npy")
     os.mkfifo(tmp_path / "d.npz")
     listing = list_folder(tmp_path)
-    assert [f.relative for f in listing.files] == ["a.nc", "b.h5", "c.npy", "d.npz"]
+    assert [f.relative for f in listing.files] == ["a.nc", "b.h5"]
+    assert listing.unreadable == [("c.npy", "a link that leads nowhere"), ("d.npz", "not a regular file")]
     for file in listing.files:
         with pytest.raises(FormatError):
             file.open()
@@ -166,15 +167,16 @@ def test_a_format_of_folders_that_is_forced(tmp_path):
     listing = list_folder(tmp_path / "step-1", {"format": "zarr"})
     assert [(f.relative, f.format) for f in listing.files] == [("x.zarr", "zarr")]
     listing = list_folder(tmp_path, {"format": "amrex"})
-    assert listing.files == []
-    assert ("log.txt", "a file, and amrex is a format of folders") in listing.ignored
+    assert listing.data() == []
+    assert ("log.txt", "a file, and amrex is a format of folders") in listing.unknown
 
 
 def test_what_describes_other_files_is_no_data(tmp_path):
     (tmp_path / "veloc.json").write_text('{"types": {"0": "f64"}}')
-    for options in (None, {"format": "veloc"}):
+    for options in (None, {"format": "veloc"}):  # nothing that it describes: it is compared as what it is
         listing = list_folder(tmp_path, options)
-        assert listing.files == listing.ignored == []
+        assert listing.data() == listing.ignored == []
+        assert [f.format for f in listing.files] == ["bytes"]
 
 
 def test_files_of_several_arrays_are_prefixed_where_there_are_several_kinds(tmp_path):
