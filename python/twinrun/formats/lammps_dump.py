@@ -240,7 +240,10 @@ def _binary_frame(
     period = None if header.triclinic else _period(header.box, header.boundary, names)
     numbers = len(header.box)
     box = Field("box", "f64", order, (numbers,), extents=(Extent(path, header.box_at, numbers, 8),))
-    facts = [Fact.of("box", "(boundary)", list(header.boundary))]
+    # As the text says it: "pp ff ps".
+    kinds = ["pfsm"[kind] for kind in header.boundary]
+    words = [low + high for low, high in zip(kinds[::2], kinds[1::2], strict=True)]
+    facts = [Fact.of("box", "(boundary)", words)]
     if header.units:
         facts.append(Fact.of("", "(units)", header.units.strip(b"\0").decode("utf-8", "replace")))
     return Frame(header.step, [box, *_with_key(fields)], header.time, period, facts=facts)

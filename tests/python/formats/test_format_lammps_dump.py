@@ -240,7 +240,9 @@ def test_columns_have_one_type_in_binary_and_in_text(tmp_path):
             for content in (in_binary, in_text):
                 assert content.fields[label].dtype == kind
                 assert content.fields[label].elements().tolist() == table[:, at].tolist()
-    result = twinrun.compare(tmp_path / "a.bin", tmp_path / "a.lammpstrj", ignore_attributes=["time", "(units)"])
+    result = twinrun.compare(
+        tmp_path / "a.bin", tmp_path / "a.lammpstrj", ignore_attributes=["time", "(units)"]
+    )
     assert result.same and len(result.fields) == len(labels) + 1
     table[1, 1] += 0.5
     (tmp_path / "a.bin").write_bytes(binary({1: [table]}, names=names))
