@@ -99,10 +99,11 @@ def test_sparse_differences_are_read_alone(results: dict) -> None:
 
 @pytest.mark.parametrize("case", ["noise-1", "noise-40", "noise-1e-4"])
 def test_residues_prove_dense_noise_without_elements(results: dict, case: str) -> None:
-    tree = outcomes(results, "identical", "ours-4-4096")[0]["bytes_read"]
     for bits in (2, 4):
         if case == "noise-1e-4" and bits == 2:
             continue
+        # Of metadata with as many bits: what opening it reads depends on how large it is.
+        tree = outcomes(results, "identical", f"ours-{bits}-4096")[0]["bytes_read"]
         for o in outcomes(results, case, f"ours-{bits}-4096"):
             assert o["left"] == {"tree": CHUNKS, "sketch": 0, "elements": 0}
             assert o["element_bytes"] == 0
