@@ -177,7 +177,7 @@ def test_io_is_not_that_of_checks(tmp_path: Path) -> None:
 def test_memory(tmp_path: Path) -> None:
     record = attempt(tmp_path / "large", [*PYTHON, "x = bytearray(96 << 20)"])
     assert 96 << 20 <= record["max_memory_bytes"] < 130 << 20
-    small = attempt(tmp_path / "small", ["/bin/true"])["max_memory_bytes"]
+    small = attempt(tmp_path / "small", ["/bin/sleep", "0.5"])["max_memory_bytes"]  # long enough to be seen
     assert small < 6 << 20, "not what the watcher held"
 
 

@@ -333,12 +333,14 @@ class Sampler:
     def _look(self, process: _Process) -> None:
         """What changes seldom."""
         process.looked = self.samples + 1 + min((self.samples - process.first) // 2, 20)
+        # A child that has not become its program yet holds what the watcher holds, and has its command line: asked before.
+        ours = read_text(f"/proc/{process.pid}/cmdline") == read_text("/proc/self/cmdline")
         text = read_text(f"/proc/{process.pid}/status") or ""
         cores = re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.M)
         if cores:
             process.cores = numbers_of_list(cores[1])
         memory = re.search(r"^VmHWM:\s*(\d+) kB", text, re.M)
-        if memory:
+        if memory and not ours:
             self.most_memory = max(self.most_memory, int(memory[1]) << 10)
 
     def _forget(self, pid: int) -> None:
