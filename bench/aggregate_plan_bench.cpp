@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "aggregate/planner.hpp"
+#include "aggregate/plan/planner.hpp"
 
 namespace {
 

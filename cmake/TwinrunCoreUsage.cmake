@@ -1,14 +1,17 @@
-# What whoever links the core gets of it, as INTERFACE or PUBLIC: of the core that is built here, and of one that another build left.
-function(twinrun_core_usage visibility)
-    add_library(twinrun::core ALIAS twinrun_core)
-    target_include_directories(twinrun_core ${visibility} "${PROJECT_SOURCE_DIR}/src")
-    target_compile_definitions(twinrun_core ${visibility} TWINRUN_VERSION="${PROJECT_VERSION}")
-    target_link_libraries(twinrun_core ${visibility} Threads::Threads)
+# What whoever compiles or links the core gets of it, as PRIVATE, PUBLIC or INTERFACE: its rooms, the core that is built here, and one
+# that another build left.
+function(twinrun_core_usage target visibility)
+    target_include_directories(${target} ${visibility} "${PROJECT_SOURCE_DIR}/src/core")
+    target_compile_definitions(${target} ${visibility} TWINRUN_VERSION="${PROJECT_VERSION}")
+    target_link_libraries(${target} ${visibility} Threads::Threads)
     if(TWINRUN_X86)
-        target_compile_definitions(twinrun_core ${visibility} TWINRUN_X86=1)
+        target_compile_definitions(${target} ${visibility} TWINRUN_X86=1)
     endif()
     if(TARGET Liburing::liburing)
-        target_compile_definitions(twinrun_core ${visibility} TWINRUN_HAVE_URING=1)
+        target_compile_definitions(${target} ${visibility} TWINRUN_HAVE_URING=1)
+    endif()
+    if(target STREQUAL "twinrun_core")
+        add_library(twinrun::core ALIAS twinrun_core)
     endif()
 endfunction()
 

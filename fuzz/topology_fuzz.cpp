@@ -2,7 +2,7 @@
 // addresses, a hostlist. What is accepted answers everything that may be asked of it.
 #include <algorithm>
 
-#include "aggregate/hosts.hpp"
+#include "aggregate/topology/hosts.hpp"
 #include "input.hpp"
 
 using namespace twinrun;

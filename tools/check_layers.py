@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the order of layers: every #include in the C++ sources and every import in the Python package.
+"""Checks what may know what: every #include of the C++ sources and every import in the Python package.
 
-C++: a folder of src/ includes only itself and folders before it in LAYERS, names files as "layer/file.hpp", and never
-reaches into tests/, apps/ or python/. Other C++ folders (apps, bindings, tests, benchmarks) may include any layer.
+C++: ROOMS is a table: a room, which is a folder of src/ with all that lies below it, and the rooms that its files may include besides
+their own. Includes in "..." and in <...> count alike. Files are named from src/core/ ("tree/walk.hpp"), and those of the libraries
+beside the core from src/ ("aggregate/plan/layout.hpp"). Neither rooms nor files may include each other in a circle. Other C++ folders
+(apps, python/bindings, tests, bench, fuzz) may include any room; include/ stands alone.
 
-Python: PYTHON_LAYERS lists the parts of the package in the same way. An import inside a function counts as well.
+Python: PYTHON_FORBIDDEN lists which parts of the package may not import which. An import inside a function counts as well.
 
 usage: check_layers.py [ROOT]; exit status 1, and a line for each violation, if there are any.
 """
@@ -12,30 +14,45 @@ usage: check_layers.py [ROOT]; exit status 1, and a line for each violation, if 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 from pathlib import Path
 
-LAYERS = [
-    "base",
-    "platform",
-    "noise",
-    "element",
-    "digest",
-    "tree",
-    "metadata",
-    "compare",
-    "record",
-    "dedup",
-    "restore",
-    "tiers",
-    "capture",
-    "aggregate",
-    "capi",
-]
+# Stands in the table for the public headers, which lie in include/.
+PUBLIC = "public"
 
-# Libraries that stand on the public headers (<twinrun/...>) and their own files only.
-FRONTS = ["mpi", "veloc", "interpose"]
+# Of src/core/.
+CORE_ROOMS = {
+    "base": "",
+    "platform": "base",
+    "element": "base platform",
+    "digest": "base platform element",
+    "tree": "base platform digest",
+    "metadata": "base platform element digest tree",
+    "compare": "base platform element digest tree metadata",
+    "record": "base platform",
+    "dedup": "base platform element compare record",
+    "restore": "base platform record dedup",
+    "tiers": "base",
+    "capture": "base platform digest metadata compare record dedup restore tiers",
+    "capi": f"base platform capture {PUBLIC}",
+}
+# Of src/, beside the core.
+LIBRARY_ROOMS = {
+    "aggregate/topology": "base platform",
+    "aggregate/plan": "base aggregate/topology",
+    "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
+    "noise": "base",
+    "flush": "platform capture",
+    # These stand on the public headers alone.
+    "interpose": "",
+    "mpi": PUBLIC,
+    "veloc": PUBLIC,
+}
+ROOMS = {room: set(known.split()) for room, known in {**CORE_ROOMS, **LIBRARY_ROOMS}.items()}
+# Rooms that may include <mpi.h>; nothing else knows of MPI's types.
+MPI_ROOMS = {"aggregate/mpi", "mpi", "veloc"}
 
 # Parts of python/twinrun that others must not import: part -> what it may not import. A part is a module or a folder
 # right below the package; "" is the package's __init__.
@@ -54,7 +71,8 @@ PYTHON_FORBIDDEN_ELSEWHERE = {"cli"}
 PYTHON_TOP = {"cli", "__main__"}
 
 CXX_SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh", ".inc", ".c"}
-INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(r"""^[^\S\n]*#[^\S\n]*include(?:_next)?\b[^\S\n]*(\S[^\n]*)?""", re.MULTILINE)
+NAMED = re.compile(r"""(["<])([^">]+)[">]""")
 
 
 def strip_comments(text: str) -> str:
@@ -69,64 +87,141 @@ def strip_comments(text: str) -> str:
 
 
 def includes(path: Path):
-    """Yields (line number, included name) of each quoted #include."""
+    """Yields (line number, included name, whether it stands in "...") of each #include; the name is None if a macro gives it."""
     text = strip_comments(path.read_text(encoding="utf-8"))
     for match in INCLUDE.finditer(text):
-        yield text.count("\n", 0, match.start(1)) + 1, match[1]
+        named = NAMED.match(match[1] or "")
+        line = text.count("\n", 0, match.start()) + 1
+        yield (line, named[2], named[1] == '"') if named else (line, None, False)
 
 
 def cxx_files(folder: Path):
+    if not folder.is_dir():
+        return []
     return sorted(path for path in folder.rglob("*") if path.suffix in CXX_SUFFIXES and path.is_file())
 
 
-def check_src(root: Path) -> list[str]:
+def folder_of(room: str) -> str:
+    """From src/ on."""
+    return f"core/{room}" if room in CORE_ROOMS else room
+
+
+def room_of(name: str) -> str | None:
+    """The room of a file that is named as in an #include."""
+    folders = name.split("/")[:-1]
+    for count in range(len(folders), 0, -1):
+        room = "/".join(folders[:count])
+        if room in ROOMS:
+            return room
+    return None
+
+
+def circle(graph: dict[str, set[str]]) -> str | None:
+    """What includes itself in the end, in words; None: nothing does."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return " <- ".join(error.args[1])
+    return None
+
+
+def check_rooms(root: Path, rooms: dict[str, set[str]]) -> list[str]:
+    """The table itself, and that each folder with sources or tests is in it."""
     problems = []
+    if found := circle({room: known - {PUBLIC} for room, known in rooms.items()}):
+        problems.append(f"{Path(__file__).name}: the table of rooms has a circle: {found}")
+    for room, known in rooms.items():
+        problems += [
+            f"{Path(__file__).name}: {room} may include {other}, which is no room"
+            for other in sorted(known - {PUBLIC} - rooms.keys())
+        ]
+    outside = {}
+    for path in cxx_files(root / "src"):
+        inside = path.relative_to(root / "src")
+        name = inside.relative_to("core") if inside.parts[0] == "core" else inside
+        room = room_of(name.as_posix())
+        if room is None or not inside.as_posix().startswith(folder_of(room) + "/"):
+            outside.setdefault(path.parent, path)
+    for path in cxx_files(root / "tests" / "core"):
+        room = path.relative_to(root / "tests" / "core").parts[0]
+        if room not in CORE_ROOMS:
+            outside.setdefault(root / "tests" / "core" / room, path)
+    problems += [
+        f"{folder.relative_to(root)}: no room of the table in {Path(__file__).name}: add it there with what it may include"
+        for folder in outside
+    ]
+    return problems
+
+
+def check_include(root: Path, room: str, name: str, quoted: bool) -> str | None:
+    """What is wrong with an #include in a file of the room; None: nothing."""
     src = root / "src"
-    for folder in sorted(path for path in src.iterdir() if path.is_dir()) if src.is_dir() else []:
-        if folder.name in FRONTS:
-            for path in cxx_files(folder):
-                for line, name in includes(path):
-                    if not name.startswith(f"{folder.name}/") or not (src / name).is_file():
-                        problems.append(
-                            f'{path.relative_to(root)}:{line}: "{name}": {folder.name} stands on the public headers: '
-                            "include those as <twinrun/...>, and its own files"
-                        )
-            continue
-        if folder.name not in LAYERS and cxx_files(folder):
-            problems.append(
-                f"src/{folder.name}: not in the list of layers: add it to {Path(__file__).name} at its place"
-            )
-            continue
+    shown = f'"{name}"' if quoted else f"<{name}>"
+    if ".." in name.split("/"):
+        return f"{shown}: name the file from src/core/ or src/ on"
+    if (root / "include" / name).is_file() or name.startswith("twinrun/"):
+        if PUBLIC not in ROOMS[room]:
+            return f"{shown}: {room} must not include the public headers"
+        return None
+    if name == "mpi.h" and room not in MPI_ROOMS:
+        return f"{shown}: {room} must not know MPI; {', '.join(sorted(MPI_ROOMS))} do"
+    other = room_of(name)
+    if not quoted and (other is None or not (src / folder_of(other)).is_dir()) and not (src / name).is_file():
+        return None  # of the system, or of another project
+    if "/" not in name:
+        return f'{shown}: name the file with its room: "{room}/{name}"'
+    if other is None:
+        return f'{shown}: src/ includes only its own rooms, as "room/file.hpp" ({name.rpartition("/")[0]} is none)'
+    if other != room and other not in ROOMS[room]:
+        known = ", ".join(sorted(ROOMS[room])) or "nothing"
+        return f"{shown}: {room} must not include {other}: the table gives it {known}"
+    if not quoted:
+        return f'{shown}: files of src/ are named in quotes: "{name}"'
+    if not (src / folder_of(other) / name.removeprefix(other + "/")).is_file():
+        return f"{shown}: there is no such file in src/{folder_of(other)}"
+    return None
+
+
+def check_src(root: Path) -> list[str]:
+    problems = check_rooms(root, ROOMS)
+    graph: dict[str, set[str]] = {}
+    for room in ROOMS:
+        folder = root / "src" / folder_of(room)
         for path in cxx_files(folder):
-            for line, name in includes(path):
+            file = f"{room}/{path.relative_to(folder).as_posix()}"
+            graph[file] = set()
+            for line, name, quoted in includes(path):
                 where = f"{path.relative_to(root)}:{line}"
-                layer = name.split("/", 1)[0]
-                if ".." in name.split("/"):
-                    problems.append(f'{where}: "{name}": name the file relative to src/')
-                elif name.startswith("twinrun/") and folder.name == "capi":
-                    pass  # the public headers in include/, which only the C interface implements
-                elif "/" not in name:
-                    problems.append(
-                        f'{where}: "{name}": name the file with its folder: "{folder.name}/{name}"'
-                    )
-                elif layer not in LAYERS:
-                    problems.append(f'{where}: "{name}": src/ includes only its own layers ({layer} is none)')
-                elif LAYERS.index(layer) > LAYERS.index(folder.name):
-                    problems.append(
-                        f'{where}: "{name}": {folder.name} comes before {layer} and must not include it'
-                    )
-                elif not (src / name).is_file():
-                    problems.append(f'{where}: "{name}": there is no such file in src/')
+                if name is None:
+                    problems.append(f"{where}: an #include by a macro cannot be checked: name the file")
+                elif problem := check_include(root, room, name, quoted):
+                    problems.append(f"{where}: {problem}")
+                elif quoted:
+                    graph[file].add(name)
+    if found := circle(graph):
+        problems.append(f"src: files include each other in a circle: {found}")
+    return problems
+
+
+def check_public(root: Path) -> list[str]:
+    """The public headers are installed without src/."""
+    problems = []
+    for path in cxx_files(root / "include"):
+        for line, name, _ in includes(path):
+            if name is not None and (room_of(name) is not None or ".." in name.split("/")):
+                problems.append(
+                    f"{path.relative_to(root)}:{line}: {name}: public headers include no file of src/"
+                )
     return problems
 
 
 def check_cmake(root: Path) -> list[str]:
-    path = root / "cmake" / "TwinrunLayers.cmake"
+    path = root / "cmake" / "TwinrunRooms.cmake"
     if not path.is_file():
         return []
-    match = re.search(r"set\(TWINRUN_LAYERS\s+([^)]*)\)", path.read_text(encoding="utf-8"))
-    if match is None or match[1].split() != LAYERS:
-        return [f"{path.relative_to(root)}: TWINRUN_LAYERS is not the list in {Path(__file__).name}"]
+    match = re.search(r"set\(TWINRUN_CORE_ROOMS\s+([^)]*)\)", path.read_text(encoding="utf-8"))
+    if match is None or match[1].split() != list(CORE_ROOMS):
+        return [f"{path.relative_to(root)}: TWINRUN_CORE_ROOMS is not the list in {Path(__file__).name}"]
     return []
 
 
@@ -192,7 +287,7 @@ def check_python(root: Path) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    return check_cmake(root) + check_src(root) + check_python(root)
+    return check_cmake(root) + check_src(root) + check_public(root) + check_python(root)
 
 
 def main() -> int:

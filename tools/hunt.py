@@ -46,7 +46,7 @@ def seeded_tests(source: str) -> list[str]:
 def cpp_programs(root: Path) -> dict[str, list[str]]:
     """{program: its tests that draw from test_seed()}."""
     found: dict[str, list[str]] = {}
-    for path in sorted((root / "tests").glob("*/*_test.cpp")):
+    for path in sorted((root / "tests").rglob("*_test.cpp")):
         names = seeded_tests(path.read_text())
         if names:
             found.setdefault(f"test_{path.parent.name}", []).extend(names)

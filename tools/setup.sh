@@ -233,7 +233,7 @@ install_requirements() {
 sources_hash() {
     {
         .venv/bin/python -V
-        find CMakeLists.txt pyproject.toml cmake src python apps/flush -type f ! -name '*.pyc' ! -name '*.md' ! -name '*.cu' -print0 |
+        find CMakeLists.txt pyproject.toml cmake src python -type f ! -name '*.pyc' ! -name '*.md' ! -name '*.cu' -print0 |
             LC_ALL=C sort -z | xargs -0 sha256sum
     } | sha256sum
 }

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "aggregate/planner.hpp"
+#include "aggregate/plan/planner.hpp"
 #include "shared.hpp"
 
 namespace nb = nanobind;

@@ -1,4 +1,4 @@
-#include "aggregate/hwloc.hpp"
+#include "aggregate/topology/hwloc.hpp"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "aggregate/hosts.hpp"
-#include "aggregate/hwloc_abi.hpp"
-#include "aggregate/placement.hpp"
+#include "aggregate/plan/placement.hpp"
 #include "aggregate/topologies.hpp"
+#include "aggregate/topology/hosts.hpp"
+#include "aggregate/topology/hwloc_abi.hpp"
 #include "support/seed.hpp"
 
 #if __has_include(<hwloc.h>)

@@ -1,4 +1,4 @@
-#include "aggregate/layout.hpp"
+#include "aggregate/plan/layout.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "aggregate/lustre.hpp"
+#include "aggregate/plan/lustre.hpp"
 
 #include <gtest/gtest.h>
 

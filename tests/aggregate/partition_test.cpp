@@ -1,4 +1,4 @@
-#include "aggregate/partition.hpp"
+#include "aggregate/plan/partition.hpp"
 
 #include <gtest/gtest.h>
 

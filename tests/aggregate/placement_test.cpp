@@ -1,4 +1,4 @@
-#include "aggregate/placement.hpp"
+#include "aggregate/plan/placement.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "aggregate/planner.hpp"
+#include "aggregate/plan/planner.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "aggregate/slurm.hpp"
+#include "aggregate/topology/slurm.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "aggregate/places.hpp"
-#include "aggregate/topology.hpp"
-#include "aggregate/topology_file.hpp"
+#include "aggregate/topology/places.hpp"
+#include "aggregate/topology/topology.hpp"
+#include "aggregate/topology/topology_file.hpp"
 
 namespace twinrun::testing {
 

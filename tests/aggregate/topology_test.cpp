@@ -1,4 +1,4 @@
-#include "aggregate/topology.hpp"
+#include "aggregate/topology/topology.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <queue>
 #include <random>
 
-#include "aggregate/hosts.hpp"
 #include "aggregate/topologies.hpp"
-#include "aggregate/tree.hpp"
+#include "aggregate/topology/hosts.hpp"
+#include "aggregate/topology/tree.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <twinrun/kokkos.hpp>
 
-#include "capi/support.hpp"
+#include "core/capi/support.hpp"
 
 namespace twinrun {
 namespace {

@@ -21,9 +21,17 @@ def test_this_tree_is_in_order():
 
 
 CLEAN = {
-    "src/base/result.hpp": "#pragma once\n",
-    "src/tree/walk.hpp": '#include "base/result.hpp"\n#include <vector>\n',
-    "src/tree/walk.cpp": '#include "tree/walk.hpp"\n',
+    "include/twinrun/twinrun.h": "#include <stddef.h>\n",
+    "include/twinrun/mpi.h": "#include <mpi.h>\n#include <twinrun/twinrun.h>\n",
+    "src/core/base/result.hpp": "#pragma once\n#include <nlohmann/json.hpp>\n",
+    "src/core/tree/walk.hpp": '#include "base/result.hpp"\n#include <vector>\n',
+    "src/core/tree/walk.cpp": '#include "tree/walk.hpp"\n',
+    "src/core/capi/run.cpp": '#include "base/result.hpp"\n#include "twinrun/twinrun.h"\n',
+    "src/aggregate/topology/tree.hpp": '#include "base/result.hpp"\n',
+    "src/aggregate/plan/layout.cpp": '#include "aggregate/topology/tree.hpp"\n',
+    "src/mpi/mpi.cpp": "#include <mpi.h>\n#include <twinrun/mpi.h>\n",
+    "src/veloc/files.hpp": "#pragma once\n",
+    "tests/core/tree/walk_test.cpp": '#include "capi/run.hpp"\n',
     "apps/mini/main.cpp": '#include "tree/walk.hpp"\n#include "own.hpp"\n',
     "python/bindings/core.cpp": '#include "tree/walk.hpp"\n',
     "python/twinrun/__init__.py": "from .comparison import compare\nfrom . import errors\n",
@@ -44,16 +52,52 @@ def test_clean_tree_passes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "line", "word"),
     [
-        ("src/base/a.cpp", '#include <map>\n#include "tree/walk.hpp"\n', 2, "base comes before tree"),
-        ("src/base/b.hpp", '/* one\ntwo */\n  #  include "tree/walk.hpp"\n', 3, "base comes before tree"),
-        ("src/tree/c.cpp", '#include "walk.hpp"\n', 1, '"tree/walk.hpp"'),
-        ("src/tree/d.cpp", '#include "../base/result.hpp"\n', 1, "relative to src/"),
-        ("src/tree/e.cpp", '#include "tests/support/data.hpp"\n', 1, "only its own layers"),
-        ("src/tree/f.cpp", '#include "python/bindings/x.hpp"\n', 1, "only its own layers"),
-        ("src/tree/g.cpp", '#include "base/none.hpp"\n', 1, "no such file"),
-        ("src/tree/h.cpp", '#include "twinrun/twinrun.h"\n', 1, "only its own layers"),
-        ("src/mpi/i.cpp", '#include <twinrun/mpi.h>\n#include "base/result.hpp"\n', 2, "public headers"),
-        ("src/veloc/j.cpp", '#include "veloc/none.hpp"\n', 1, "public headers"),
+        (
+            "src/core/base/a.cpp",
+            '#include <map>\n#include "tree/walk.hpp"\n',
+            2,
+            "base must not include tree",
+        ),
+        (
+            "src/core/base/b.hpp",
+            '/* one\ntwo */\n  #  include "tree/walk.hpp"\n',
+            3,
+            "base must not include tree",
+        ),
+        ("src/core/base/c.cpp", "#include <tree/walk.hpp>\n", 1, "base must not include tree"),
+        (
+            "src/core/tree/a.hpp",
+            '#include "aggregate/topology/tree.hpp"\n',
+            1,
+            "tree must not include aggregate/topology",
+        ),
+        ("src/core/tree/b.cpp", "#include <base/result.hpp>\n", 1, "in quotes"),
+        ("src/core/tree/b.cpp", "#include <core/base/result.hpp>\n", 1, "only its own rooms"),
+        ("src/core/tree/c.cpp", '#include "walk.hpp"\n', 1, '"tree/walk.hpp"'),
+        ("src/core/tree/d.cpp", '#include "../base/result.hpp"\n', 1, "from src/core/"),
+        ("src/core/tree/d.cpp", "#include <../core/base/result.hpp>\n", 1, "from src/core/"),
+        ("src/core/tree/e.cpp", '#include "tests/support/data.hpp"\n', 1, "only its own rooms"),
+        ("src/core/tree/f.cpp", '#include "python/bindings/x.hpp"\n', 1, "only its own rooms"),
+        ("src/core/tree/g.cpp", '#include "base/none.hpp"\n', 1, "no such file"),
+        ("src/core/tree/h.cpp", '#include "twinrun/twinrun.h"\n', 1, "public headers"),
+        ("src/core/tree/h.cpp", "#include <twinrun/twinrun.h>\n", 1, "public headers"),
+        ("src/core/tree/i.cpp", "#define FILE <vector>\n#include FILE\n", 2, "by a macro"),
+        ("src/core/tree/j.cpp", "#include <mpi.h>\n", 1, "must not know MPI"),
+        (
+            "src/aggregate/topology/k.cpp",
+            '#include "aggregate/plan/layout.hpp"\n',
+            1,
+            "must not include aggregate/plan",
+        ),
+        (
+            "src/mpi/i.cpp",
+            '#include <twinrun/mpi.h>\n#include "base/result.hpp"\n',
+            2,
+            "mpi must not include base",
+        ),
+        ("src/veloc/j.cpp", '#include "mpi/mpi.cpp"\n', 1, "veloc must not include mpi"),
+        ("src/interpose/j.cpp", "#include <twinrun/twinrun.h>\n", 1, "public headers"),
+        ("include/twinrun/own.h", '#include "base/result.hpp"\n', 1, "no file of src/"),
         ("python/twinrun/formats/npy.py", "import os\nimport twinrun.cli.compare\n", 2, "twinrun.cli"),
         ("python/twinrun/formats/raw.py", "def f():\n    from ..report import x\n", 2, "twinrun.report"),
         ("python/twinrun/formats/zarr.py", "from .. import compare\n", 1, "formats must not import twinrun"),
@@ -72,18 +116,51 @@ def test_violation_is_found(tmp_path, name, text, line, word):
 
 def test_comments_do_not_count(tmp_path):
     text = '// #include "tree/walk.hpp"\n/*\n#include "tree/walk.hpp"\n*/\nconst char* s = "// no comment";\n'
-    assert check_layers.check(write(tmp_path, {**CLEAN, "src/base/a.cpp": text})) == []
+    assert check_layers.check(write(tmp_path, {**CLEAN, "src/core/base/a.cpp": text})) == []
 
 
-def test_unknown_folder(tmp_path):
-    (problem,) = check_layers.check(write(tmp_path, {**CLEAN, "src/helper/a.cpp": "\n"}))
-    assert problem.startswith("src/helper: not in the list of layers")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "src/helper/a.cpp",
+        "src/core/helper/a.hpp",
+        "src/core/a.cpp",
+        "src/aggregate/a.cpp",
+        "tests/core/helper/a_test.cpp",
+    ],
+)
+def test_unknown_folder(tmp_path, name):
+    (problem,) = check_layers.check(write(tmp_path, {**CLEAN, name: "\n"}))
+    assert problem.startswith(f"{Path(name).parent}: no room of the table")
+
+
+def test_circle_of_files(tmp_path):
+    files = {
+        "src/core/tree/a.hpp": '#include "tree/b.hpp"\n',
+        "src/core/tree/b.hpp": '#include "tree/walk.hpp"\n#include "tree/a.hpp"\n',
+    }
+    (problem,) = check_layers.check(write(tmp_path, {**CLEAN, **files}))
+    assert "circle" in problem and "tree/a.hpp <- tree/b.hpp" in problem.replace(
+        "b.hpp <- tree/a", "a.hpp <- tree/b"
+    )
+
+
+def test_circle_of_rooms(tmp_path):
+    table = {"base": {"tree"}, "tree": {"digest"}, "digest": {"base"}, "noise": set()}
+    (problem,) = check_layers.check_rooms(tmp_path, table)
+    assert "the table of rooms has a circle" in problem
+    assert check_layers.check_rooms(tmp_path, {**table, "digest": set()}) == []
+
+
+def test_arrow_to_no_room(tmp_path):
+    (problem,) = check_layers.check_rooms(tmp_path, {"base": {"cellar"}})
+    assert "base may include cellar, which is no room" in problem
 
 
 def test_other_list_in_cmake(tmp_path):
-    files = {**CLEAN, "cmake/TwinrunLayers.cmake": "set(TWINRUN_LAYERS\n    base\n    tree\n)\n"}
+    files = {**CLEAN, "cmake/TwinrunRooms.cmake": "set(TWINRUN_CORE_ROOMS\n    base\n    tree\n)\n"}
     (problem,) = check_layers.check(write(tmp_path, files))
-    assert problem.startswith("cmake/TwinrunLayers.cmake: ")
+    assert problem.startswith("cmake/TwinrunRooms.cmake: ")
 
 
 def test_main_prints_and_exits(tmp_path, monkeypatch, capsys):
@@ -91,6 +168,6 @@ def test_main_prints_and_exits(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["check_layers.py", str(tmp_path)])
     assert check_layers.main() == 0
     assert capsys.readouterr().out == "layers: in order\n"
-    write(tmp_path, {"src/base/a.cpp": '#include "tree/walk.hpp"\n'})
+    write(tmp_path, {"src/core/base/a.cpp": '#include "tree/walk.hpp"\n'})
     assert check_layers.main() == 1
-    assert "src/base/a.cpp:1: " in capsys.readouterr().err
+    assert "src/core/base/a.cpp:1: " in capsys.readouterr().err

@@ -16,15 +16,15 @@
 #include <utility>
 #include <vector>
 
-#include "aggregate/hosts.hpp"
-#include "aggregate/hwloc.hpp"
-#include "aggregate/layout.hpp"
 #include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/plan.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/team.hpp"
+#include "aggregate/plan/layout.hpp"
+#include "aggregate/topology/hosts.hpp"
+#include "aggregate/topology/hwloc.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
 #include "base/checksum.hpp"

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "aggregate/layout.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/team.hpp"
-#include "aggregate/partition.hpp"
-#include "aggregate/placement.hpp"
-#include "aggregate/topology.hpp"
+#include "aggregate/plan/layout.hpp"
+#include "aggregate/plan/partition.hpp"
+#include "aggregate/plan/placement.hpp"
+#include "aggregate/topology/topology.hpp"
 
 namespace twinrun::aggregation {
 

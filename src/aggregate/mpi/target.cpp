@@ -17,7 +17,7 @@
 #include <ctime>
 #include <utility>
 
-#include "aggregate/lustre.hpp"
+#include "aggregate/plan/lustre.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun::aggregation {

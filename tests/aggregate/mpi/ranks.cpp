@@ -25,10 +25,10 @@
 #include <string>
 #include <vector>
 
-#include "aggregate/hosts.hpp"
-#include "aggregate/hwloc.hpp"
-#include "aggregate/partition.hpp"
-#include "aggregate/placement.hpp"
+#include "aggregate/plan/partition.hpp"
+#include "aggregate/plan/placement.hpp"
+#include "aggregate/topology/hosts.hpp"
+#include "aggregate/topology/hwloc.hpp"
 #include "faults.hpp"
 
 namespace {

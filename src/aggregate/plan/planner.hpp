@@ -1,0 +1,93 @@
+// Placements on a model of a machine, without MPI: who would aggregate for whom, and what that would take.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aggregate/plan/placement.hpp"
+#include "aggregate/topology/topology.hpp"
+#include "base/result.hpp"
+
+namespace twinrun {
+
+// Bytes by rank.
+struct VolumeModel {
+    enum class Kind : std::uint8_t {
+        uniform,
+        lognormal,  // exp(spread * a normal number), scaled to the mean
+        linear,     // rank r: proportional to r + 1/2
+        heavy,      // one rank in `every`, by seed, has `spread` times the others' bytes
+    };
+    Kind kind = Kind::uniform;
+    std::uint64_t mean = 0;    // bytes a rank
+    std::uint64_t unit = 1;    // volumes are multiples of it: bytes of a record
+    double spread = 1;         // of lognormal and heavy
+    std::uint32_t every = 16;  // of heavy
+    std::uint64_t seed = 1;
+};
+Result<std::vector<std::uint64_t>> volumes_of(const VolumeModel& model, std::uint32_t ranks);
+
+enum class PlanLayout : std::uint8_t {
+    records,      // array of structs, rank after rank
+    blocks,       // rank after rank, variable after variable in each: the same ranks in each partition
+    variables,    // struct of arrays: a variable of all ranks, then the next
+    interleaved,  // every rank has its share of every partition
+};
+Result<PlanLayout> plan_layout_of(const std::string& name);
+
+struct PlanSettings {
+    std::uint32_t ranks_per_node = 1;
+    std::uint32_t aggregators = 1;     // a file
+    std::uint32_t nodes_per_file = 0;  // 0: one file
+    PlanLayout layout = PlanLayout::records;
+    std::vector<std::uint64_t> item_bytes{1};  // of the variables of a record
+    std::uint64_t block = 4096;                // partitions begin at its multiples
+    std::uint64_t seed = 1;                    // of random
+};
+
+struct PlannedPartition {
+    std::uint32_t file = 0;
+    std::uint32_t number = 0;  // in the file
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t nodes = 0;
+    std::uint32_t gateway = 0;
+    std::vector<Contribution> contributions;  // ascending by rank
+};
+
+// What a set of aggregators takes, in seconds.
+struct Prediction {
+    double sum = 0;   // of C1 + C2 of all partitions: what the election minimizes, partition by partition
+    double most = 0;  // the largest C1 + C2: each partition as if it were alone
+    // All partitions at once, first gathering, then writing; what they share is divided:
+    //   gather: as C1, but not less than what the aggregator's node takes for all that arrives there (through its ports)
+    //   write:  the hops, and the longer of what the node takes for all that leaves it, and the gateway for all that it gets
+    double seconds = 0;
+};
+Prediction predict(const Topology& topology, std::span<const PlannedPartition> partitions,
+                   std::span<const Election> elections, std::uint32_t ranks_per_node);
+
+struct PlannedPlacement {
+    Placement placement = Placement::cost;
+    std::vector<Election> elections;  // by partition
+    Prediction prediction;
+};
+
+struct Plan {
+    std::uint32_t ranks = 0;
+    std::uint32_t files = 0;
+    std::uint64_t bytes = 0;
+    std::vector<PlannedPartition> partitions;  // none without bytes
+    std::vector<PlannedPlacement> placements;
+    std::vector<std::uint32_t> partition_of_node;  // the one with the most of its bytes; kNoPartition: none
+};
+inline constexpr std::uint32_t kNoPartition = 0xFFFFFFFF;
+
+// volumes: by rank; rank r is on node r / ranks_per_node. Errors: invalid_argument: more ranks than the nodes hold, no bytes,
+// a volume that is no multiple of a record, more than 2^26 contributions.
+Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> volumes,
+                       const PlanSettings& settings, std::span<const Placement> placements);
+
+}  // namespace twinrun

@@ -1,0 +1,414 @@
+#include "aggregate/topology/topology_file.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "aggregate/topology/models.hpp"
+#include "aggregate/topology/slurm.hpp"
+#include "aggregate/topology/tree.hpp"
+#include "platform/file_io.hpp"
+
+namespace twinrun {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
+constexpr std::size_t kMostOfMatrix = 4096;  // nodes with a distance for each pair
+constexpr std::size_t kMostGateways = 1024;  // of those
+constexpr float kLink = 12.5e9F;             // as make_topology's flat
+constexpr float kMemory = 25e9F;
+constexpr float kHop = 1e-7F;
+
+Error wrong(const std::string& what) { return {ErrorCode::invalid_argument, what}; }
+
+// A distance for each pair of nodes, and each node and gateway.
+class Matrix final : public Topology {
+   public:
+    struct Gateway {
+        std::vector<std::uint32_t> distances;  // by node
+        float bandwidth = 0;
+        float capacity = 0;
+    };
+    std::string name_;
+    std::uint32_t nodes_ = 0;
+    float latency_ = 0;
+    std::vector<std::uint32_t> distances_;
+    std::vector<float> bandwidths_;
+    std::vector<Gateway> gateways_;
+    std::vector<std::uint32_t> gateway_of_;
+    std::vector<bool> bridges_;
+    std::uint32_t diameter_ = 0;
+    float least_ = std::numeric_limits<float>::max();
+
+    void bound() {
+        for (std::uint32_t from = 0; from < nodes_; ++from) {
+            for (std::uint32_t to = 0; to < nodes_; ++to) {
+                if (from == to) continue;
+                diameter_ = std::max(diameter_, distance(from, to));
+                least_ = std::min(least_, bandwidth(from, to));
+            }
+        }
+    }
+    std::string name() const override { return name_; }
+    std::uint32_t nodes() const override { return nodes_; }
+    std::uint32_t gateways() const override { return static_cast<std::uint32_t>(gateways_.size()); }
+    float latency() const override { return latency_; }
+    std::uint32_t distance(std::uint32_t from, std::uint32_t to) const override {
+        return distances_[std::size_t{from} * nodes_ + to];
+    }
+    float bandwidth(std::uint32_t from, std::uint32_t to) const override {
+        return bandwidths_[std::size_t{from} * nodes_ + to];
+    }
+    std::uint32_t distance_to_gateway(std::uint32_t node, std::uint32_t gateway) const override {
+        return gateways_[gateway].distances[node];
+    }
+    float bandwidth_to_gateway(std::uint32_t, std::uint32_t gateway) const override {
+        return gateways_[gateway].bandwidth;
+    }
+    std::uint32_t gateway_of(std::uint32_t node) const override { return gateway_of_[node]; }
+    bool bridge(std::uint32_t node) const override { return bridges_[node]; }
+    float gateway_capacity(std::uint32_t gateway) const override { return gateways_[gateway].capacity; }
+    std::uint32_t diameter() const override { return diameter_; }
+    float least_bandwidth() const override { return least_; }
+};
+
+class Reader {
+   public:
+    explicit Reader(const Json& all) : all_(all) {}
+
+    Result<NamedTopology> read() {
+        if (!all_.is_object()) return wrong("a topology is a JSON object");
+        TWR_CHECK(known(all_,
+                        {"name", "latency", "memory", "bandwidth", "nodes", "switches", "distances",
+                         "bandwidths", "gateways"},
+                        "the file"));
+        TWR_TRY(name_, text(all_, "name", "topology of a file"));
+        TWR_TRY(latency_, rate(all_, "latency", kHop, true));
+        TWR_TRY(memory_, rate(all_, "memory", kMemory, false));
+        TWR_TRY(link_, rate(all_, "bandwidth", kLink, false));
+        if (all_.contains("nodes")) {
+            const Json& nodes = all_.at("nodes");
+            if (nodes.is_number_unsigned() && nodes.get<std::uint64_t>() <= kMostNodes) {
+                for (std::uint64_t k = 0; k < nodes.get<std::uint64_t>(); ++k)
+                    names_.push_back("node" + std::to_string(k));
+            } else {
+                TWR_TRY(names_, list(all_, "nodes"));
+            }
+            for (std::uint32_t k = 0; k < names_.size(); ++k) {
+                if (!numbers_.try_emplace(names_[k], k).second)
+                    return wrong("nodes: '" + names_[k] + "' is there twice");
+            }
+        }
+        if (all_.contains("gateways") && (!all_.at("gateways").is_array() || all_.at("gateways").empty()))
+            return wrong("gateways: must be an array, not empty");
+        if (all_.contains("distances")) {
+            if (all_.contains("switches")) return wrong("either switches or distances");
+            return matrix();
+        }
+        if (all_.contains("bandwidths")) return wrong("bandwidths: go with distances");
+        return tree();
+    }
+
+   private:
+    // A misspelt key would be one that is not there.
+    static Result<> known(const Json& object, const std::set<std::string>& keys, const std::string& where) {
+        for (const auto& item : object.items()) {
+            if (!keys.contains(item.key())) {
+                std::string said =
+                    where + ": nothing there is called '" + item.key().substr(0, 80) + "', but";
+                for (const std::string& key : keys)
+                    said += " " + key;
+                return wrong(said);
+            }
+        }
+        return success();
+    }
+    static Result<std::string> text(const Json& object, const char* key, const std::string& otherwise) {
+        if (!object.contains(key)) return otherwise;
+        if (!object.at(key).is_string()) return wrong(std::string(key) + ": must be text");
+        return object.at(key).get<std::string>().substr(0, 200);
+    }
+    static Result<float> positive(const Json& value, const std::string& key, bool zero) {
+        if (value.is_number()) {
+            const auto found = static_cast<float>(value.get<double>());
+            if (std::isfinite(found) && (found > 0 || (zero && found == 0))) return found;
+        }
+        return wrong(key + ": must be a number, " + (zero ? "not negative" : "positive"));
+    }
+    static Result<float> rate(const Json& object, const char* key, float otherwise, bool zero) {
+        if (!object.contains(key)) return otherwise;
+        return positive(object.at(key), key, zero);
+    }
+    // Names: a hostlist, or an array of them.
+    static Result<std::vector<std::string>> list(const Json& object, const char* key) {
+        if (!object.contains(key)) return std::vector<std::string>{};
+        const Json& value = object.at(key);
+        std::vector<std::string> names;
+        const auto add = [&](const Json& one) -> Result<> {
+            if (!one.is_string())
+                return wrong(std::string(key) + ": must be names, as \"n[0-3],m1\", or an array of them");
+            auto some = expand_hostlist(one.get_ref<const std::string&>(), kMostNodes - names.size());
+            if (!some) return std::move(some).error().at(key);
+            names.insert(names.end(), some->begin(), some->end());
+            return success();
+        };
+        if (value.is_array()) {
+            for (const Json& one : value)
+                TWR_CHECK(add(one));
+        } else {
+            TWR_CHECK(add(value));
+        }
+        return names;
+    }
+    [[nodiscard]] Result<std::vector<std::uint32_t>> nodes_of(const Json& object, const char* key) const {
+        TWR_TRY(const std::vector<std::string> names, list(object, key));
+        std::vector<std::uint32_t> nodes;
+        for (const std::string& name : names) {
+            const auto at = numbers_.find(name);
+            if (at == numbers_.end()) return wrong(std::string(key) + ": there is no node '" + name + "'");
+            nodes.push_back(at->second);
+        }
+        return nodes;
+    }
+    Result<NamedTopology> tree() {
+        TreePlan plan;
+        plan.name = name_;
+        plan.latency = latency_;
+        plan.memory = memory_;
+        const bool named = all_.contains("nodes");
+        std::vector<std::uint32_t> leaves(names_.size(), TreePlan::kNone);
+        std::vector<float> links(names_.size(), link_);
+        std::unordered_map<std::string, std::uint32_t> switches;
+        if (all_.contains("switches")) {
+            const Json& all = all_.at("switches");
+            if (!all.is_array() || all.empty() || all.size() > kMostNodes)
+                return wrong("switches: must be an array, not empty");
+            for (const Json& one : all) {
+                if (!one.is_object()) return wrong("switches: each must be an object");
+                TWR_CHECK(
+                    known(one, {"name", "nodes", "switches", "bandwidth", "node_bandwidth"}, "switches"));
+                TWR_TRY(const std::string name, text(one, "name", ""));
+                TWR_TRY(const float bandwidth, rate(one, "bandwidth", link_, false));
+                if (name.empty()) return wrong("switches: each must have a name");
+                if (!switches.try_emplace(name, static_cast<std::uint32_t>(plan.switches.size())).second)
+                    return wrong("switches: '" + name + "' is there twice");
+                plan.switches.push_back({TreePlan::kNone, bandwidth});
+            }
+            for (std::uint32_t k = 0; k < all.size(); ++k) {
+                TWR_TRY(const float bandwidth, rate(all[k], "node_bandwidth", link_, false));
+                TWR_TRY(const std::vector<std::string> nodes, list(all[k], "nodes"));
+                for (const std::string& name : nodes) {
+                    if (!named && numbers_.size() < kMostNodes &&
+                        numbers_.try_emplace(name, static_cast<std::uint32_t>(names_.size())).second) {
+                        names_.push_back(name);
+                        leaves.push_back(TreePlan::kNone);
+                        links.push_back(bandwidth);
+                    }
+                    const auto at = numbers_.find(name);
+                    if (at == numbers_.end()) return wrong("switches: there is no node '" + name + "'");
+                    if (leaves[at->second] != TreePlan::kNone)
+                        return wrong("switches: node '" + name + "' is there twice");
+                    leaves[at->second] = k;
+                    links[at->second] = bandwidth;
+                }
+                TWR_TRY(const std::vector<std::string> below, list(all[k], "switches"));
+                for (const std::string& name : below) {
+                    const auto at = switches.find(name);
+                    if (at == switches.end()) return wrong("switches: there is no switch '" + name + "'");
+                    if (plan.switches[at->second].parent != TreePlan::kNone)
+                        return wrong("switches: '" + name + "' is below two others");
+                    plan.switches[at->second].parent = k;
+                }
+            }
+        } else {  // all nodes at one
+            plan.switches.push_back({TreePlan::kNone, link_});
+            std::fill(leaves.begin(), leaves.end(), 0);
+        }
+        for (std::uint32_t node = 0; node < names_.size(); ++node) {
+            if (leaves[node] == TreePlan::kNone)
+                return wrong("switches: none has node '" + names_[node] + "'");
+            plan.nodes.push_back({leaves[node], links[node]});
+        }
+        std::vector<std::uint32_t> gateway_of(names_.size(), TreePlan::kNone);
+        bool some = false;
+        if (!all_.contains("gateways")) {
+            plan.gateways.push_back({TreePlan::kNone, link_, std::numeric_limits<float>::max()});
+        } else {
+            const Json& all = all_.at("gateways");
+            for (std::uint32_t k = 0; k < all.size(); ++k) {
+                if (!all[k].is_object()) return wrong("gateways: each must be an object");
+                TWR_CHECK(known(all[k], {"name", "switch", "bandwidth", "capacity", "nodes"}, "gateways"));
+                TWR_TRY(const std::string at, text(all[k], "switch", ""));
+                if (!at.empty() && !switches.contains(at))
+                    return wrong("gateways: there is no switch '" + at + "'");
+                TWR_TRY(const float bandwidth, rate(all[k], "bandwidth", link_, false));
+                TWR_TRY(const float capacity, rate(all[k], "capacity", bandwidth, false));
+                plan.gateways.push_back(
+                    {at.empty() ? TreePlan::kNone : switches.at(at), bandwidth, capacity});
+                TWR_TRY(const std::vector<std::uint32_t> users, nodes_of(all[k], "nodes"));
+                for (const std::uint32_t node : users) {
+                    if (gateway_of[node] != TreePlan::kNone)
+                        return wrong("gateways: node '" + names_[node] + "' has two");
+                    gateway_of[node] = k;
+                    some = true;
+                }
+            }
+        }
+        if (some) {  // the nearest for those that have none: the tree says which
+            TreePlan again = plan;
+            TWR_TRY(const auto first, make_tree(std::move(again)));
+            for (std::uint32_t node = 0; node < gateway_of.size(); ++node) {
+                if (gateway_of[node] == TreePlan::kNone) gateway_of[node] = first->gateway_of(node);
+            }
+            plan.gateway_of = std::move(gateway_of);
+        }
+        TWR_TRY(auto made, make_tree(std::move(plan)));
+        return NamedTopology{std::move(made), std::move(names_)};
+    }
+
+    // `count` rows of `count` numbers.
+    template <class Take>
+    [[nodiscard]] Result<> rows(const char* key, Take take) const {
+        const Json& all = all_.at(key);
+        const std::string form =
+            std::string(key) + ": must be " + std::to_string(names_.size()) + " rows of as many numbers";
+        if (!all.is_array() || all.size() != names_.size()) return wrong(form);
+        for (std::uint32_t a = 0; a < all.size(); ++a) {
+            if (!all[a].is_array() || all[a].size() != names_.size()) return wrong(form);
+            for (std::uint32_t b = 0; b < all.size(); ++b)
+                TWR_CHECK(take(a, b, all[a][b]));
+        }
+        return success();
+    }
+    static std::optional<std::uint32_t> hops(const Json& value) {
+        if (!value.is_number_unsigned() || value.get<std::uint64_t>() > 1'000'000) return std::nullopt;
+        return value.get<std::uint32_t>();
+    }
+
+    Result<NamedTopology> matrix() {
+        if (names_.empty() || names_.size() > kMostOfMatrix)
+            return wrong("distances: need nodes, 1 to " + std::to_string(kMostOfMatrix));
+        auto made = std::make_shared<Matrix>();
+        const auto count = static_cast<std::uint32_t>(names_.size());
+        made->name_ = name_;
+        made->nodes_ = count;
+        made->latency_ = latency_;
+        made->distances_.resize(std::size_t{count} * count);
+        TWR_CHECK(rows("distances", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
+            const auto found = hops(value);
+            if (!found || (a == b && *found != 0))
+                return wrong("distances: must be whole numbers, at most 1000000, 0 from a node to itself");
+            if (b < a && made->distance(b, a) != *found) {
+                return wrong("distances: from '" + names_[b] + "' to '" + names_[a] +
+                             "' must be as long as back");
+            }
+            made->distances_[std::size_t{a} * count + b] = *found;
+            return success();
+        }));
+        made->bandwidths_.assign(std::size_t{count} * count, link_);
+        for (std::uint32_t k = 0; k < count; ++k)
+            made->bandwidths_[std::size_t{k} * count + k] = memory_;
+        if (all_.contains("bandwidths")) {
+            TWR_CHECK(
+                rows("bandwidths", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
+                    if (a == b && value.is_null()) return success();
+                    TWR_TRY(made->bandwidths_[std::size_t{a} * count + b],
+                            positive(value, "bandwidths", false));
+                    return success();
+                }));
+        }
+        made->gateway_of_.assign(count, TreePlan::kNone);
+        made->bridges_.assign(count, false);
+        if (!all_.contains("gateways")) {
+            made->gateways_.push_back(
+                {std::vector<std::uint32_t>(count, 1), link_, std::numeric_limits<float>::max()});
+        } else {
+            const Json& all = all_.at("gateways");
+            if (all.size() > kMostGateways) return wrong("gateways: more than 1024");
+            for (std::uint32_t k = 0; k < all.size(); ++k) {
+                if (!all[k].is_object()) return wrong("gateways: each must be an object");
+                TWR_CHECK(known(all[k], {"name", "distances", "bandwidth", "capacity", "nodes", "bridges"},
+                                "gateways"));
+                Matrix::Gateway gateway;
+                TWR_TRY(gateway.bandwidth, rate(all[k], "bandwidth", link_, false));
+                TWR_TRY(gateway.capacity, rate(all[k], "capacity", gateway.bandwidth, false));
+                TWR_TRY(const std::vector<std::uint32_t> bridges, nodes_of(all[k], "bridges"));
+                for (const std::uint32_t node : bridges) {
+                    if (made->bridges_[node])
+                        return wrong("gateways: node '" + names_[node] + "' is a bridge twice");
+                    made->bridges_[node] = true;
+                }
+                gateway.distances.assign(count, 1);
+                if (all[k].contains("distances")) {
+                    const Json& row = all[k].at("distances");
+                    if (!row.is_array() || row.size() != count)
+                        return wrong("gateways: a distance for each node");
+                    for (std::uint32_t node = 0; node < count; ++node) {
+                        const auto found = hops(row[node]);
+                        if (!found)
+                            return wrong("gateways: distances must be whole numbers, at most 1000000");
+                        gateway.distances[node] = *found;
+                    }
+                } else if (!bridges.empty()) {  // one hop from those
+                    for (std::uint32_t node = 0; node < count; ++node) {
+                        std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
+                        for (const std::uint32_t bridge : bridges)
+                            least = std::min(least, made->distance(node, bridge) + 1);
+                        gateway.distances[node] = least;
+                    }
+                }
+                TWR_TRY(const std::vector<std::uint32_t> users, nodes_of(all[k], "nodes"));
+                for (const std::uint32_t node : users) {
+                    if (made->gateway_of_[node] != TreePlan::kNone)
+                        return wrong("gateways: node '" + names_[node] + "' has two");
+                    made->gateway_of_[node] = k;
+                }
+                made->gateways_.push_back(std::move(gateway));
+            }
+        }
+        for (std::uint32_t node = 0; node < count; ++node) {
+            if (made->gateway_of_[node] != TreePlan::kNone) continue;
+            made->gateway_of_[node] = 0;
+            for (std::uint32_t k = 1; k < made->gateways(); ++k) {
+                if (made->distance_to_gateway(node, k) <
+                    made->distance_to_gateway(node, made->gateway_of_[node]))
+                    made->gateway_of_[node] = k;
+            }
+        }
+        made->bound();
+        return NamedTopology{std::move(made), std::move(names_)};
+    }
+
+    const Json& all_;
+    std::string name_;
+    float latency_ = 0;
+    float memory_ = 0;
+    float link_ = 0;
+    std::vector<std::string> names_;
+    std::unordered_map<std::string, std::uint32_t> numbers_;
+};
+
+}  // namespace
+
+Result<NamedTopology> parse_topology_file(std::string_view json) {
+    if (json.size() > kLargestFile) return wrong("more than 64 MiB");
+    const Json all = Json::parse(json, nullptr, false);
+    if (all.is_discarded()) return wrong("is not JSON");
+    return Reader(all).read();
+}
+
+Result<NamedTopology> read_topology_file(const std::string& path) {
+    TWR_TRY(const std::vector<std::byte> bytes, read_whole_file(path, kLargestFile));
+    auto named = parse_topology_file({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (!named) return std::move(named).error().at(path);
+    return named;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,41 @@
+// Switches in a tree, with nodes and gateways below them: fat trees, and what Slurm and files say of a machine.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aggregate/topology/topology.hpp"
+
+namespace twinrun {
+
+struct TreePlan {
+    static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+    struct Switch {
+        std::uint32_t parent = kNone;  // kNone: at the top; a further switch joins several of those
+        float bandwidth = 0;           // of its links up
+    };
+    struct Node {
+        std::uint32_t leaf = 0;  // the switch
+        float bandwidth = 0;
+    };
+    struct Gateway {
+        std::uint32_t at = kNone;  // the switch; kNone: the one at the top
+        float bandwidth = 0;       // of the way from one node
+        float capacity = 0;        // from all
+    };
+    std::string name;
+    float latency = 0;  // of a hop: every link is one
+    float memory = 0;   // bytes a second within a node
+    std::vector<Switch> switches;
+    std::vector<Node> nodes;
+    std::vector<Gateway> gateways;
+    std::vector<std::uint32_t> gateway_of;  // by node; empty: the nearest, equally near ones in equal shares
+};
+
+// Errors: invalid_argument: no node, a circle, more than kMostNodes nodes or switches, more than 64 levels, numbers out of range.
+Result<std::shared_ptr<const Topology>> make_tree(TreePlan plan);
+
+}  // namespace twinrun
