@@ -54,7 +54,7 @@ build: setup
 	@cmake --build --preset $(PRESET)
 
 # pytest comes last in every case (make -j too), so that its summary is the last line.
-test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, layers, Python
+test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, what may include what, Python
 	@$(PYTEST) $(PYTEST_ARGS)
 
 test-cpp: build
@@ -63,7 +63,7 @@ test-cpp: build
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
 	@tools/mpi_matrix.sh build/$(PRESET) other
 
-layers: setup ## Check that every folder includes only folders above it
+layers: setup ## Check that every folder includes and imports only what it may
 	@$(PYTHON_VENV) tools/check_layers.py
 
 test-python: build
@@ -105,7 +105,7 @@ fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds
 hunt: build ## Run the randomized tests on fresh seeds for HUNT_SECONDS (an hour), and keep what they find in tests/hunted
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --seconds $(HUNT_SECONDS) $(HUNT_ARGS)
 
-lint: ## Check format, layers and common mistakes
+lint: ## Check format, what may include what, and common mistakes
 	@tools/setup.sh lint
 	@cmake --preset $(PRESET) >/dev/null
 	@tools/lint.sh build/$(PRESET)

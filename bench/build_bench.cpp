@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "compare/build.hpp"
+#include "sketch/build.hpp"
 
 namespace twinrun {
 

@@ -23,7 +23,7 @@
 
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 
 namespace {
 

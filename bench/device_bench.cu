@@ -17,11 +17,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "compare/build.hpp"
-#include "compare/device_sums.hpp"
-#include "compare/difference_device.hpp"
+#include "sketch/build.hpp"
+#include "sketch/device_sums.hpp"
+#include "difference/difference_device.hpp"
 #include "digest/digest_device.hpp"
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 #include "tree/tree_device.hpp"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "compare/difference.hpp"
+#include "difference/difference.hpp"
 #include "digest/digest.hpp"
 #include "platform/float_environment.hpp"
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/checked.hpp"
-#include "compare/source.hpp"
-#include "compare/stream.hpp"
-#include "compare/tuning.hpp"
+#include "source/source.hpp"
+#include "source/stream.hpp"
+#include "source/tuning.hpp"
 
 namespace twinrun {
 

@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "dedup/deduplicator.hpp"
-#include "platform/device.hpp"
+#include "device/device.hpp"
 #include "platform/team.hpp"
 #include "record/compression.hpp"
-#include "record/difference_file.hpp"
+#include "record/delta_file.hpp"
 #include "record/pack_device.hpp"
 #include "restore/chain.hpp"
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "compare/build.hpp"
+#include "sketch/build.hpp"
 
 namespace twinrun {
 

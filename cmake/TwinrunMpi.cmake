@@ -1,5 +1,5 @@
 # twinrun::mpi (include/twinrun/mpi.h), twinrun::veloc (VELOC's interface) and twinrun::aggregate (include/twinrun/aggregate.h),
-# where there is an MPI. Included by the root after src/: nothing else in the tree knows of MPI.
+# where there is an MPI. Included by the root after src/. The core knows nothing of MPI.
 set(TWINRUN_MPI AUTO CACHE STRING "The libraries for MPI and for VELOC's interface: AUTO (if there is an MPI), ON (there must be), OFF")
 set_property(CACHE TWINRUN_MPI PROPERTY STRINGS AUTO ON OFF)
 

@@ -3,15 +3,19 @@
 set(TWINRUN_CORE_ROOMS
     base
     platform
+    device
     element
     digest
     tree
     metadata
-    compare
+    source
+    difference
+    sketch
+    engine
     record
     dedup
     restore
-    tiers
+    history
     capture
     capi
 )

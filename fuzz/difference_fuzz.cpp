@@ -15,7 +15,7 @@
 
 #include "base/checksum.hpp"
 #include "input.hpp"
-#include "record/difference_file.hpp"
+#include "record/delta_file.hpp"
 #include "record/entries.hpp"
 #include "restore/chain.hpp"
 

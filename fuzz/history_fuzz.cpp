@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-#include "capture/history.hpp"
+#include "history/history.hpp"
 #include "input.hpp"
 
 using namespace twinrun;

@@ -1,6 +1,6 @@
 // Provenance from any bytes: what is accepted is written again as JSON that reads back the same, as long as it is within
 // the limits of what is written.
-#include "capture/provenance.hpp"
+#include "history/provenance.hpp"
 #include "input.hpp"
 
 using namespace twinrun;

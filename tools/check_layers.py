@@ -26,25 +26,29 @@ PUBLIC = "public"
 CORE_ROOMS = {
     "base": "",
     "platform": "base",
-    "element": "base platform",
-    "digest": "base platform element",
-    "tree": "base platform digest",
+    "device": "base platform",
+    "element": "base platform device",
+    "digest": "base platform device element",
+    "tree": "base device digest",
     "metadata": "base platform element digest tree",
-    "compare": "base platform element digest tree metadata",
-    "record": "base platform",
-    "dedup": "base platform element compare record",
-    "restore": "base platform record dedup",
-    "tiers": "base",
-    "capture": "base platform digest metadata compare record dedup restore tiers",
-    "capi": f"base platform capture {PUBLIC}",
+    "source": "base platform device element tree metadata",
+    "difference": "platform device element",
+    "sketch": "base device element digest tree metadata source difference",
+    "engine": "base device element digest tree metadata source difference sketch",
+    "record": "base platform device",
+    "dedup": "base platform device element difference record",
+    "restore": "base platform device record dedup",
+    "history": "base platform device digest metadata source sketch record dedup restore",
+    "capture": "base platform device source sketch record history",
+    "capi": f"base platform device history capture {PUBLIC}",
 }
 # Of src/, beside the core.
 LIBRARY_ROOMS = {
     "aggregate/topology": "base platform",
     "aggregate/plan": "base aggregate/topology",
-    "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
+    "aggregate/mpi": f"base aggregate/topology aggregate/plan {PUBLIC}",
     "noise": "base",
-    "flush": "platform capture",
+    "flush": "capture",
     # These stand on the public headers alone.
     "interpose": "",
     "mpi": PUBLIC,
@@ -150,6 +154,24 @@ def check_rooms(root: Path, rooms: dict[str, set[str]]) -> list[str]:
         f"{folder.relative_to(root)}: no room of the table in {Path(__file__).name}: add it there with what it may include"
         for folder in outside
     ]
+    return problems
+
+
+def may_include(room: str) -> str:
+    """The line of the table, as the room's README.md has it."""
+    known = [*sorted(ROOMS[room] - {PUBLIC}), *(["the public headers"] if PUBLIC in ROOMS[room] else [])]
+    return f"May include: {', '.join(known) or 'nothing'}."
+
+
+def check_readmes(root: Path) -> list[str]:
+    """Each room says in its README.md what it may include."""
+    problems = []
+    for room in ROOMS:
+        path = root / "src" / folder_of(room) / "README.md"
+        if cxx_files(path.parent) and (
+            not path.is_file() or may_include(room) not in path.read_text(encoding="utf-8").splitlines()
+        ):
+            problems.append(f"{path.relative_to(root)}: has no line {may_include(room)!r}")
     return problems
 
 
@@ -287,7 +309,7 @@ def check_python(root: Path) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    return check_cmake(root) + check_src(root) + check_public(root) + check_python(root)
+    return check_cmake(root) + check_src(root) + check_readmes(root) + check_public(root) + check_python(root)
 
 
 def main() -> int:

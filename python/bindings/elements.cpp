@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "compare/listing.hpp"
-#include "compare/source.hpp"
+#include "engine/listing.hpp"
 #include "owned_array.hpp"
 #include "shared.hpp"
+#include "source/source.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

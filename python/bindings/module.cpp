@@ -21,19 +21,19 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
-#include "capture/flush.hpp"
-#include "capture/history.hpp"
 #include "capture/session.hpp"
-#include "compare/build.hpp"
-#include "compare/compare.hpp"
-#include "compare/device_array.hpp"
-#include "compare/device_workspace.hpp"
-#include "compare/tuning.hpp"
+#include "device/device.hpp"
+#include "device/device_workspace.hpp"
+#include "device/gpu_direct_storage.hpp"
 #include "dlpack.hpp"
+#include "engine/compare.hpp"
+#include "history/flush.hpp"
+#include "history/history.hpp"
 #include "platform/backend.hpp"
-#include "platform/device.hpp"
-#include "platform/gpu_direct_storage.hpp"
 #include "shared.hpp"
+#include "sketch/build.hpp"
+#include "source/device_array.hpp"
+#include "source/tuning.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

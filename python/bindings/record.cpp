@@ -11,11 +11,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "capture/compact.hpp"
-#include "capture/pack.hpp"
-#include "capture/record_store.hpp"
-#include "compare/source.hpp"
+#include "history/compact.hpp"
+#include "history/pack.hpp"
+#include "history/record_store.hpp"
 #include "shared.hpp"
+#include "source/source.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

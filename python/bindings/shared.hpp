@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "capture/history.hpp"
-#include "compare/difference.hpp"
-#include "compare/source.hpp"
-#include "compare/stream.hpp"
+#include "difference/difference.hpp"
+#include "history/history.hpp"
 #include "metadata/metadata.hpp"
+#include "source/source.hpp"
+#include "source/stream.hpp"
 
 namespace twinrun {
 

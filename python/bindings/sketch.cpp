@@ -10,9 +10,9 @@
 #include <optional>
 #include <variant>
 
-#include "compare/device_build.hpp"
-#include "compare/host_sketch.hpp"
 #include "shared.hpp"
+#include "sketch/device_build.hpp"
+#include "sketch/host_sketch.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-#include "compare/compare.hpp"
 #include "digest/sums.hpp"
+#include "engine/compare.hpp"
 #include "owned_array.hpp"
 #include "shared.hpp"
 

@@ -1,6 +1,6 @@
 """Capture: the states of a running Python program, as a history that can be compared.
 
-Bytes on disk and the order of writes: src/core/capture/history.hpp. Tiers, memory and threads: src/core/capture/session.hpp.
+Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memory and threads: src/core/capture/session.hpp.
 """
 
 from __future__ import annotations

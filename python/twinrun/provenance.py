@@ -1,7 +1,7 @@
 """Provenance: under which conditions a run ran, and in which of them two runs differ.
 
 A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...", ...}, ...}
-(src/core/capture/provenance.hpp). A run has a process a rank, and again as many for every time that it was resumed.
+(src/core/history/provenance.hpp). A run has a process a rank, and again as many for every time that it was resumed.
 """
 
 from __future__ import annotations

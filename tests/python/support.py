@@ -121,7 +121,7 @@ def check_report(f: FieldComparison, a: np.ndarray, b: np.ndarray, equal_nan: bo
     assert f.elements_read + f.proven_by_tree + sum(f.proven_by_cells) == f.elements
 
 
-# ---- a history of several ranks, put together from runs of one: src/core/capture/history.hpp ----
+# ---- a history of several ranks, put together from runs of one: src/core/history/history.hpp ----
 
 
 def sealed(line: Mapping) -> str:

@@ -43,6 +43,10 @@ CLEAN = {
     "python/twinrun/report/table.py": "from ..comparison import R\nimport rich\n",
     "python/twinrun/cli/__init__.py": "from .. import compare\nfrom ..report import table\n",
 }
+CLEAN |= {
+    f"src/{check_layers.folder_of(room)}/README.md": f"# {room}\n\n{check_layers.may_include(room)}\n"
+    for room in check_layers.ROOMS
+}
 
 
 def test_clean_tree_passes(tmp_path):
@@ -150,6 +154,12 @@ def test_circle_of_rooms(tmp_path):
     (problem,) = check_layers.check_rooms(tmp_path, table)
     assert "the table of rooms has a circle" in problem
     assert check_layers.check_rooms(tmp_path, {**table, "digest": set()}) == []
+
+
+@pytest.mark.parametrize("text", ["# tree\n", "# tree\n\nMay include: base, device, digest, engine.\n"])
+def test_room_says_what_it_may_include(tmp_path, text):
+    (problem,) = check_layers.check(write(tmp_path, {**CLEAN, "src/core/tree/README.md": text}))
+    assert problem == "src/core/tree/README.md: has no line 'May include: base, device, digest.'"
 
 
 def test_arrow_to_no_room(tmp_path):

@@ -139,5 +139,5 @@ def test_seeds_of_cpp_tests_are_kept_and_repeated(tmp_path: Path) -> None:
 def test_the_tree_has_both_kinds_of_tests_to_hunt_with() -> None:
     files = {path.name for path in hunt.python_files(hunt.ROOT)}
     assert {"test_planted.py", "test_format_npy.py"} <= files
-    assert {"test_compare", "test_restore", "test_element"} <= set(hunt.cpp_programs(hunt.ROOT))
+    assert {"test_engine", "test_restore", "test_element"} <= set(hunt.cpp_programs(hunt.ROOT))
     assert isinstance(hunt.read_seeds(hunt.ROOT), list)

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 
 namespace twinrun {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "compare/device_workspace.hpp"
+#include "device/device_workspace.hpp"
 #include "support/device.hpp"
 #include "support/fake_device.hpp"
 

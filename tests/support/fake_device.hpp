@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 
 namespace twinrun::testing {
 

@@ -435,7 +435,7 @@ def reaped_io() -> dict[str, int] | None:
 
 # ---- the conditions -------------------------------------------------------------------------------------------------
 
-# As src/core/capture/provenance.cpp: variables that explain differences, and never what may be secret.
+# As src/core/history/provenance.cpp: variables that explain differences, and never what may be secret.
 _VARIABLES = re.compile(
     r"(OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|GOTO_|VECLIB_|NUMEXPR_|OMPI_MCA_|PRTE_MCA_|MPICH_|MPIR_CVAR_|I_MPI_|MV2_|UCX_|FI_|NCCL_|"
     r"CUDA_|NVIDIA_|HSA_|ROCR_|HIP_|SLURM_(CPUS|NTASKS|NNODES|NODELIST|CPU_BIND|JOB_PARTITION)|GMX_|MALLOC_|TWINRUN_|"

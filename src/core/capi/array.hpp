@@ -1,7 +1,7 @@
 // Arrays as the C interface describes them.
 #pragma once
 
-#include "capture/field.hpp"
+#include "history/field.hpp"
 #include "twinrun/twinrun.h"
 
 namespace twinrun::capi {

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 
 namespace twinrun::capi {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/checked.hpp"
-#include "compare/device_array.hpp"
-#include "compare/device_sums.hpp"
+#include "sketch/device_sums.hpp"
+#include "source/device_array.hpp"
 
 namespace twinrun {
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "capture/field.hpp"
-#include "compare/device_build.hpp"
-#include "platform/device.hpp"
+#include "device/device.hpp"
+#include "history/field.hpp"
+#include "sketch/device_build.hpp"
 
 namespace twinrun {
 

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string_view>
 
-#include "capture/flush.hpp"
+#include "history/flush.hpp"
 
 extern char** environ;
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/checked.hpp"
-#include "compare/tuning.hpp"
+#include "source/tuning.hpp"
 
 namespace twinrun {
 

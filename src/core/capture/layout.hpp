@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "capture/field.hpp"
+#include "history/field.hpp"
 
 namespace twinrun {
 

@@ -13,12 +13,12 @@
 
 #include "base/aligned.hpp"
 #include "capture/layout.hpp"
-#include "capture/reference.hpp"
+#include "capture/staging.hpp"
 #include "capture/step_files.hpp"
 #include "capture/step_recorder.hpp"
 #include "capture/tiers.hpp"
+#include "history/reference.hpp"
 #include "platform/comm.hpp"
-#include "tiers/staging.hpp"
 
 namespace twinrun {
 

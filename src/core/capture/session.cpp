@@ -23,13 +23,13 @@
 #include "base/aligned.hpp"
 #include "base/checked.hpp"
 #include "capture/device_stage.hpp"
-#include "capture/gather.hpp"
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
-#include "capture/restore.hpp"
-#include "compare/device_build.hpp"
+#include "capture/staging.hpp"
+#include "history/gather.hpp"
+#include "history/restore.hpp"
 #include "platform/team.hpp"
-#include "tiers/staging.hpp"
+#include "sketch/device_build.hpp"
 
 namespace twinrun {
 

@@ -5,7 +5,7 @@
 //   a flusher           node-local tier -> shared tier, file by file, checked -> commit; then local steps may go
 //
 // A step is committed on a tier when all its files are synced under their final names and a line of the rank's journal
-// says so (capture/history.hpp); it is committed by the run when every rank's journal on the last tier has it. What goes
+// says so (history/history.hpp); it is committed by the run when every rank's journal on the last tier has it. What goes
 // wrong in the background loses steps whole, never parts of them, and is told by the next call.
 #pragma once
 
@@ -18,11 +18,11 @@
 #include <string_view>
 #include <vector>
 
-#include "capture/field.hpp"
-#include "capture/history.hpp"
-#include "capture/provenance.hpp"
-#include "capture/reference.hpp"
 #include "capture/tiers.hpp"
+#include "history/field.hpp"
+#include "history/history.hpp"
+#include "history/provenance.hpp"
+#include "history/reference.hpp"
 #include "platform/comm.hpp"
 #include "platform/file_io.hpp"
 

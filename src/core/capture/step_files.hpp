@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/aligned.hpp"
-#include "capture/history.hpp"
 #include "capture/layout.hpp"
+#include "history/history.hpp"
 #include "platform/comm.hpp"
 
 namespace twinrun {

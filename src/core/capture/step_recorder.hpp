@@ -10,9 +10,9 @@
 #include <string>
 
 #include "capture/layout.hpp"
-#include "capture/record_store.hpp"
-#include "capture/recorder.hpp"
 #include "capture/tiers.hpp"
+#include "history/record_store.hpp"
+#include "history/recorder.hpp"
 
 namespace twinrun {
 

@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "capture/flush.hpp"
 #include "capture/flush_child.hpp"
-#include "capture/history.hpp"
-#include "capture/restore.hpp"
+#include "history/flush.hpp"
+#include "history/history.hpp"
+#include "history/restore.hpp"
 
 namespace twinrun {
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

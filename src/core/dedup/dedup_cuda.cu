@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 
 #if defined(__HIPCC__)
 #include <hipcub/hipcub.hpp>

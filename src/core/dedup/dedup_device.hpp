@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "dedup/chunk_hash.hpp"
-#include "platform/device.hpp"
-#include "record/difference.hpp"
+#include "device/device.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

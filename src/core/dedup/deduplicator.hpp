@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "compare/difference.hpp"
+#include "device/device.hpp"
+#include "difference/difference.hpp"
 #include "element/dtype.hpp"
-#include "platform/device.hpp"
-#include "record/difference.hpp"
-#include "record/difference_file.hpp"
+#include "record/delta.hpp"
+#include "record/delta_file.hpp"
 
 namespace twinrun {
 

@@ -8,7 +8,7 @@
 #include "base/result.hpp"
 #include "dedup/chunk_hash.hpp"
 #include "platform/team.hpp"
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

@@ -5,8 +5,8 @@
 // allocated. One call takes any number of fields and makes no launch a field.
 #pragma once
 
+#include "device/device.hpp"
 #include "digest/digest.hpp"
-#include "platform/device.hpp"
 
 namespace twinrun {
 

@@ -18,7 +18,7 @@
 
 #include "digest/digest.hpp"
 #include "digest/field61.hpp"
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 
 namespace twinrun::gpu {
 

@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "device/device.hpp"
 #include "digest/digest.hpp"
-#include "platform/device.hpp"
 
 namespace twinrun {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "element/element_device.hpp"
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 
 namespace twinrun {
 

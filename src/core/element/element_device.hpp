@@ -1,8 +1,8 @@
 // Elements on a device: the table "element" of the device library (element_cuda.cu).
 #pragma once
 
+#include "device/device.hpp"
 #include "element/dtype.hpp"
-#include "platform/device.hpp"
 
 namespace twinrun {
 

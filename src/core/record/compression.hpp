@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/result.hpp"
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "platform/device.hpp"
-#include "record/difference_file.hpp"
+#include "device/device.hpp"
+#include "record/delta_file.hpp"
 #include "record/pack_device.hpp"
 
 namespace twinrun {

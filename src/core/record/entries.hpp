@@ -8,7 +8,7 @@
 
 #include "base/codec.hpp"
 #include "base/result.hpp"
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

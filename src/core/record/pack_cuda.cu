@@ -8,7 +8,7 @@
 
 #include <dlfcn.h>
 
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 #include "record/pack_device.hpp"
 
 namespace twinrun {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 
 namespace twinrun {
 

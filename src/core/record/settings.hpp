@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "record/difference.hpp"
+#include "record/delta.hpp"
 
 namespace twinrun {
 

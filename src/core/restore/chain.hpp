@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "platform/team.hpp"
-#include "record/difference_file.hpp"
+#include "record/delta_file.hpp"
 
 namespace twinrun {
 

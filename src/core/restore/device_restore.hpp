@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 #include "restore/chain.hpp"
 
 namespace twinrun {

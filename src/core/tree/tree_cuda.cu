@@ -6,7 +6,7 @@
 // Walk: a warp an aligned subtree of 1024 leaves. It compares the subtrees' roots, where they differ 32 nodes five levels
 // below, under each that differs 32 leaves; what differs becomes a bitmap, counted a subtree, and the counts' sums say where
 // each subtree's leaves go.
-#include "platform/gpu.hpp"
+#include "device/gpu.hpp"
 
 #if defined(__HIPCC__)
 #include <hipcub/hipcub.hpp>

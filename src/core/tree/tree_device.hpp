@@ -2,7 +2,7 @@
 // tree/walk.hpp. Conventions as in digest/digest_device.hpp.
 #pragma once
 
-#include "platform/device.hpp"
+#include "device/device.hpp"
 #include "tree/layout.hpp"
 
 namespace twinrun {

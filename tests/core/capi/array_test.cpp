@@ -5,9 +5,9 @@
 #include <limits>
 #include <vector>
 
-#include "capture/history.hpp"
 #include "core/capi/support.hpp"
-#include "platform/device.hpp"
+#include "device/device.hpp"
+#include "history/history.hpp"
 
 namespace twinrun {
 namespace {

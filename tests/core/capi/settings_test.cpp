@@ -2,8 +2,8 @@
 #include <set>
 #include <sstream>
 
-#include "capture/history.hpp"
 #include "core/capi/support.hpp"
+#include "history/history.hpp"
 
 namespace twinrun {
 namespace {

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <map>
 
-#include "capture/history.hpp"
-#include "compare/compare.hpp"
+#include "engine/compare.hpp"
+#include "history/history.hpp"
 #include "support/device_faults.hpp"
 #include "support/session.hpp"
 

@@ -17,9 +17,9 @@
 #include <random>
 #include <string>
 
-#include "capture/flush.hpp"
-#include "capture/restore.hpp"
-#include "compare/build.hpp"
+#include "history/flush.hpp"
+#include "history/restore.hpp"
+#include "sketch/build.hpp"
 #include "support/victim/victim_values.hpp"
 
 extern char** environ;

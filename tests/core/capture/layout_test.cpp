@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "compare/tuning.hpp"
+#include "source/tuning.hpp"
 
 namespace twinrun {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "capture/history.hpp"
-#include "capture/pack.hpp"
-#include "capture/record_store.hpp"
-#include "capture/restore.hpp"
 #include "capture/session.hpp"
+#include "history/history.hpp"
+#include "history/pack.hpp"
+#include "history/record_store.hpp"
+#include "history/restore.hpp"
 #include "support/device.hpp"
 #include "support/device_faults.hpp"
 #include "support/record.hpp"

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "capture/compact.hpp"
-#include "capture/flush.hpp"
-#include "capture/pack.hpp"
-#include "capture/record_store.hpp"
-#include "capture/restore.hpp"
 #include "capture/session.hpp"
+#include "history/compact.hpp"
+#include "history/flush.hpp"
+#include "history/pack.hpp"
+#include "history/record_store.hpp"
+#include "history/restore.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/record.hpp"
 #include "support/session.hpp"

@@ -19,9 +19,9 @@
 #include <string>
 #include <thread>
 
-#include "capture/flush.hpp"
-#include "capture/restore.hpp"
 #include "capture/session.hpp"
+#include "history/flush.hpp"
+#include "history/restore.hpp"
 #include "support/session.hpp"
 #include "support/threads_comm.hpp"
 

@@ -15,10 +15,10 @@
 #include <thread>
 
 #include "base/checksum.hpp"
-#include "capture/flush.hpp"
-#include "capture/gather.hpp"
-#include "capture/restore.hpp"
-#include "compare/compare.hpp"
+#include "engine/compare.hpp"
+#include "history/flush.hpp"
+#include "history/gather.hpp"
+#include "history/restore.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/threads_comm.hpp"
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/checked.hpp"
-#include "capture/flush.hpp"
-#include "capture/pack.hpp"
-#include "capture/record_store.hpp"
 #include "capture/session.hpp"
+#include "history/flush.hpp"
+#include "history/pack.hpp"
+#include "history/record_store.hpp"
 #include "support/record.hpp"
 #include "support/threads_comm.hpp"
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "capture/flush.hpp"
 #include "capture/session.hpp"
+#include "history/flush.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun {

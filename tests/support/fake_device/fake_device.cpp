@@ -2,7 +2,7 @@
 // in place of devices'. What surrounds the kernels (slices, orders of streams, scratch memory, pools, errors) is tested with
 // it on any machine; it is never installed.
 //
-//   TWINRUN_CUDA_LIBRARY=…/libtwinrun_fake_device.so test_compare --gtest_filter='Device*'
+//   TWINRUN_CUDA_LIBRARY=…/libtwinrun_fake_device.so test_engine --gtest_filter='Device*'
 //
 // Streams are as lazy as they may be: work is done when somebody waits for it, so that a wait that is missing shows as wrong
 // data. Memory is filled with rubbish when it is given and when it goes back. Kernels refuse addresses that are not on their
@@ -33,8 +33,8 @@
 #include <string>
 #include <vector>
 
-#include "compare/difference_device.hpp"
 #include "dedup/dedup_device.hpp"
+#include "difference/difference_device.hpp"
 #include "digest/digest_device.hpp"
 #include "digest/field61.hpp"
 #include "digest/sums_device.hpp"

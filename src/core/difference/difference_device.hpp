@@ -1,0 +1,43 @@
+// Comparison of elements on a device: the table "difference" of the device library (difference_cuda.cu). Counts, places,
+// maxima and histograms equal those of the portable kernels; the two sums may differ in their last bits, and are the same
+// from call to call on one device. Conventions as in digest/digest_device.hpp.
+#pragma once
+
+#include "device/device.hpp"
+#include "difference/difference.hpp"
+
+namespace twinrun {
+
+// A stretch of scalars of both runs, dense and native, that begins at a chunk's beginning.
+struct DevicePart {
+    const void* a = nullptr;  // aligned to the scalar's size
+    const void* b = nullptr;
+    std::uint64_t scalars = 0;
+    std::uint64_t index = 0;  // of the first scalar in the field
+};
+
+struct DeviceDifference {
+    DType scalar = DType::f32;  // not complex
+    DifferenceRule rule;
+    std::uint64_t chunk_scalars = 1024;  // what counts as a chunk in different_chunks
+};
+
+// What one call finds. Plain data that the device writes.
+struct DeviceDifferenceResult {
+    DifferenceStats stats;
+    std::uint64_t different_chunks = 0;
+};
+
+struct DeviceDifferenceKernels {
+    void (*scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                    std::size_t* device_bytes, std::size_t* host_bytes);
+    // result: device memory or page-locked host memory, overwritten. parts: the host's; any number in one launch.
+    DeviceStatus (*compare)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                            DeviceDifferenceResult* result, void* scratch, void* host_scratch,
+                            StreamHandle stream);
+};
+[[nodiscard]] inline const DeviceDifferenceKernels* device_difference_kernels() {
+    return static_cast<const DeviceDifferenceKernels*>(device_table("difference"));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,502 @@
+#include "engine/compare.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "base/checked.hpp"
+#include "difference/column_order.hpp"
+#include "engine/gathered.hpp"
+#include "engine/sketch_job.hpp"
+#include "source/device_array.hpp"
+#include "source/plan.hpp"
+#include "source/tuning.hpp"
+#include "tree/walk.hpp"
+
+namespace twinrun {
+
+namespace {
+
+class Stopwatch {
+   public:
+    [[nodiscard]] double seconds() const {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    }
+
+   private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Elements of the chunks that are left: both runs' data, compared exactly.
+class ElementJob final : public SliceJob {
+   public:
+    ElementJob(ElementSource& a, ElementSource& b, std::size_t chunk_items, std::span<const Range> chunks,
+               const DifferenceRule& rule, const ColumnOrder& order, int workers)
+        : a_(a),
+          b_(b),
+          chunk_items_(chunk_items),
+          chunk_bytes_(chunk_items * item_bytes(a.dtype())),
+          storage_(a.on_storage() || b.on_storage()),
+          plan_(plan_reads(chunks, chunk_bytes_, storage_ ? kSliceBytes : kSliceBytesInCache,
+                           storage_ ? kGapOnStorage : kGapInCache, kMostWindows)),
+          rule_(rule),
+          order_(order),
+          gathered_(workers, plan_.slices.size()),
+          different_chunks_(static_cast<std::size_t>(workers)) {
+        // The room that the windows of the hungriest slice take, each widened by its source.
+        for (const Range& slice : plan_.slices) {
+            std::size_t of_a = 0;
+            std::size_t of_b = 0;
+            for (std::uint64_t w = slice.begin; w < slice.end; ++w) {
+                const std::uint64_t count = items_of(plan_.windows[w]).second;
+                of_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+                of_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+            }
+            room_a_ = std::max(room_a_, of_a);
+            room_b_ = std::max(room_b_, of_b);
+        }
+    }
+    [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
+    [[nodiscard]] std::size_t buffer_bytes() const override { return room_a_ + room_b_; }
+    [[nodiscard]] std::uint64_t total_bytes() const override { return plan_.chunks_read * chunk_bytes_ * 2; }
+    [[nodiscard]] bool on_storage() const override { return storage_; }
+
+    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
+        std::byte* to_a = buffer;
+        std::byte* to_b = buffer + room_a_;
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const auto [first, count] = items_of(plan_.windows[w]);
+            TWR_CHECK(a_.plan(first, count, to_a, requests));
+            TWR_CHECK(b_.plan(first, count, to_b, requests));
+            to_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+            to_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+        }
+        return success();
+    }
+
+    Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
+        std::byte* at_a = buffer;
+        std::byte* at_b = buffer + room_a_;
+        DifferenceStats& stats = gathered_.of(worker);
+        const DifferenceKernels& kernels = difference_kernels();
+        const std::uint64_t pair = scalars_per_item(a_.dtype());
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const Window& window = plan_.windows[w];
+            const auto [first, count] = items_of(window);
+            const ElementView view_a = a_.view(first, count, at_a);
+            const ElementView view_b = b_.view(first, count, at_b);
+            for (std::size_t p = window.first_part; p < window.last_part; ++p) {
+                for (std::uint64_t c = plan_.parts[p].begin; c < plan_.parts[p].end; ++c) {
+                    const std::uint64_t item = c * chunk_items_;
+                    const std::uint64_t items = std::min<std::uint64_t>(chunk_items_, a_.items() - item);
+                    const std::uint64_t before = stats.different;
+                    if (order_.matters()) {
+                        compare_in_columns(order_, kernels, view_a, view_b, (item - first) * pair,
+                                           items * pair, item * pair, rule_, &stats);
+                    } else {
+                        compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair,
+                                         item * pair, rule_, &stats);
+                    }
+                    different_chunks_[static_cast<std::size_t>(worker)].count += stats.different != before;
+                }
+            }
+            at_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
+            at_b += round_up(b_.buffer_bytes(count), kDirectAlignment);
+        }
+        gathered_.close(worker, slice);
+        return success();
+    }
+    [[nodiscard]] DifferenceStats total() const { return gathered_.total(order_); }
+    [[nodiscard]] std::uint64_t different_chunks() const {
+        std::uint64_t all = 0;
+        for (const Counter& c : different_chunks_)
+            all += c.count;
+        return all;
+    }
+
+   private:
+    static constexpr std::uint64_t kMostWindows = 32;
+    struct alignas(64) Counter {
+        std::uint64_t count = 0;
+    };
+    [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> items_of(const Window& window) const {
+        const std::uint64_t first = window.begin * chunk_items_;
+        return {first, std::min(window.end * chunk_items_, a_.items()) - first};
+    }
+    ElementSource& a_;
+    ElementSource& b_;
+    std::size_t chunk_items_;
+    std::uint64_t chunk_bytes_;
+    bool storage_;
+    ReadPlan plan_;
+    const DifferenceRule& rule_;
+    const ColumnOrder& order_;
+    Gathered gathered_;
+    std::vector<Counter> different_chunks_;
+    std::size_t room_a_ = 0;
+    std::size_t room_b_ = 0;
+};
+
+std::uint64_t count_chunks(std::span<const Range> ranges) {
+    std::uint64_t n = 0;
+    for (const Range& r : ranges)
+        n += r.size();
+    return n;
+}
+
+const FieldMetadata* metadata_of(const FieldSide& side) {
+    return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
+}
+
+// What |a - b| of no scalar exceeds that was not read; NaN: no bound is known.
+double bound_of_unread(const ProvenDrift& proven, const DifferenceRule& rule) {
+    std::size_t widest = 0;
+    std::uint64_t by_cells = 0;
+    for (std::size_t c = 0; c < proven.by_cells.size(); ++c) {
+        by_cells += proven.by_cells[c];
+        if (proven.by_cells[c] != 0) widest = c;
+    }
+    if (proven.by_tree == 0 && by_cells == 0) return 0;
+    if (proven.coarse_cell > 0) {
+        double unread = 0;
+        if (proven.by_tree != 0) unread = proven.coarse_cell;
+        if (by_cells != 0) unread = std::max(unread, static_cast<double>(widest + 1) * proven.cell);
+        return unread;
+    }
+    if (proven.cell < 0) return 0;  // tokens: proven equal
+    return rule.tolerance.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : rule.tolerance.atol;
+}
+
+// Largest |a - b| over everything: exact where it was read, else what the proofs allow.
+void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
+    result.max_abs = result.read.max_abs;
+    result.max_abs_is_bound = false;
+    result.max_abs_unread = bound_of_unread(result.proven, rule);
+    const double unread = result.max_abs_unread;
+    if (std::isnan(unread)) {
+        result.max_abs_is_bound = true;
+        result.max_abs = std::isinf(result.read.max_abs) ? result.read.max_abs : unread;
+        return;
+    }
+    if (unread > result.read.max_abs) {
+        result.max_abs = unread;
+        result.max_abs_is_bound = true;
+    }
+}
+
+// The chunks that hold the scalars asked for, all of them without ranges.
+Result<std::vector<Range>> chunks_asked_for(const CompareOptions& options, std::uint64_t scalars,
+                                            std::uint64_t chunk_scalars) {
+    if (!options.ranges) {
+        return scalars == 0 ? std::vector<Range>{}
+                            : std::vector<Range>{{0, divide_up(scalars, chunk_scalars)}};
+    }
+    std::vector<Range> chunks;
+    std::uint64_t end = 0;
+    for (const Range& r : *options.ranges) {
+        const bool whole = r.begin % chunk_scalars == 0 && (r.end % chunk_scalars == 0 || r.end == scalars);
+        if (!whole || r.begin < end || r.begin >= r.end || r.end > scalars) {
+            return Error{ErrorCode::invalid_argument,
+                         "the range of scalars [" + std::to_string(r.begin) + ", " + std::to_string(r.end) +
+                             ") of " + std::to_string(scalars) +
+                             ": ranges must ascend, lie in the field, and begin and end at multiples of " +
+                             std::to_string(chunk_scalars) + " or at its end"};
+        }
+        end = r.end;
+        const Range next{r.begin / chunk_scalars, divide_up(r.end, chunk_scalars)};
+        if (!chunks.empty() && chunks.back().end == next.begin) {
+            chunks.back().end = next.end;
+        } else {
+            chunks.push_back(next);
+        }
+    }
+    return chunks;
+}
+
+// Where a stage's work is done, with that in the result. Error: a device was asked for and cannot be had.
+Result<DevicePlace> place_of_stage(const CompareOptions& options, DeviceWork work, FieldResult& result) {
+    work.threads = worker_count(options.stream);
+    TWR_TRY(DevicePlace place, choose_place(options.device, work));
+    result.device_reason = place.reason;
+    if (!place.devices.empty()) result.device = device_names(place.devices);
+    return place;
+}
+
+// After a stage on devices: true if the CPU is to do it again, as devices could not and nobody insists on them.
+bool falls_back(const Error& error, const CompareOptions& options, const std::string& device_before,
+                FieldResult& result) {
+    if (options.device.use != DeviceUse::automatic) return false;
+    if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::unsupported) return false;
+    result.device_reason = result.device + " could not: " + error.message;
+    result.device = device_before;
+    return true;
+}
+
+void note_devices(const DeviceOutcome& outcome, FieldResult& result) {
+    result.device_seconds += outcome.device_seconds;
+    if (!outcome.note.empty()) result.device_reason += "; " + outcome.note;
+}
+
+// What a stage on elements finds, wherever it ran.
+struct ElementsFound {
+    StreamStats stream;
+    DifferenceStats stats;
+    std::uint64_t different_chunks = 0;
+};
+
+Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std::size_t chunk_items,
+                                        std::span<const Range> chunks, const CompareOptions& options,
+                                        FieldResult& result) {
+    DeviceWork work;
+    work.bytes = count_chunks(chunks) * chunk_items * item_bytes(a.dtype()) * 2;
+    if (const DeviceArray* array = a.device_array(); array != nullptr) work.array_a = array->device;
+    if (const DeviceArray* array = b.device_array(); array != nullptr) work.array_b = array->device;
+    const std::string device_before = result.device;
+    work.measured = is_floating(scalar_type(a.dtype())) && !options.rule.measure.plain();
+    const ColumnOrder order(options.columns, scalars_per_item(a.dtype()));
+    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
+    if (!place.devices.empty()) {
+        auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
+                                         options.stream, options.device.direct_storage);
+        if (found) {
+            note_devices(found->outcome, result);
+            DifferenceStats stats = found->stats;
+            // Devices tell the first places as elements lie: the host looks for those that come first row by row.
+            if (order.matters() && stats.max_rel_at != kNowhere) {
+                ElementJob again(a, b, chunk_items, chunks, options.rule, order,
+                                 worker_count(options.stream));
+                TWR_CHECK(run_slices(again, options.stream));
+                order.take_places(again.total(), stats);
+            }
+            return ElementsFound{found->outcome.stream, stats, found->different_chunks};
+        }
+        if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
+    }
+    ElementJob job(a, b, chunk_items, chunks, options.rule, order, worker_count(options.stream));
+    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+    return ElementsFound{stats, job.total(), job.different_chunks()};
+}
+
+Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items,
+                      std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
+    const Stopwatch watch;
+    if (a.elements == nullptr || b.elements == nullptr) {
+        return Error{ErrorCode::not_found,
+                     "the metadata cannot decide and the data is not at hand: keep the data files, or "
+                     "capture with residues and a matching tolerance"};
+    }
+    TWR_CHECK(a.elements->prepare());
+    TWR_CHECK(b.elements->prepare());
+    TWR_TRY(const ElementsFound found,
+            elements_anywhere(*a.elements, *b.elements, chunk_items, chunks, options, result));
+    result.read = found.stats;
+    result.io = found.stream.io;
+    result.elements.ran = true;
+    result.elements.chunks_in = count_chunks(chunks);
+    result.elements.chunks_out = found.different_chunks;
+    result.elements.bytes_read += found.stream.bytes_read;
+    if (result.read.first != kNowhere) {
+        TWR_TRY(result.first_bits_a, read_scalar(*a.elements, result.read.first));
+        TWR_TRY(result.first_bits_b, read_scalar(*b.elements, result.read.first));
+    }
+    if (result.read.max_abs_at != kNowhere) {
+        TWR_TRY(result.max_bits_a, read_scalar(*a.elements, result.read.max_abs_at));
+        TWR_TRY(result.max_bits_b, read_scalar(*b.elements, result.read.max_abs_at));
+    }
+    result.elements.seconds = watch.seconds();
+    return success();
+}
+
+// The chunks that sketches do not prove, in place of those that the tree left open.
+Result<> run_sketches(const FieldSide& a, const FieldSide& b, std::int32_t widest, std::vector<Range>& open,
+                      const CompareOptions& options, FieldResult& result) {
+    const Stopwatch watch;
+    const std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
+    const auto note = [&](std::vector<Range> left, std::uint64_t chunks_read, const StreamStats& stats) {
+        result.io = stats.io;
+        result.sketch.ran = chunks_read != 0;
+        open = std::move(left);
+        result.sketch.chunks_in = chunks_read;
+        result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - chunks_read);
+        result.sketch.bytes_read =
+            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.sketch.seconds = watch.seconds();
+    };
+    DeviceWork work;
+    work.bytes = count_chunks(open) * (metadata_of(a)->chunking().residue_bytes_per_chunk + 8) * 2;
+    const std::string device_before = result.device;
+    TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
+    if (!place.devices.empty()) {
+        auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open,
+                                       widest, elements_at_hand, options.cache, options.stream);
+        if (found) {
+            note_devices(found->outcome, result);
+            note(std::move(found->open), found->chunks_read, found->outcome.stream);
+            result.proven.by_cells = found->counts;
+            return success();
+        }
+        if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
+    }
+    SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, widest, elements_at_hand, options.cache,
+                  worker_count(options.stream));
+    TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+    note(job.open(), job.chunks_read(), stats);
+    result.proven.by_cells = job.counts();
+    return success();
+}
+
+Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                    FieldResult& result) {
+    const FieldMetadata& field = *metadata_of(a);
+    const CellRule& rule = field.settings.rule;
+    const ProofReach reach = proof_reach(rule, field.settings.tolerance, options.rule.tolerance);
+    const bool published = field.settings.kind == DigestKind::published;
+    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
+    TWR_TRY(const std::vector<Range> asked, chunks_asked_for(options, field.scalars(), chunk_scalars));
+    result.chunks = count_chunks(asked);
+    if (options.ranges && asked.empty()) return success();
+
+    const Stopwatch tree_watch;
+    std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    std::vector<Range> open;
+    if (published || reach.coarse_proves) {
+        MetadataNodes nodes_a(*a.metadata, a.field);
+        MetadataNodes nodes_b(*b.metadata, b.field);
+        TWR_TRY(WalkResult walked, walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b,
+                                              options.ranges ? asked : std::span<const Range>{}));
+        open = std::move(walked.chunks);
+        result.tree.ran = true;
+    } else {
+        open = asked;
+    }
+    result.tree.chunks_in = result.chunks;
+    result.tree.chunks_out = count_chunks(open);
+    result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+    result.tree.seconds = tree_watch.seconds();
+    if (rule.kind == CellKind::absolute) {
+        result.proven.cell = std::ldexp(1.0, rule.fine_exponent);
+        result.proven.coarse_cell = std::ldexp(1.0, rule.coarse_exponent());
+    } else if (rule.kind == CellKind::tokens && !published) {
+        result.proven.cell = -1;
+    }
+    const auto scalars_in = [&](std::span<const Range> ranges) {
+        std::uint64_t n = 0;
+        for (const Range& r : ranges)
+            n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
+        return n;
+    };
+    result.proven.by_tree = scalars_in(asked) - scalars_in(open);
+
+    if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
+        TWR_CHECK(run_sketches(a, b, reach.widest, open, options, result));
+    }
+    if (!open.empty()) {
+        const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
+        TWR_CHECK(run_elements(a, b, chunk_items, open, options, result));
+    }
+    return success();
+}
+
+Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                    FieldResult& result) {
+    if (a.elements == nullptr || b.elements == nullptr) {
+        return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
+    }
+    const DType dtype = a.elements->dtype();
+    TWR_TRY(
+        const std::vector<Range> asked,
+        chunks_asked_for(options, a.elements->items() * scalars_per_item(dtype), range_unit(dtype, nullptr)));
+    result.chunks = count_chunks(asked);
+    if (asked.empty()) return success();
+    return run_elements(a, b, kSmallestChunk / item_bytes(dtype), asked, options, result);
+}
+
+Result<> check_measure(const Measure& measure) {
+    bool good = measure.components >= 1 && measure.components <= Measure::kMostComponents &&
+                measure.component_stride >= 1;
+    for (const double length : measure.period)
+        good = good && std::isfinite(length) && length >= 0;
+    if (good) return success();
+    return Error{ErrorCode::invalid_argument,
+                 "a period must be finite and not negative, of 1 to 4 components"};
+}
+
+}  // namespace
+
+std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata) {
+    if (metadata != nullptr) return metadata->chunking().chunk_scalars;
+    return kSmallestChunk / item_bytes(dtype) * scalars_per_item(dtype);
+}
+
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options) try {
+    FieldResult result;
+    TWR_CHECK(cell_rule(options.rule.tolerance, 0));
+    TWR_CHECK(check_measure(options.rule.measure));
+    const FieldMetadata* meta_a = metadata_of(a);
+    const FieldMetadata* meta_b = metadata_of(b);
+    const auto facts = [](const FieldSide& side,
+                          const FieldMetadata* meta) -> std::pair<DType, std::uint64_t> {
+        if (meta != nullptr) return {meta->dtype, meta->items()};
+        if (side.elements != nullptr) return {side.elements->dtype(), side.elements->items()};
+        return {DType::f32, 0};
+    };
+    const auto [dtype, items] = facts(a, meta_a);
+    for (const FieldSide* side : {&a, &b}) {
+        const bool same_meta = metadata_of(*side) == nullptr ||
+                               (metadata_of(*side)->dtype == dtype && metadata_of(*side)->items() == items);
+        const bool same_data = side->elements == nullptr ||
+                               (side->elements->dtype() == dtype && side->elements->items() == items);
+        if (!same_meta || !same_data)
+            return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
+        if (metadata_of(*side) == nullptr && side->elements == nullptr) {
+            return Error{ErrorCode::invalid_argument, "a side with neither data nor metadata"};
+        }
+    }
+    if (!options.columns.empty() && checked_product(options.columns).value_or(items + 1) != items)
+        return Error{ErrorCode::invalid_argument, "a shape of columns that is not the field's"};
+    result.scalars = items * scalars_per_item(dtype);
+    if (options.ranges) {
+        result.scalars = 0;
+        for (const Range& r : *options.ranges)
+            result.scalars += r.end - r.begin;  // of ranges that are none: an error below
+    }
+    if (options.device.use == DeviceUse::gpu) {
+        // Also where no stage comes to need it: what was asked for must be there.
+        TWR_CHECK(choose_place(options.device, {}));
+        result.device_reason = "nothing was left for a device to do";
+    } else {
+        result.device_reason = "nothing was left to choose a device for";
+    }
+
+    result.method = options.method;
+    if (options.method != Method::direct) {
+        const std::string why = meta_a == nullptr || meta_b == nullptr
+                                    ? std::string("no metadata at hand")
+                                    : why_not_staged(*meta_a, *meta_b, options.method, options.rule);
+        if (why.empty()) {
+            const bool published = meta_a->settings.kind == DigestKind::published;
+            result.method = published ? Method::published : Method::staged;
+        } else if (options.method == Method::automatic) {
+            result.method = Method::direct;
+            result.reason = why;
+        } else {
+            return Error{ErrorCode::invalid_argument, why};
+        }
+    }
+    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, result)
+                                              : run_staged(a, b, options, result));
+    bound_maximum(result, options.rule);
+    const double largest = std::max({result.read.largest, meta_a != nullptr ? meta_a->largest_sampled : 0,
+                                     meta_b != nullptr ? meta_b->largest_sampled : 0});
+    if (std::string warning = resolution_warning(dtype, options.rule.tolerance, largest); !warning.empty()) {
+        result.warnings.push_back(std::move(warning));
+    }
+    return result;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the comparison: give a smaller --memory"};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,88 @@
+// The comparison of one field of two runs in three stages: tree, sketch, elements (DESIGN: each only on what the one before
+// left open). Whatever the method, the verdict, the count, the first place and the statistics of elements that differ equal
+// those of comparing every element.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "difference/difference.hpp"
+#include "engine/device_compare.hpp"
+#include "metadata/metadata.hpp"
+#include "sketch/proof.hpp"
+#include "source/source.hpp"
+#include "source/stream.hpp"
+
+namespace twinrun {
+
+struct CompareOptions {
+    DifferenceRule rule;
+    Method method = Method::automatic;
+    StreamOptions stream;
+    CacheUse cache = CacheUse::automatic;
+    DeviceChoice device;
+    // Only these scalars of the field: ascending, disjoint, none empty, each from a multiple of the method's unit
+    // (range_unit) to one or to the field's end. Counts are then theirs; places remain those in the field.
+    std::optional<std::vector<Range>> ranges;
+    // Shape of column-major arrays, in items, the slowest dimension first: of elements that differ, or differ most, the first
+    // one row by row is told. Empty: the first one as they lie.
+    std::vector<std::uint64_t> columns;
+};
+
+// One run's side of a field. elements may be null if the data cannot be had: then only metadata can answer.
+struct FieldSide {
+    ElementSource* elements = nullptr;
+    MetadataFile* metadata = nullptr;
+    std::size_t field = 0;  // of metadata
+};
+
+struct StageFacts {
+    bool ran = false;
+    std::uint64_t chunks_in = 0;
+    std::uint64_t chunks_out = 0;  // left open by this stage; elements: chunks that hold a difference
+    std::uint64_t bytes_read = 0;  // of both runs
+    double seconds = 0;
+};
+
+// What is known of scalars that were proven equal without being read.
+struct ProvenDrift {
+    std::uint64_t by_tree = 0;  // scalars in chunks with equal coarse digests
+    std::array<std::uint64_t, 8>
+        by_cells{};          // scalars proven by residues, by |c|: |a - b| lies within (|c| +- 1) cell
+    double cell = 0;         // width of the fine cell; 0: not a width in x (relative and exact rules)
+    double coarse_cell = 0;  // the same of the coarse cell
+};
+
+struct FieldResult {
+    Method method = Method::direct;
+    std::string reason;  // why this method, if it was not asked for
+    std::string io;
+    std::string device = "cpu";  // where elements and sketches were compared: "cpu", "cuda:0", "cuda:0-3"
+    std::string device_reason;   // why there
+    double device_seconds = 0;   // that copies to devices and their kernels took, of all devices
+    std::uint64_t scalars = 0;
+    std::uint64_t chunks = 0;
+    DifferenceStats read;  // of the scalars whose elements were read
+    ProvenDrift proven;    // of the others
+    bool max_abs_is_bound = false;
+    double max_abs = 0;  // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
+    double max_abs_unread = 0;  // what none exceeds of those that were not read; NaN: no bound is known
+    StageFacts tree, sketch, elements;
+    std::uint64_t first_bits_a = 0, first_bits_b = 0;  // raw bits of the scalars at read.first
+    std::uint64_t max_bits_a = 0, max_bits_b = 0;      // and at read.max_abs_at
+    std::vector<std::string> warnings;
+
+    [[nodiscard]] bool same() const { return read.different == 0; }
+};
+
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options);
+
+// Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes where it is not used. Of
+// a field whose metadata may or may not come to be used the chunk serves both.
+[[nodiscard]] std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata);
+
+}  // namespace twinrun

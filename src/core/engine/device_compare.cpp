@@ -1,0 +1,1039 @@
+#include "engine/device_compare.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "base/checked.hpp"
+#include "device/device.hpp"
+#include "device/device_workspace.hpp"
+#include "device/gpu_direct_storage.hpp"
+#include "difference/difference_device.hpp"
+#include "digest/digest_device.hpp"
+#include "element/element_device.hpp"
+#include "engine/gathered.hpp"
+#include "engine/sketch_job.hpp"
+#include "source/device_array.hpp"
+#include "source/plan.hpp"
+#include "source/tuning.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::size_t kLine = 256;  // what device memory is aligned to
+
+// What earlier work of this process found out.
+std::atomic<bool> device_started{false};
+std::atomic<double> measured_device_rate{0};
+
+class TimedEvent {
+   public:
+    TimedEvent() = default;
+    ~TimedEvent() {
+        if (event_ != nullptr) device_runtime()->drop_event(device_, event_);
+    }
+    TimedEvent(const TimedEvent&) = delete;
+    TimedEvent& operator=(const TimedEvent&) = delete;
+    Result<> make(int device) {
+        device_ = device;
+        return to_result(device_runtime()->make_event(device, true, &event_));
+    }
+    Result<> record(StreamHandle stream) {
+        return to_result(device_runtime()->record(device_, event_, stream));
+    }
+    Result<> wait() { return to_result(device_runtime()->wait_event(device_, event_)); }
+    Result<double> seconds_since(const TimedEvent& earlier) const {
+        float milliseconds = 0;
+        TWR_CHECK(to_result(device_runtime()->elapsed(device_, earlier.event_, event_, &milliseconds)));
+        return static_cast<double>(milliseconds) * 1e-3;
+    }
+
+   private:
+    int device_ = 0;
+    EventHandle event_ = nullptr;
+};
+
+// One run's items of one window, on their way to the device. Offsets are into the lane's device memory.
+struct Piece {
+    const std::byte* host = nullptr;  // to be copied from here, if `bytes` is not 0
+    std::size_t bytes = 0;
+    std::size_t raw = 0;                // where the copy goes
+    std::size_t first = 0;              // where the first item lies then
+    const std::byte* placed = nullptr;  // or where all of it lies already, dense and native
+    std::uint64_t stride = 0;
+    bool swap = false;
+    bool gathers = false;  // dense and native at `dense` first
+    std::size_t dense = 0;
+};
+
+// One slice on its device.
+struct Lane {
+    DeviceWorkspaces::Lease space;
+    DirectStorageBuffer registered;  // goes before the memory does
+    const std::byte* registered_at = nullptr;
+    TimedEvent begin, end;
+    std::array<std::vector<Piece>, 2> pieces;
+    std::vector<DevicePart> parts;
+    std::vector<ReadRequest> requests;
+    std::uint64_t proven_bytes = 0;
+};
+
+// The lanes and buffers of all workers: worker w works on device w mod n.
+class DeviceTeam {
+   public:
+    struct Worker {
+        int device = 0;
+        DeviceWorkspaces::Lease buffers;
+        std::array<Lane, kDeviceLanes> lanes;
+        std::size_t begun = 0;
+        std::size_t finished = 0;
+        struct Interval {
+            double begin, end;
+        };
+        std::vector<Interval> busy;
+    };
+
+    // arrays: whose streams all work waits for; may be null.
+    static Result<std::unique_ptr<DeviceTeam>> create(std::span<const int> devices, int workers,
+                                                      std::array<const DeviceArray*, 2> arrays) {
+        std::unique_ptr<DeviceTeam> team(new DeviceTeam);
+        team->devices_.assign(devices.begin(), devices.end());
+        team->arrays_ = arrays;
+        team->workers_.resize(static_cast<std::size_t>(workers));
+        team->origins_ = std::vector<TimedEvent>(devices.size());
+        for (std::size_t d = 0; d < devices.size(); ++d) {
+            TWR_TRY(Worker* const worker, team->worker(static_cast<int>(d)));
+            TWR_CHECK(team->origins_[d].make(devices[d]));
+            TWR_CHECK(team->origins_[d].record(worker->lanes[0].space->stream().get()));
+        }
+        return team;
+    }
+
+    // Made at first use, by its own thread.
+    Result<Worker*> worker(int number) {
+        auto& place = workers_[static_cast<std::size_t>(number)];
+        if (place != nullptr) return place.get();
+        auto made = std::make_unique<Worker>();
+        made->device = devices_[static_cast<std::size_t>(number) % devices_.size()];
+        for (Lane& lane : made->lanes) {
+            TWR_TRY(lane.space, DeviceWorkspaces::slices().lease(made->device));
+            TWR_CHECK(lane.begin.make(made->device));
+            TWR_CHECK(lane.end.make(made->device));
+            for (const DeviceArray* array : arrays_) {
+                if (array != nullptr) TWR_CHECK(follow(*array, lane.space->stream()));
+            }
+        }
+        place = std::move(made);
+        return place.get();
+    }
+
+    Result<std::byte*> buffers(int number, std::size_t bytes) {
+        TWR_TRY(Worker* const mine, worker(number));
+        if (!mine->buffers) {
+            TWR_TRY(mine->buffers, DeviceWorkspaces::buffers().lease(mine->device));
+        }
+        TWR_CHECK(mine->buffers->reserve_host(bytes + kDirectAlignment));
+        const auto address = reinterpret_cast<std::uintptr_t>(mine->buffers->host_memory());
+        return mine->buffers->host_memory() + (round_up(address, kDirectAlignment) - address);
+    }
+
+    // Begins a slice in the worker's next lane: start(device, lane) puts its work into the lane's stream.
+    template <class Start>
+    Result<bool> begin(int number, Start start) {
+        TWR_TRY(Worker* const mine, worker(number));
+        Lane& lane = mine->lanes[mine->begun % kDeviceLanes];
+        if (Result<> started = start(mine->device, lane); !started) {
+            // What was put into the stream before it failed still uses the buffers.
+            static_cast<void>(lane.space->stream().wait());
+            return std::move(started).error();
+        }
+        ++mine->begun;
+        return true;
+    }
+    // Waits for the oldest slice of a worker.
+    Result<Lane*> finish(int number) {
+        TWR_TRY(Worker* const mine, worker(number));
+        Lane& lane = mine->lanes[mine->finished++ % kDeviceLanes];
+        TWR_CHECK(lane.end.wait());
+        TimedEvent& origin = origins_[static_cast<std::size_t>(number) % devices_.size()];
+        TWR_CHECK(origin.wait());  // done long ago, but in a stream that perhaps nobody has waited for
+        TWR_TRY(const double begin, lane.begin.seconds_since(origin));
+        TWR_TRY(const double end, lane.end.seconds_since(origin));
+        mine->busy.push_back({begin, end});
+        return &lane;
+    }
+
+    // While anything was under way, summed over devices.
+    [[nodiscard]] double seconds() const {
+        double all = 0;
+        for (std::size_t d = 0; d < devices_.size(); ++d) {
+            std::vector<Worker::Interval> busy;
+            for (std::size_t w = d; w < workers_.size(); w += devices_.size()) {
+                if (workers_[w] != nullptr)
+                    busy.insert(busy.end(), workers_[w]->busy.begin(), workers_[w]->busy.end());
+            }
+            std::sort(busy.begin(), busy.end(),
+                      [](const auto& x, const auto& y) { return x.begin < y.begin; });
+            double until = 0;
+            for (const auto& [begin, end] : busy) {
+                if (end > until) all += end - std::max(begin, until);
+                until = std::max(until, end);
+            }
+        }
+        return all;
+    }
+
+   private:
+    DeviceTeam() = default;
+    // The array may lie on another device than the stream.
+    static Result<> follow(const DeviceArray& array, DeviceStream& stream) {
+        const DeviceRuntime* runtime = device_runtime();
+        EventHandle event = nullptr;
+        TWR_CHECK(to_result(runtime->make_event(array.device, false, &event)));
+        auto done = to_result(runtime->record(array.device, event, array.stream));
+        if (done) done = to_result(runtime->stream_wait(stream.device(), stream.get(), event));
+        runtime->drop_event(array.device, event);  // what waits for it goes on waiting
+        return done;
+    }
+    std::vector<int> devices_;
+    std::array<const DeviceArray*, 2> arrays_{};
+    std::vector<TimedEvent> origins_;  // of each device: zero of its clock
+    std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+// What a failure of the device's means to whoever calls.
+Error device_error(Error error) {
+    // Nothing that belonged to a device in an unknown state is used again.
+    DeviceWorkspaces::release_all_idle();
+    return error;
+}
+
+// ---- elements ----
+
+// How a side's elements come to the device.
+enum class Way : std::uint8_t {
+    in_place,   // they are there, dense and native
+    on_device,  // they are there, and are gathered
+    peer,       // from another device, dense and native
+    locked,     // from the caller's page-locked memory
+    memory,     // from the caller's memory, through a buffer
+    reads,      // as reads into a buffer
+    direct,     // as reads into device memory
+};
+
+class DeviceElementJob final : public SliceJob {
+   public:
+    struct Side {
+        ElementSource* source = nullptr;
+        const DeviceArray* array = nullptr;
+        Way way = Way::reads;
+    };
+
+    DeviceElementJob(DeviceTeam& team, std::array<Side, 2> sides, std::size_t chunk_items,
+                     std::span<const Range> chunks, const DifferenceRule& rule, int workers,
+                     std::size_t slice_bytes)
+        : team_(team),
+          sides_(sides),
+          dtype_(sides[0].source->dtype()),
+          items_(sides[0].source->items()),
+          item_(item_bytes(dtype_)),
+          scalar_(item_bytes(scalar_type(dtype_))),
+          chunk_items_(chunk_items),
+          storage_(sides[0].source->on_storage() || sides[1].source->on_storage()),
+          plan_(plan_reads(chunks, chunk_items * item_, slice_bytes, storage_ ? kGapOnStorage : kGapInCache,
+                           kDeviceWindows)),
+          gathered_(workers, plan_.slices.size()),
+          different_chunks_(plan_.slices.size()) {
+        what_.scalar = scalar_type(dtype_);
+        what_.rule = rule;
+        what_.chunk_scalars = chunk_items * scalars_per_item(dtype_);
+        for (std::size_t s = 0; s < 2; ++s) {
+            for (const Range& slice : plan_.slices) {
+                std::size_t room = 0;
+                for (std::uint64_t w = slice.begin; w < slice.end; ++w)
+                    room += host_room(s, items_of(plan_.windows[w]).second);
+                rooms_[s] = std::max(rooms_[s], room);
+            }
+            rooms_[s] = round_up(rooms_[s], kDirectAlignment);
+        }
+    }
+    [[nodiscard]] std::uint64_t slices() const override { return plan_.slices.size(); }
+    [[nodiscard]] std::size_t buffer_bytes() const override { return rooms_[0] + rooms_[1]; }
+    [[nodiscard]] std::uint64_t total_bytes() const override {
+        return plan_.chunks_read * chunk_items_ * item_ * 2;
+    }
+    [[nodiscard]] bool on_storage() const override {
+        return storage_ && (sides_[0].way == Way::reads || sides_[1].way == Way::reads);
+    }
+    [[nodiscard]] std::size_t most_slots() const override { return kDeviceSlots; }
+    [[nodiscard]] std::size_t most_under_way() const override { return kDeviceLanes; }
+    Result<std::byte*> allocate(int worker, std::size_t bytes) override {
+        if (buffer_bytes() == 0) return nullptr;
+        return team_.buffers(worker, bytes);
+    }
+
+    Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) override {
+        for (std::size_t s = 0; s < 2; ++s) {
+            if (sides_[s].way == Way::reads) {
+                std::byte* to = buffer;
+                for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+                    const auto [first, count] = items_of(plan_.windows[w]);
+                    TWR_CHECK(sides_[s].source->plan(first, count, to, requests));
+                    to += host_room(s, count);
+                }
+            }
+            buffer += rooms_[s];
+        }
+        return success();
+    }
+    Result<> process(std::uint64_t, std::byte*, int) override {
+        return Error{ErrorCode::internal, "work for a device went to the host"};
+    }
+
+    Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) override {
+        return team_.begin(worker,
+                           [&](int device, Lane& lane) { return start(slice, buffer, device, lane); });
+    }
+    Result<> finish(std::uint64_t slice, std::byte*, int worker) override {
+        TWR_TRY(const Lane* const lane, team_.finish(worker));
+        const auto& found = *reinterpret_cast<const DeviceDifferenceResult*>(lane->space->host_memory());
+        gathered_.of(worker).merge(found.stats);
+        gathered_.close(worker, slice);
+        different_chunks_[slice] = found.different_chunks;
+        return success();
+    }
+
+    // Whether reads may go to device memory, from the files that they name: then that is done. Error: why not.
+    Result<> read_directly(std::size_t side) {
+        ElementSource& source = *sides_[side].source;
+        if (!probe_direct_storage().available)
+            return Error{ErrorCode::unsupported, probe_direct_storage().reason};
+        std::vector<ReadRequest> requests;
+        std::vector<ReadRequest> first_of_file;
+        for (const Window& window : plan_.windows) {
+            const auto [first, count] = items_of(window);
+            if (!source.only_points(first, count)) {
+                return Error{ErrorCode::unsupported, "elements that follow each other lie in several places"};
+            }
+            requests.clear();
+            TWR_CHECK(source.plan(first, count, fake(), requests));
+            for (const ReadRequest& r : requests) {
+                if (files_.contains(r.file)) continue;
+                TWR_TRY(files_[r.file], DirectStorageFile::open(*r.file));
+                first_of_file.push_back(r);
+            }
+        }
+        if (first_of_file.empty())
+            return Error{ErrorCode::unsupported, "these elements are not read from files"};
+        // Some refuse only when it comes to reading.
+        TWR_TRY(DeviceTeam::Worker* const worker, team_.worker(0));
+        DeviceWorkspace& space = *worker->lanes[0].space;
+        TWR_CHECK(space.reserve_device(kDirectAlignment));
+        for (const ReadRequest& r : first_of_file) {
+            TWR_CHECK(files_[r.file]->read(space.device_memory(), 0, r.offset,
+                                           std::min(r.bytes, kDirectAlignment),
+                                           std::min(r.at_least, kDirectAlignment)));
+        }
+        sides_[side].way = Way::direct;
+        rooms_[side] = 0;
+        return success();
+    }
+
+    [[nodiscard]] DifferenceStats total() const { return gathered_.total(); }
+    [[nodiscard]] std::uint64_t different_chunks() const {
+        std::uint64_t all = 0;
+        for (const std::uint64_t n : different_chunks_)
+            all += n;
+        return all;
+    }
+    [[nodiscard]] std::uint64_t direct_bytes() const { return direct_bytes_.load(); }
+    [[nodiscard]] std::uint64_t copied_bytes() const { return copied_bytes_.load(); }
+    [[nodiscard]] bool direct() const { return sides_[0].way == Way::direct || sides_[1].way == Way::direct; }
+
+   private:
+    [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> items_of(const Window& window) const {
+        const std::uint64_t first = window.begin * chunk_items_;
+        return {first, std::min(window.end * chunk_items_, items_) - first};
+    }
+    // A place for arithmetic where no memory is meant yet.
+    static std::byte* fake() { return reinterpret_cast<std::byte*>(std::uintptr_t{1} << 30); }
+
+    // Room of a window in the slice's host buffer.
+    [[nodiscard]] std::size_t host_room(std::size_t s, std::uint64_t count) const {
+        const Side& side = sides_[s];
+        if (side.way == Way::reads) return round_up(side.source->buffer_bytes(count), kDirectAlignment);
+        if (side.way == Way::memory) return round_up(packed_stride(side) * count, kLine);
+        return 0;
+    }
+    // Of memory in the buffer: as it lies, or gathered where that would be mostly gaps.
+    [[nodiscard]] std::uint64_t packed_stride(const Side& side) const {
+        const std::uint64_t stride = side.source->view(0, 1, nullptr).stride;
+        return stride <= kWidestStride * item_ ? std::max<std::uint64_t>(stride, item_) : item_;
+    }
+    [[nodiscard]] std::size_t span_of(std::uint64_t stride, std::uint64_t count) const {
+        return (count - 1) * stride + item_;
+    }
+
+    // Copies items of the caller's memory to the buffer.
+    ElementView pack(const ElementView& view, std::uint64_t count, std::uint64_t to_stride,
+                     std::byte* to) const {
+        if (view.stride <= to_stride) {
+            std::memcpy(to, view.base, span_of(view.stride, count));
+        } else {
+            for (std::uint64_t i = 0; i < count; ++i)
+                std::memcpy(to + i * item_, view.base + i * view.stride, item_);
+        }
+        ElementView packed = view;
+        packed.base = to;
+        packed.stride = std::min(view.stride, to_stride);
+        return packed;
+    }
+
+    // Where the items of each window lie, and where they will on the device. `used`: of the lane's device memory.
+    void lay_out(std::size_t s, std::uint64_t slice, std::byte* buffer, std::vector<Piece>& pieces,
+                 std::size_t& used) {
+        const Side& side = sides_[s];
+        const Range& windows = plan_.slices[slice];
+        const bool buffered = side.way == Way::reads || side.way == Way::memory;
+        // Many small windows go as one stretch of the buffer, which they lie in one after the other.
+        const bool as_one = buffered && windows.size() > kSingleCopies;
+        std::size_t stretch = 0;
+        const std::size_t begin = used;
+        pieces.clear();
+        for (std::uint64_t w = windows.begin; w < windows.end; ++w) {
+            const auto [first, count] = items_of(plan_.windows[w]);
+            Piece piece;
+            piece.stride = item_;
+            const auto* const data =
+                side.array == nullptr ? nullptr : static_cast<const std::byte*>(side.array->data);
+            switch (side.way) {
+                case Way::in_place: piece.placed = data + first * item_; break;
+                case Way::on_device: piece.gathers = true; break;
+                case Way::peer:
+                    piece.host = data + first * item_;
+                    piece.bytes = count * item_;
+                    piece.raw = piece.first = used;
+                    used += round_up(piece.bytes, kLine);
+                    break;
+                case Way::direct: {
+                    const ElementView view = side.source->view(first, count, fake());
+                    piece.raw = used = round_up(used, kDirectAlignment);
+                    piece.first = piece.raw + static_cast<std::size_t>(view.base - fake());
+                    piece.stride = view.stride;
+                    piece.swap = view.swap;
+                    used += round_up(side.source->buffer_bytes(count), kDirectAlignment);
+                    break;
+                }
+                case Way::locked:
+                case Way::memory:
+                case Way::reads: {
+                    ElementView view = side.source->view(first, count, buffer + stretch);
+                    if (side.way == Way::memory)
+                        view = pack(view, count, packed_stride(side), buffer + stretch);
+                    piece.stride = view.stride;
+                    piece.swap = view.swap;
+                    stretch += host_room(s, count);
+                    if (as_one) {
+                        piece.first = begin + static_cast<std::size_t>(view.base - buffer);
+                    } else {
+                        piece.host = view.base;
+                        piece.bytes = span_of(view.stride, count);
+                        piece.raw = piece.first = used;
+                        used += round_up(piece.bytes, kLine);
+                    }
+                    break;
+                }
+            }
+            if (piece.placed == nullptr && !piece.gathers)
+                piece.gathers =
+                    piece.stride != item_ || (piece.swap && scalar_ > 1) || piece.first % scalar_ != 0;
+            pieces.push_back(piece);
+        }
+        if (as_one) {
+            pieces.front().host = buffer;
+            pieces.front().bytes = stretch;
+            pieces.front().raw = begin;
+            used += round_up(stretch, kLine);
+        }
+        std::size_t number = 0;
+        for (std::uint64_t w = windows.begin; w < windows.end; ++w) {
+            Piece& piece = pieces[number++];
+            if (!piece.gathers) continue;
+            piece.dense = used;
+            used += round_up(items_of(plan_.windows[w]).second * item_, kLine);
+        }
+    }
+
+    void fill_parts(std::uint64_t slice, Lane& lane, const std::byte* memory) const {
+        const std::uint64_t pair = scalars_per_item(dtype_);
+        lane.parts.clear();
+        std::size_t number = 0;
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w, ++number) {
+            const Window& window = plan_.windows[w];
+            const std::uint64_t first = items_of(window).first;
+            std::array<const std::byte*, 2> at{};
+            for (std::size_t s = 0; s < 2; ++s) {
+                const Piece& piece = lane.pieces[s][number];
+                at[s] = piece.placed != nullptr ? piece.placed
+                                                : memory + (piece.gathers ? piece.dense : piece.first);
+            }
+            for (std::size_t p = window.first_part; p < window.last_part; ++p) {
+                const std::uint64_t item = plan_.parts[p].begin * chunk_items_;
+                const std::uint64_t end = std::min(plan_.parts[p].end * chunk_items_, items_);
+                DevicePart part;
+                part.a = at[0] + (item - first) * item_;
+                part.b = at[1] + (item - first) * item_;
+                part.scalars = (end - item) * pair;
+                part.index = item * pair;
+                lane.parts.push_back(part);
+            }
+        }
+    }
+
+    // Puts a slice into the lane's stream.
+    Result<> start(std::uint64_t slice, std::byte* buffer, int device, Lane& lane) {
+        const DeviceRuntime* runtime = device_runtime();
+        const DeviceDifferenceKernels* kernels = device_difference_kernels();
+        DeviceWorkspace& space = *lane.space;
+        const StreamHandle stream = space.stream().get();
+        std::size_t used = 0;
+        for (std::size_t s = 0; s < 2; ++s) {
+            lay_out(s, slice, buffer, lane.pieces[s], used);
+            buffer += rooms_[s];
+        }
+        fill_parts(slice, lane, space.device_memory());
+        std::size_t scratch = 0;
+        std::size_t host_scratch = 0;
+        kernels->scratch(device, what_, lane.parts.data(), lane.parts.size(), &scratch, &host_scratch);
+        used = round_up(used, kLine);
+        if (used + scratch > space.device_bytes()) {
+            lane.registered = {};
+            lane.registered_at = nullptr;
+        }
+        TWR_CHECK(space.reserve_device(std::max<std::size_t>(used + scratch, 1)));
+        constexpr std::size_t result_room = round_up(sizeof(DeviceDifferenceResult), kLine);
+        TWR_CHECK(space.reserve_host(result_room + host_scratch));
+        std::byte* const memory = space.device_memory();
+        fill_parts(slice, lane, memory);
+
+        if (direct()) TWR_CHECK(read_slice(slice, lane));
+        TWR_CHECK(lane.begin.record(stream));
+        for (std::size_t s = 0; s < 2; ++s) {
+            for (const Piece& piece : lane.pieces[s]) {
+                if (piece.bytes == 0) continue;
+                TWR_CHECK(
+                    to_result(runtime->copy(device, memory + piece.raw, piece.host, piece.bytes, stream)));
+                copied_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
+            }
+            TWR_CHECK(gather(s, slice, device, lane, stream));
+        }
+        TWR_CHECK(to_result(kernels->compare(device, what_, lane.parts.data(), lane.parts.size(),
+                                             reinterpret_cast<DeviceDifferenceResult*>(space.host_memory()),
+                                             memory + used, space.host_memory() + result_room, stream)));
+        return lane.end.record(stream);
+    }
+
+    Result<> read_slice(std::uint64_t slice, Lane& lane) {
+        std::byte* const memory = lane.space->device_memory();
+        if (lane.registered_at != memory) {
+            lane.registered = DirectStorageBuffer(memory, lane.space->device_bytes());
+            lane.registered_at = memory;
+        }
+        for (std::size_t s = 0; s < 2; ++s) {
+            if (sides_[s].way != Way::direct) continue;
+            std::size_t number = 0;
+            for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w, ++number) {
+                const auto [first, count] = items_of(plan_.windows[w]);
+                lane.requests.clear();
+                TWR_CHECK(sides_[s].source->plan(first, count, fake(), lane.requests));
+                for (const ReadRequest& r : lane.requests) {
+                    const std::size_t to =
+                        lane.pieces[s][number].raw + static_cast<std::size_t>(r.to - fake());
+                    TWR_CHECK(files_.at(r.file)->read(memory, to, r.offset, r.bytes, r.at_least));
+                    direct_bytes_.fetch_add(r.wanted(), std::memory_order_relaxed);
+                }
+            }
+        }
+        return success();
+    }
+
+    Result<> gather(std::size_t s, std::uint64_t slice, int device, Lane& lane, StreamHandle stream) const {
+        std::byte* const memory = lane.space->device_memory();
+        std::size_t number = 0;
+        for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
+            const Piece& piece = lane.pieces[s][number++];
+            if (!piece.gathers) continue;
+            const auto [first, count] = items_of(plan_.windows[w]);
+            DeviceGather gather;
+            if (sides_[s].way == Way::on_device) {
+                gather = gather_of(*sides_[s].array, first, count, memory + piece.dense);
+            } else {
+                gather.from = memory + piece.first;
+                gather.to = memory + piece.dense;
+                gather.count = count;
+                gather.item_bytes = static_cast<std::uint32_t>(item_);
+                gather.swap_bytes = piece.swap && scalar_ > 1 ? static_cast<std::uint32_t>(scalar_) : 0;
+                gather.dimensions = 1;
+                gather.shape[0] = count;
+                gather.strides[0] = static_cast<std::int64_t>(piece.stride);
+            }
+            TWR_CHECK(to_result(device_element_kernels()->gather(device, gather, stream)));
+        }
+        return success();
+    }
+
+    DeviceTeam& team_;
+    std::array<Side, 2> sides_;
+    DType dtype_;
+    std::uint64_t items_;
+    std::size_t item_;
+    std::size_t scalar_;
+    std::size_t chunk_items_;
+    bool storage_;
+    ReadPlan plan_;
+    DeviceDifference what_;
+    Gathered gathered_;
+    std::vector<std::uint64_t> different_chunks_;  // of each slice
+    std::array<std::size_t, 2> rooms_{};           // of a side in the host's buffer
+    std::map<InputFile*, std::unique_ptr<DirectStorageFile>> files_;
+    std::atomic<std::uint64_t> direct_bytes_{0};
+    std::atomic<std::uint64_t> copied_bytes_{0};
+};
+
+// Whether devices copy from this memory at full speed.
+bool is_locked(ElementSource& source) {
+    const ElementView view = source.view(0, 1, nullptr);
+    const std::byte* const last =
+        view.base + (source.items() - 1) * view.stride + item_bytes(source.dtype()) - 1;
+    for (const std::byte* at : {view.base, last}) {
+        bool locked = false;
+        if (const auto status = device_runtime()->page_locked(at, &locked); status.failed || !locked)
+            return false;
+    }
+    return true;
+}
+
+Way way_of(ElementSource& source, int device, bool few_windows) {
+    if (const DeviceArray* array = source.device_array(); array != nullptr) {
+        if (array->device == device) return array->dense() ? Way::in_place : Way::on_device;
+        return array->dense() ? Way::peer : Way::reads;
+    }
+    if (!source.in_memory()) return Way::reads;
+    const std::uint64_t stride = source.view(0, 1, nullptr).stride;
+    const bool narrow = stride <= kWidestStride * item_bytes(source.dtype());
+    return narrow && few_windows && is_locked(source) ? Way::locked : Way::memory;
+}
+
+// Half the size again and again, while the memory does not suffice; the smallest twice, as the first of these attempts may
+// have failed for memory that other work kept.
+template <class Attempt>
+auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(attempt(slice_bytes)) {
+    for (bool last = false;;) {
+        auto result = attempt(slice_bytes);
+        if (result || result.error().code != ErrorCode::out_of_memory) {
+            if (!result &&
+                (result.error().code == ErrorCode::io || result.error().code == ErrorCode::internal))
+                return device_error(std::move(result).error());
+            return result;
+        }
+        DeviceWorkspaces::release_all_idle();
+        if (last) {
+            Error error = std::move(result).error();
+            error.message += ", even for slices of " + std::to_string(slice_bytes >> 20) +
+                             " MiB: free some of it (other arrays, other processes), or use --device cpu";
+            return error;
+        }
+        last = slice_bytes <= kSmallestDeviceSlice;
+        slice_bytes = std::max(slice_bytes / 2, kSmallestDeviceSlice);
+    }
+}
+
+Result<> check_tables() {
+    if (device_runtime() == nullptr || device_difference_kernels() == nullptr ||
+        device_digest_kernels() == nullptr || device_element_kernels() == nullptr) {
+        return Error{ErrorCode::unsupported,
+                     probe_devices().reason.empty()
+                         ? std::string("the device library lacks kernels: install it again")
+                         : probe_devices().reason};
+    }
+    return success();
+}
+
+// Workers for so many bytes; at least one a device.
+int team_size(std::size_t devices, int a_device, std::uint64_t bytes, int threads) {
+    const auto useful = static_cast<int>(std::clamp<std::uint64_t>(bytes / kBytesPerDeviceWorker / devices, 1,
+                                                                   static_cast<std::uint64_t>(a_device)));
+    const int all =
+        std::min(useful * static_cast<int>(devices), std::max(threads, static_cast<int>(devices)));
+    return std::max(all, static_cast<int>(devices));
+}
+
+class Stopwatch {
+   public:
+    [[nodiscard]] double seconds() const {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    }
+
+   private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Bytes a second of both runs that a thread compares, of data that is not in the CPU's caches.
+double measure_cpu_rate(const Measure& measure) {
+    constexpr std::size_t scalars = 1 << 20;
+    std::vector<float> a(scalars, 1.0F);
+    std::vector<float> b(scalars, 1.0F);
+    DifferenceRule rule;
+    rule.tolerance.atol = 1e-3;
+    rule.measure = measure;
+    double best = 0;
+    for (int round = 0; round < 2; ++round) {
+        DifferenceStats stats;
+        const Stopwatch watch;
+        compare_elements(difference_kernels(), dense_view(DType::f32, a.data()),
+                         dense_view(DType::f32, b.data()), 0, scalars, 0, rule, &stats);
+        best = std::max(best, 8.0 * scalars / std::max(watch.seconds(), 1e-6));
+    }
+    return best;
+}
+double cpu_rate(bool measured) {
+    if (measured) {
+        static const double once = measure_cpu_rate({.ulps = 1});
+        return once;
+    }
+    static const double once = measure_cpu_rate({});
+    return once;
+}
+
+std::string text(const char* format, double a, double b) {
+    char buffer[160];
+    std::snprintf(buffer, sizeof buffer, format, a, b);
+    return buffer;
+}
+
+}  // namespace
+
+bool device_pays(const DeviceWork& work, const DeviceRates& rates, int devices, std::string* why) {
+    if (work.bytes < kSmallestDeviceWork) {
+        *why = "little data: the CPU is done before a device has started";
+        return false;
+    }
+    const auto bytes = static_cast<double>(work.bytes);
+    const double on_cpu = bytes / (rates.cpu * std::max(work.threads, 1));
+    const double on_device = rates.start + bytes / (rates.device * std::max(devices, 1));
+    const bool pays = on_device < on_cpu;
+    *why = text(pays ? "estimated: %.2g s on the CPU, %.2g s on devices"
+                     : "estimated: %.2g s on the CPU, no less (%.2g s) on devices",
+                on_cpu, on_device);
+    return pays;
+}
+
+std::string device_names(std::span<const int> devices) {
+    std::vector<int> all(devices.begin(), devices.end());
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    std::string names = "cuda:";
+    for (std::size_t i = 0; i < all.size();) {
+        std::size_t last = i;
+        while (last + 1 < all.size() && all[last + 1] == all[last] + 1)
+            ++last;
+        if (i != 0) names += ',';
+        names += std::to_string(all[i]);
+        if (last > i) {
+            names += last == i + 1 ? ',' : '-';
+            names += std::to_string(all[last]);
+        }
+        i = last + 1;
+    }
+    return names;
+}
+
+Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& work) {
+    DevicePlace place;
+    if (choice.use == DeviceUse::cpu) {
+        place.reason = "asked for";
+        return place;
+    }
+    const bool automatic = choice.use == DeviceUse::automatic;
+    const bool array = work.array_a || work.array_b;
+    if (automatic && !array) {
+        if (work.bytes < kSmallestDeviceWork) {
+            static_cast<void>(device_pays(work, {}, 1, &place.reason));
+            return place;
+        }
+        if (device_runtime() == nullptr) {
+            place.reason = probe_devices().reason;  // that of the library: no driver is started for it
+            return place;
+        }
+        const double measured = measured_device_rate.load();
+        const DeviceRates rates{cpu_rate(work.measured), measured > 0 ? measured : kAssumedDeviceRate,
+                                device_started.load() ? 0 : kDeviceStartSeconds};
+        const int devices = choice.devices.empty() ? 1 : static_cast<int>(choice.devices.size());
+        if (!device_pays(work, rates, devices, &place.reason)) return place;
+    } else {
+        place.reason = automatic ? "the array lies there" : "asked for";
+    }
+    const auto refuse = [&](const std::string& why) -> Result<DevicePlace> {
+        if (!automatic) return Error{ErrorCode::unsupported, why + ": use --device cpu"};
+        return DevicePlace{{}, why};
+    };
+    const DeviceProbe& found = probe_devices();
+    const std::vector<int> usable = found.usable();
+    if (usable.empty()) return refuse(found.reason);
+    if (const auto complete = check_tables(); !complete) return refuse(complete.error().message);
+    for (const int d : choice.devices) {
+        if (std::find(usable.begin(), usable.end(), d) != usable.end()) continue;
+        const bool there = d >= 0 && static_cast<std::size_t>(d) < found.devices.size();
+        return refuse("cuda:" + std::to_string(d) + " cannot be used: " +
+                      (there ? std::string(found.devices[static_cast<std::size_t>(d)].reason)
+                             : "there is no device of that number"));
+    }
+    const std::vector<int>& allowed = choice.devices.empty() ? usable : choice.devices;
+    if (array) {
+        for (const auto& of : {work.array_a, work.array_b}) {
+            if (of && std::find(allowed.begin(), allowed.end(), *of) != allowed.end()) {
+                place.devices = {*of};
+                return place;
+            }
+        }
+        if (automatic) return refuse("the device that the array lies on is not one to be used");
+        place.devices = {allowed.front()};
+        return place;
+    }
+    place.devices = allowed;
+    if (choice.devices.empty()) {
+        // Small work is not spread: every device costs its start.
+        const std::uint64_t most = std::max<std::uint64_t>(1, work.bytes / kSmallestDeviceWork);
+        if (place.devices.size() > most) place.devices.resize(most);
+    }
+    return place;
+}
+
+Result<DeviceElements> compare_elements_on(std::span<const int> devices, ElementSource& a, ElementSource& b,
+                                           std::size_t chunk_items, std::span<const Range> chunks,
+                                           const DifferenceRule& rule, const StreamOptions& options,
+                                           bool direct_storage) {
+    TWR_CHECK(check_tables());
+    if (devices.empty()) return Error{ErrorCode::internal, "no device to compare on"};
+    const std::array<ElementSource*, 2> sources{&a, &b};
+    std::array<const DeviceArray*, 2> arrays{};
+    std::array<DeviceElementJob::Side, 2> sides{};
+    // Sparse windows of locked memory go through a buffer, as one copy.
+    const bool few_windows = chunks.size() <= 64;
+    bool locked = true;
+    bool in_place = true;
+    double widest = 1;  // buffer bytes a byte of elements
+    for (std::size_t s = 0; s < 2; ++s) {
+        sides[s].source = sources[s];
+        sides[s].way = way_of(*sources[s], devices[0], few_windows);
+        // Through the host the source itself waits for the array.
+        if (sides[s].way == Way::in_place || sides[s].way == Way::on_device || sides[s].way == Way::peer)
+            sides[s].array = arrays[s] = sources[s]->device_array();
+        locked = locked && sides[s].way != Way::reads && sides[s].way != Way::memory;
+        in_place = in_place && sides[s].way == Way::in_place;
+        constexpr std::uint64_t sample = 1 << 16;
+        if (sides[s].way == Way::reads) {
+            widest = std::max(widest, static_cast<double>(sources[s]->buffer_bytes(sample)) /
+                                          static_cast<double>(sample * item_bytes(a.dtype())));
+        }
+    }
+    if (arrays[0] != nullptr || arrays[1] != nullptr) devices = devices.first(1);
+
+    std::size_t slice_bytes = in_place ? kDeviceSliceBytesInPlace
+                              : locked ? kDeviceSliceBytesLocked
+                                       : kDeviceSliceBytes;
+    while (!locked && slice_bytes > kSmallestDeviceSlice && 4 * slice_bytes > options.memory_bytes)
+        slice_bytes /= 2;
+    std::uint64_t bytes = 0;
+    for (const Range& r : chunks)
+        bytes += r.size() * chunk_items * item_bytes(a.dtype()) * 2;
+    StreamOptions stream = options;
+    stream.threads = team_size(devices.size(),
+                               in_place ? 1
+                               : locked ? 2
+                                        : kWorkersPerDevice,
+                               bytes, worker_count(options));
+
+    return with_fitting_slices(slice_bytes, [&](std::size_t size) -> Result<DeviceElements> {
+        DeviceElements found;
+        TWR_TRY(const auto team, DeviceTeam::create(devices, stream.threads, arrays));
+        device_started.store(true);
+        DeviceElementJob job(*team, sides, chunk_items, chunks, rule, stream.threads,
+                             static_cast<std::size_t>(static_cast<double>(size) / widest));
+        for (std::size_t s = 0; direct_storage && s < 2; ++s) {
+            if (sides[s].way != Way::reads) continue;
+            if (auto direct = job.read_directly(s); !direct)
+                found.outcome.note = "read through the host: " + direct.error().message;
+        }
+        TWR_TRY(found.outcome.stream, run_slices(job, stream));
+        found.stats = job.total();
+        found.different_chunks = job.different_chunks();
+        found.outcome.stream.bytes_read += job.direct_bytes();
+        if (job.direct()) {
+            found.outcome.stream.io = "cufile";
+        } else if (arrays[0] != nullptr && arrays[1] != nullptr) {
+            found.outcome.stream.io = "none";
+        }
+        found.outcome.device_seconds = team->seconds();
+        if (job.copied_bytes() >= 256 << 20 && arrays[0] == nullptr && arrays[1] == nullptr &&
+            found.outcome.device_seconds > 0) {
+            measured_device_rate.store(static_cast<double>(job.copied_bytes()) /
+                                       found.outcome.device_seconds);
+        }
+        return found;
+    });
+}
+
+// ---- sketches ----
+
+namespace {
+
+class DeviceSketchJob final : public SketchJob {
+   public:
+    template <class... Arguments>
+    explicit DeviceSketchJob(DeviceTeam& team, Arguments&&... arguments)
+        : SketchJob(std::forward<Arguments>(arguments)...), team_(team) {}
+    [[nodiscard]] std::size_t most_slots() const override { return kDeviceSlots; }
+    [[nodiscard]] std::size_t most_under_way() const override { return kDeviceLanes; }
+    Result<std::byte*> allocate(int worker, std::size_t bytes) override {
+        return team_.buffers(worker, bytes);
+    }
+    Result<> process(std::uint64_t, std::byte*, int) override {
+        return Error{ErrorCode::internal, "work for a device went to the host"};
+    }
+
+    Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) override {
+        return team_.begin(worker,
+                           [&](int device, Lane& lane) { return start(slice, buffer, device, lane); });
+    }
+    Result<> finish(std::uint64_t slice, std::byte*, int worker) override {
+        TWR_TRY(const Lane* const lane, team_.finish(worker));
+        const std::byte* const answer = lane->space->host_memory();
+        std::array<std::uint64_t, 8> counts{};
+        std::memcpy(counts.data(), answer, sizeof counts);
+        add_counts(worker, counts.data());
+        const auto* proven = reinterpret_cast<const std::uint8_t*>(answer + kLine);
+        const ReadPlan& plan = reads();
+        for (std::uint64_t w = plan.slices[slice].begin; w < plan.slices[slice].end; ++w) {
+            for (std::size_t p = plan.windows[w].first_part; p < plan.windows[w].last_part; ++p) {
+                for (std::uint64_t c = plan.parts[p].begin; c < plan.parts[p].end; ++c) {
+                    if (*proven++ == 0) leave_open(slice, c);
+                }
+            }
+        }
+        return success();
+    }
+
+   private:
+    // Device: both sides' pages, counts, verdicts, numbers of chunks. Host: counts, verdicts, numbers.
+    Result<> start(std::uint64_t slice, std::byte* buffer, int device, Lane& lane) {
+        const DeviceRuntime* runtime = device_runtime();
+        const ReadPlan& plan = reads();
+        DeviceWorkspace& space = *lane.space;
+        const StreamHandle stream = space.stream().get();
+        std::uint64_t chunks = 0;
+        for (std::uint64_t w = plan.slices[slice].begin; w < plan.slices[slice].end; ++w) {
+            for (std::size_t p = plan.windows[w].first_part; p < plan.windows[w].last_part; ++p)
+                chunks += plan.parts[p].size();
+        }
+        const std::size_t side = round_up(room(), kLine);
+        const std::size_t answer_at = 2 * side;
+        const std::size_t answer_bytes = kLine + round_up(chunks, kLine);
+        const std::size_t list_bytes = round_up(chunks * sizeof(std::uint32_t), kLine);
+        TWR_CHECK(space.reserve_device(answer_at + answer_bytes + list_bytes));
+        TWR_CHECK(space.reserve_host(answer_bytes + list_bytes));
+        std::byte* const memory = space.device_memory();
+        std::byte* const answer = memory + answer_at;
+        auto* const list = reinterpret_cast<std::uint32_t*>(space.host_memory() + answer_bytes);
+        const auto* const list_there = reinterpret_cast<const std::uint32_t*>(answer + answer_bytes);
+
+        std::vector<DeviceSketchItem> items;
+        std::size_t used = 0;
+        std::uint64_t seen = 0;
+        bool lists = false;
+        const auto there = [&](const std::byte* host) {
+            const auto offset = static_cast<std::size_t>(host - buffer);
+            return offset < room() ? memory + offset : memory + side + (offset - room());
+        };
+        TWR_CHECK(for_each_window(
+            slice, buffer, [&](const Window& window, const Sketches& at, std::size_t until) -> Result<> {
+                used = until;
+                DeviceSketchItem item;
+                item.fine_a = reinterpret_cast<const std::uint64_t*>(there(at.fine[0]));
+                item.fine_b = reinterpret_cast<const std::uint64_t*>(there(at.fine[1]));
+                item.residues_a = there(at.residues[0]);
+                item.residues_b = there(at.residues[1]);
+                const std::uint64_t chunk_scalars = shape().chunk_scalars;
+                item.scalars =
+                    std::min(window.end * chunk_scalars, field().scalars()) - window.begin * chunk_scalars;
+                item.scalar = scalar_type(field().dtype);
+                item.chunk_bytes = field().settings.chunk_bytes;
+                item.residue_bits = field().settings.rule.residue_bits;
+                item.widest = widest();
+                item.proven = reinterpret_cast<std::uint8_t*>(answer + kLine + seen);
+                item.counts = reinterpret_cast<std::uint64_t*>(answer);
+                const std::uint64_t from = seen;
+                for (std::size_t p = window.first_part; p < window.last_part; ++p) {
+                    for (std::uint64_t c = plan.parts[p].begin; c < plan.parts[p].end; ++c)
+                        list[seen++] = static_cast<std::uint32_t>(c - window.begin);
+                }
+                item.count = seen - from;
+                if (item.count != window.end - window.begin) {
+                    item.chunks = list_there + from;
+                    lists = true;
+                }
+                items.push_back(item);
+                return success();
+            }));
+        TWR_CHECK(lane.begin.record(stream));
+        TWR_CHECK(to_result(runtime->copy(device, memory, buffer, used, stream)));
+        TWR_CHECK(to_result(runtime->copy(device, memory + side, buffer + room(), used, stream)));
+        if (lists) {
+            TWR_CHECK(
+                to_result(runtime->copy(device, answer + answer_bytes, list, seen * sizeof *list, stream)));
+        }
+        TWR_CHECK(to_result(runtime->fill(device, answer, 0, answer_bytes, stream)));
+        for (const DeviceSketchItem& item : items)
+            TWR_CHECK(to_result(device_digest_kernels()->sketch(device, item, stream)));
+        TWR_CHECK(to_result(runtime->copy(device, space.host_memory(), answer, answer_bytes, stream)));
+        return lane.end.record(stream);
+    }
+
+    DeviceTeam& team_;
+};
+
+}  // namespace
+
+Result<DeviceSketches> check_sketches_on(std::span<const int> devices, MetadataFile& a, std::size_t field_a,
+                                         MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
+                                         std::int32_t widest, bool elements_at_hand, CacheUse cache,
+                                         const StreamOptions& options) {
+    TWR_CHECK(check_tables());
+    if (devices.empty()) return Error{ErrorCode::internal, "no device to compare on"};
+    const FieldMetadata& field = a.directory().fields[field_a];
+    std::uint64_t bytes = 0;
+    for (const Range& r : chunks)
+        bytes += r.size() * (field.chunking().residue_bytes_per_chunk + 8) * 2;
+    StreamOptions stream = options;
+    stream.threads = team_size(devices.size(), kWorkersPerDevice, bytes, worker_count(options));
+    return with_fitting_slices(kDeviceSketchBytes, [&](std::size_t size) -> Result<DeviceSketches> {
+        DeviceSketches found;
+        TWR_TRY(const auto team, DeviceTeam::create(devices, stream.threads, {}));
+        device_started.store(true);
+        DeviceSketchJob job(*team, a, field_a, b, field_b, chunks, widest, elements_at_hand, cache,
+                            stream.threads, size);
+        TWR_TRY(found.outcome.stream, run_slices(job, stream));
+        found.outcome.device_seconds = team->seconds();
+        found.open = job.open();
+        found.chunks_read = job.chunks_read();
+        found.counts = job.counts();
+        return found;
+    });
+}
+
+}  // namespace twinrun

@@ -1,0 +1,220 @@
+#include "history/compact.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <set>
+
+#include "base/checksum.hpp"
+#include "history/record_store.hpp"
+#include "record/delta_file.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
+
+// Locations as disjoint ascending stretches.
+class Stretches {
+   public:
+    void add(Location first, std::uint64_t count) { parts_.emplace_back(first, first + count); }
+    void settle() {
+        std::sort(parts_.begin(), parts_.end());
+        std::vector<std::pair<Location, Location>> joined;
+        for (const auto& [first, end] : parts_) {
+            if (!joined.empty() && first <= joined.back().second) {
+                joined.back().second = std::max(joined.back().second, end);
+            } else {
+                joined.emplace_back(first, end);
+            }
+        }
+        parts_ = std::move(joined);
+    }
+    [[nodiscard]] const std::vector<std::pair<Location, Location>>& parts() const { return parts_; }
+
+   private:
+    std::vector<std::pair<Location, Location>> parts_;
+};
+
+PayloadSettings payload_of(const RecordSettings& settings, int threads) {
+    PayloadSettings payload;
+    payload.codec = settings.codec;
+    payload.level = settings.level;
+    payload.threads = threads;
+    return payload;
+}
+
+// Payload chunks as they were before they were kept, to the writer.
+Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location first, std::uint64_t count,
+                      std::uint32_t chunk, std::vector<std::byte>& buffer) {
+    const std::uint64_t most = std::max<std::uint64_t>(1, kCopyBytes / chunk);
+    for (std::uint64_t done = 0; done < count; done += most) {
+        const std::uint64_t part = std::min(most, count - done);
+        buffer.resize(part * chunk);
+        TWR_CHECK(chain.read_payload(first + done, part, chunk, buffer));
+        TWR_CHECK(writer.add(buffer, {}, {}));
+    }
+    return success();
+}
+
+std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
+    std::set<std::string> files;
+    for (const auto& [ordinal, file] : journal.differences)
+        files.insert(file);
+    std::uint64_t bytes = 0;
+    std::error_code ignored;
+    for (const std::string& file : files) {
+        const auto size = fs::file_size(fs::path(path) / file, ignored);
+        if (!ignored) bytes += size;
+    }
+    return bytes;
+}
+
+Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
+                      const std::vector<std::int64_t>& drop, int threads, CompactReport& report) {
+    FileSystem& system = writer.system();
+    const std::string& path = writer.path();
+    const std::uint32_t rank = writer.rank();
+    TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
+    // Differences move while others are read.
+    RecordChain chain(
+        [&](std::uint32_t ordinal) -> Result<std::string> {
+            const auto& own = writer.journal().differences;
+            if (const auto known = own.find(ordinal); known != own.end())
+                return (fs::path(path) / known->second).string();
+            return store->locate(ordinal);
+        },
+        threads);
+    const Journal before = writer.journal();
+    report.bytes_before += bytes_of(path, before);
+    const std::set<std::int64_t> leaving(drop.begin(), drop.end());
+
+    std::map<std::uint32_t, std::int64_t> kept;  // difference -> step
+    for (const auto& [step, files] : before.steps) {
+        if (!leaving.contains(step) && files.files.difference != kNoBase) kept[files.files.difference] = step;
+    }
+    // What remaining steps need of differences that leave. A step whose base leaves is written anew, with a map of its own and
+    // without XOR; bases of the others' XORs are needed too.
+    Stretches live;
+    std::map<std::uint32_t, StepMap> anew;
+    const auto needs = [&](const std::vector<Run>& runs) {
+        for (const Run& run : runs) {
+            const std::uint32_t ordinal = ordinal_of(run.source);
+            if (ordinal >= record.first_difference && !kept.contains(ordinal))
+                live.add(run.source, run.repeat ? 1 : run.count);
+        }
+    };
+    for (const auto& [ordinal, step] : kept) {
+        TWR_TRY(const auto file, chain.open(ordinal));
+        TWR_TRY(StepMap map, chain.map(ordinal));
+        needs(map.runs);
+        const std::uint32_t base = file->difference().base;
+        if (base != kNoBase && base >= record.first_difference && !kept.contains(base)) {
+            anew.emplace(ordinal, std::move(map));
+        } else {
+            needs(file->difference().bases);
+        }
+    }
+    live.settle();
+
+    std::vector<std::byte> buffer;
+    for (const auto& [ordinal, map] : anew) {
+        TWR_TRY(const auto file, chain.open(ordinal));
+        const RankStep& had = before.steps.at(kept.at(ordinal));
+        const fs::path folder = fs::path(path) / had.folder;
+        RankStep now = had;
+        now.files.data = new_difference_name(folder.string(), rank);
+        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
+                                                         map.chunk_bytes, payload_of(record, threads)));
+        TWR_CHECK(copy_payload(chain, *out, location(ordinal, 0), file->difference().payload_chunks,
+                               map.chunk_bytes, buffer));
+        Difference difference;
+        difference.method = RecordMethod::runs;
+        difference.ordinal = ordinal;
+        difference.directory = map.directory;
+        difference.runs = map.runs;
+        TWR_TRY(const auto written, out->finish(std::move(difference)));
+        now.files.data_bytes = written.bytes;
+        TWR_CHECK(system.sync_folder(folder.string()));
+        const HistoryWriter::Commit commit{kept.at(ordinal), now};
+        TWR_CHECK(writer.commit({&commit, 1}));
+    }
+
+    std::vector<HistoryWriter::Moved> moved;
+    std::set<std::uint32_t> staying;
+    if (!live.parts().empty()) {
+        const fs::path folder = fs::path(path) / kLeftoversFolder;
+        TWR_CHECK(writer.make_folder(kLeftoversFolder));
+        const std::string name = new_difference_name(folder.string(), rank);
+        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(), record.chunk_bytes,
+                                                         payload_of(record, threads)));
+        Difference difference;
+        difference.method = RecordMethod::full;
+        for (const auto& [first, end] : live.parts()) {
+            TWR_CHECK(copy_payload(chain, *out, first, end - first, record.chunk_bytes, buffer));
+            difference.kept.push_back({ordinal_of(first), chunk_of(first), end - first});
+            difference.ordinal = ordinal_of(first);
+            staying.insert(ordinal_of(first));
+        }
+        TWR_CHECK(out->finish(std::move(difference)));
+        TWR_CHECK(system.sync_folder(folder.string()));
+        moved.push_back({{staying.begin(), staying.end()}, std::string(kLeftoversFolder) + "/" + name});
+    }
+    TWR_CHECK(writer.drop(drop));
+    std::vector<std::uint32_t> gone;
+    for (const auto& [ordinal, file] : before.differences) {
+        if (!kept.contains(ordinal) && !staying.contains(ordinal)) gone.push_back(ordinal);
+    }
+    if (!moved.empty() || !gone.empty()) TWR_CHECK(writer.move_differences(moved, gone));
+    report.bytes_after += bytes_of(path, writer.journal());
+    return success();
+}
+
+}  // namespace
+
+Result<CompactReport> compact_record(FileSystem& system, const std::string& path,
+                                     const CompactOptions& options) try {
+    std::uint32_t ranks = 1;
+    TWR_TRY(const HistorySettings settings, read_history_settings(path, ranks));
+    if (!settings.record)
+        return Error{ErrorCode::invalid_argument,
+                     path + ": is no record: its data is kept as it was captured"};
+    const auto open_writer = [&](std::uint32_t rank) {
+        return HistoryWriter::open(system, path, settings, rank, ranks, Existing::append);
+    };
+    // From here on no run goes on with it, and none begins to be against it.
+    TWR_TRY(const auto first, open_writer(0));
+    TWR_TRY(const History history, History::open(path));
+    std::set<std::int64_t> there(history.incomplete.begin(), history.incomplete.end());
+    for (const HistoryStep& step : history.steps)
+        there.insert(step.step);
+    std::set<std::int64_t> drop(options.drop.begin(), options.drop.end());
+    for (const std::int64_t step : drop) {
+        if (!there.contains(step))
+            return Error{ErrorCode::not_found, path + ": has no step " + std::to_string(step)};
+    }
+    if (options.keep_last != 0 && history.steps.size() > options.keep_last) {
+        const std::int64_t oldest = history.steps[history.steps.size() - options.keep_last].step;
+        drop.insert(there.begin(), there.lower_bound(oldest));
+    }
+    // A record that is against this one may need any of it.
+    TWR_CHECK(check_children(path, first->journal()));
+    CompactReport report;
+    report.dropped_steps = drop.size();
+    const std::vector<std::int64_t> leaving(drop.begin(), drop.end());
+    const int threads = std::max(1, options.threads);
+    TWR_CHECK(compact_rank(*first, *settings.record, leaving, threads, report));
+    for (std::uint32_t rank = 1; rank < ranks; ++rank) {
+        TWR_TRY(const auto writer, open_writer(rank));
+        TWR_CHECK(compact_rank(*writer, *settings.record, leaving, threads, report));
+    }
+    return report;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to compact the record"};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,623 @@
+#include "history/provenance.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cfenv>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/checksum.hpp"
+#include "platform/elf_objects.hpp"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
+
+namespace twinrun {
+
+namespace {
+
+using Json = nlohmann::json;
+using Facts = std::map<std::string, std::string>;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestValue = 16 << 10;  // bytes; a long LD_LIBRARY_PATH has 10 KB
+constexpr std::size_t kMostBytes = 256 << 10;  // of all names and values: they go into a line of the journal
+constexpr std::size_t kLargestJson = 2 << 20;  // escapes make six characters of one byte
+
+// ---- text ---------------------------------------------------------------------------------------------------------
+
+// Length of the UTF-8 character that text begins with; 0: it is none.
+std::size_t character_bytes(std::string_view text) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned char first = byte(0);
+    if (first < 0x80) return 1;
+    const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                               : first >= 0xE0 && first < 0xF0 ? 3
+                               : first >= 0xF0 && first < 0xF5 ? 4
+                                                               : 0;
+    if (length == 0 || text.size() < length) return 0;
+    for (std::size_t i = 1; i < length; ++i) {
+        if ((byte(i) & 0xC0) != 0x80) return 0;
+    }
+    // Too long a form, a surrogate, or beyond the last character.
+    if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
+        (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) {
+        return 0;
+    }
+    return length;
+}
+
+// Valid UTF-8 of at most kLongestValue bytes.
+std::string clean(std::string_view text) {
+    std::string out;
+    while (!text.empty()) {
+        const std::size_t length = character_bytes(text);
+        if (out.size() + std::max<std::size_t>(length, 1) > kLongestValue) break;
+        out += length == 0 ? "?" : std::string(text.substr(0, length));
+        text.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+    return out;
+}
+
+// A small file, or what a device or /proc says in one read; nothing if there is none.
+std::optional<std::string> read_text(const std::string& path, std::size_t most = 4096) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) return std::nullopt;
+    std::string text(most, '\0');
+    std::size_t have = 0;
+    while (have < most) {
+        const ssize_t got = read(descriptor, text.data() + have, most - have);
+        if (got <= 0) break;
+        have += static_cast<std::size_t>(got);
+    }
+    close(descriptor);
+    text.resize(have);
+    return text;
+}
+
+std::string trimmed(std::string_view text) {
+    constexpr std::string_view kBlank = " \t\r\n\"\0";
+    const std::size_t first = text.find_first_not_of(kBlank);
+    if (first == std::string_view::npos) return {};
+    return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
+}
+
+// The value of the line "key<separator>value".
+std::string line_value(std::string_view text, std::string_view key, char separator) {
+    while (!text.empty()) {
+        const std::string_view line = text.substr(0, text.find('\n'));
+        text.remove_prefix(std::min(text.size(), line.size() + 1));
+        const std::size_t at = line.find(separator);
+        if (at != std::string_view::npos && trimmed(line.substr(0, at)) == key) {
+            return trimmed(line.substr(at + 1));
+        }
+    }
+    return {};
+}
+
+std::string hex(std::uint64_t value) {
+    std::array<char, 20> text{};
+    std::snprintf(text.data(), text.size(), "%016" PRIx64, value);
+    return text.data();
+}
+
+std::string upper(std::string_view text) {
+    std::string out(text);
+    for (char& c : out) {
+        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    }
+    return out;
+}
+
+bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+
+// Neither options nor variables of such names are kept, whatever list they are on. Whole words: --max-tokens is none.
+bool secret(std::string_view name) {
+    const std::string loud = upper(name);
+    constexpr std::array kWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",     "TOKEN",
+                                "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS"};
+    const auto letter = [&](std::size_t at) {
+        return at < loud.size() && loud[at] >= 'A' && loud[at] <= 'Z';
+    };
+    return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
+        for (std::size_t at = loud.find(word); at != std::string::npos; at = loud.find(word, at + 1)) {
+            if (!letter(at - 1) && !letter(at + word.size())) return true;
+        }
+        return false;
+    });
+}
+
+// ---- groups of facts ----------------------------------------------------------------------------------------------
+
+// As a shell would take them. What follows an option of a secret name is left out.
+std::string arguments() {
+    const std::string raw = read_text("/proc/self/cmdline", kLongestValue).value_or("");
+    std::string line;
+    bool hide = false;
+    for (std::size_t at = 0; at < raw.size();) {
+        std::string word = raw.c_str() + at;
+        at += word.size() + 1;
+        const std::size_t equals = word.find('=');
+        if (std::exchange(hide, false) && !begins(word, "-")) {
+            word = "...";
+        } else if (word.size() < 80 && begins(word, "-") && equals == std::string::npos && secret(word)) {
+            hide = true;
+        } else if (equals != std::string::npos && secret(word.substr(0, std::min<std::size_t>(equals, 80)))) {
+            word = word.substr(0, equals + 1) + "...";
+        }
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?[]{}`#~") == std::string::npos;
+        if (!plain) {
+            std::string quoted = "'";
+            for (const char c : word)
+                quoted += c == '\'' ? "'\\''" : std::string(1, c);
+            word = quoted + "'";
+        }
+        line += (line.empty() ? "" : " ") + word;
+    }
+    return line;
+}
+
+// Of a program whose linker left no build-id. A large file by its ends: a change of code moves what lies at the end.
+std::string file_identity(const std::string& path) {
+    constexpr std::uint64_t kEnd = 4 << 20;  // two of them take 2 ms at 4 GB/s
+    struct stat info {};
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return {};
+    const bool known = fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
+    const std::uint64_t size = known ? static_cast<std::uint64_t>(info.st_size) : 0;
+    StreamingChecksum sum;
+    std::vector<std::byte> buffer(1 << 20);
+    const auto digest = [&](std::uint64_t from, std::uint64_t to) {
+        while (from < to) {
+            const ssize_t got =
+                pread(descriptor, buffer.data(), std::min<std::uint64_t>(buffer.size(), to - from),
+                      static_cast<off_t>(from));
+            if (got <= 0) return false;
+            sum.update({buffer.data(), static_cast<std::size_t>(got)});
+            from += static_cast<std::uint64_t>(got);
+        }
+        return true;
+    };
+    const std::uint64_t first = std::min(size, kEnd);
+    const bool complete = known && digest(0, first) && digest(std::max(first, size - first), size);
+    close(descriptor);
+    if (!complete) return {};
+    return "xxh3 " + hex(sum.value()) + ", " + std::to_string(size) + " bytes";
+}
+
+Facts program_facts(const std::vector<LoadedObject>& objects) {
+    Facts facts;
+    facts["arguments"] = arguments();
+    std::error_code failed;
+    facts["working_directory"] = fs::current_path(failed).string();
+    if (objects.empty()) return facts;
+    const LoadedObject& program = objects.front();
+    facts["path"] = program.path;
+    facts["build"] = program.build_id.empty() ? file_identity("/proc/self/exe") : program.build_id;
+    return facts;
+}
+
+Facts compiler_facts() {
+    Facts facts;
+#if defined(__clang__)
+    facts["twinrun"] = "Clang " __clang_version__;
+#else
+    facts["twinrun"] = "GCC " __VERSION__;
+#endif
+    facts["twinrun_version"] = TWINRUN_VERSION;
+    const ElfProducers made = elf_producers("/proc/self/exe");
+    facts["program"] = made.compilers;
+    facts["program_switches"] = made.switches;
+    return facts;
+}
+
+Facts host_facts() {
+    Facts facts;
+    utsname name{};
+    if (uname(&name) == 0) {
+        facts["name"] = name.nodename;
+        facts["kernel"] = std::string(name.sysname) + " " + name.release;
+        facts["architecture"] = name.machine;
+    }
+    std::optional<std::string> release = read_text("/etc/os-release");
+    if (!release) release = read_text("/usr/lib/os-release");
+    if (release) facts["distribution"] = line_value(*release, "PRETTY_NAME", '=');
+    return facts;
+}
+
+std::string cores_available() {
+    for (int most = 1024; most <= 1 << 20; most *= 4) {  // the kernel wants room for all that it knows
+        cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(most));
+        if (set == nullptr) return {};
+        const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
+        const bool known = sched_getaffinity(0, bytes, set) == 0;
+        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (known) return std::to_string(count);
+    }
+    return {};
+}
+
+Facts cpu_facts() {
+    Facts facts;
+    facts["cores_available"] = cores_available();
+    facts["microcode"] = trimmed(read_text("/sys/devices/system/cpu/cpu0/microcode/version").value_or(""));
+#if defined(__x86_64__)
+    // Not from /proc/cpuinfo: on machines of many cores some kernels wait for each of them.
+    std::array<unsigned, 12> words{};
+    bool known = true;
+    for (unsigned leaf = 0; leaf < 3; ++leaf) {
+        unsigned* w = words.data() + 4 * std::size_t{leaf};
+        known = __get_cpuid(0x80000002U + leaf, w, w + 1, w + 2, w + 3) != 0 && known;
+    }
+    if (known) {
+        const auto text = std::bit_cast<std::array<char, sizeof words>>(words);
+        facts["model"] = trimmed({text.data(), ::strnlen(text.data(), text.size())});
+    }
+    std::string features;
+    auto has = [&](const char* name, bool there) {
+        if (there) features += (features.empty() ? "" : " ") + std::string(name);
+    };
+    // Those by which math libraries choose their kernels. The builtin also asks whether the system saves the registers.
+    __builtin_cpu_init();
+    has("sse4.2", __builtin_cpu_supports("sse4.2") != 0);
+    has("avx", __builtin_cpu_supports("avx") != 0);
+    has("avx2", __builtin_cpu_supports("avx2") != 0);
+    has("fma", __builtin_cpu_supports("fma") != 0);
+    has("avx512f", __builtin_cpu_supports("avx512f") != 0);
+    has("avx512dq", __builtin_cpu_supports("avx512dq") != 0);
+    has("avx512bw", __builtin_cpu_supports("avx512bw") != 0);
+    has("avx512vl", __builtin_cpu_supports("avx512vl") != 0);
+    has("avx512vnni", __builtin_cpu_supports("avx512vnni") != 0);
+    facts["features"] = features;
+#elif defined(__aarch64__)
+    const std::string text = read_text("/proc/cpuinfo").value_or("");
+    const std::string midr =
+        trimmed(read_text("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1").value_or(""));
+    const std::string model = line_value(text, "model name", ':');
+    facts["model"] = model.empty() ? midr : model;
+    facts["features"] = "hwcap " + hex(getauxval(AT_HWCAP)) + " " + hex(getauxval(AT_HWCAP2));
+#endif
+    return facts;
+}
+
+// What the driver says of itself in /proc: no device is opened, no context made.
+Facts gpu_facts() {
+    Facts facts;
+    const std::optional<std::string> version = read_text("/proc/driver/nvidia/version");
+    if (!version) return facts;
+    facts["driver"] = trimmed(version->substr(0, version->find('\n')));
+    std::map<std::string, int> models;
+    std::error_code failed;
+    for (fs::directory_iterator at("/proc/driver/nvidia/gpus", failed), end; !failed && at != end;
+         at.increment(failed)) {
+        const std::string model =
+            line_value(read_text((at->path() / "information").string()).value_or(""), "Model", ':');
+        if (!model.empty()) ++models[model];
+    }
+    std::string all;
+    for (const auto& [model, count] : models) {
+        all += (all.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : "") + model;
+    }
+    facts["devices"] = all;
+    return facts;
+}
+
+// Libraries whose version can change a result. Each stands for its name, and for names that go on with one of ".-_0123456789".
+constexpr std::array kLibraries{
+    "libc",
+    "libm",
+    "libstdc++",
+    "libgfortran",
+    "libgomp",
+    "libiomp5",
+    "libomp",
+    "libtbb",
+    "libmpi",
+    "libmpich",
+    "libucp",
+    "libfabric",
+    "libpsm",
+    "libnccl",
+    "libopenblas",
+    "libopenblasp",
+    "libscipy_openblas",
+    "libblas",
+    "libcblas",
+    "liblapack",
+    "liblapacke",
+    "libblis",
+    "libflame",
+    "libmkl",
+    "libarmpl",
+    "libscalapack",
+    "libsvml",
+    "libimf",
+    "libdnnl",
+    "libfftw",
+    "libcuda",
+    "libcudart",
+    "libcublas",
+    "libcublasLt",
+    "libcudnn",
+    "libcufft",
+    "libcusolver",
+    "libcusparse",
+    "libcurand",
+    "libamdhip64",
+    "librocblas",
+    "libhdf",
+    "libnetcdf",
+    "libadios",
+    "libtorch",
+    "libc10",
+    "libpetsc",
+    "libsundials",
+    "libkokkoscore",
+    "liblammps",
+    "libgromacs",
+    "libtwinrun",
+};
+
+std::string_view library_name(std::string_view file) {
+    for (const std::string_view name : kLibraries) {
+        if (begins(file, name) &&
+            (file.size() == name.size() ||
+             std::string_view(".-_0123456789").find(file[name.size()]) != std::string_view::npos)) {
+            return file.substr(0, std::min(file.find(".so"), file.find('-')));
+        }
+    }
+    return {};
+}
+
+Facts library_facts(const std::vector<LoadedObject>& objects) {
+    Facts facts;
+    for (const LoadedObject& object : objects) {
+        const std::string file = fs::path(object.path).filename().string();
+        const std::string_view name = library_name(file);
+        if (name.empty()) continue;
+        std::string& value = facts[std::string(name)];  // two of one name: both
+        value += (value.empty() ? "" : "; ") + object.path +
+                 (object.build_id.empty() ? "" : ", build " + object.build_id);
+    }
+    return facts;
+}
+
+// Threads that libraries will use whatever the environment says. Only of libraries that chose when they were loaded: asking
+// must not start anything.
+Facts thread_facts(const std::vector<LoadedObject>& objects) {
+    struct Question {
+        const char* library;
+        const char* function;
+        const char* fact;
+    };
+    constexpr std::array kQuestions{
+        Question{"libgomp", "omp_get_max_threads", "openmp"},
+        Question{"libopenblas", "openblas_get_num_threads", "openblas"},
+        Question{"libscipy_openblas64", "scipy_openblas_get_num_threads64_", "openblas"},
+        Question{"libscipy_openblas", "scipy_openblas_get_num_threads", "openblas"},
+    };
+    Facts facts;
+    for (const LoadedObject& object : objects) {
+        const std::string file = fs::path(object.path).filename().string();
+        for (const Question& question : kQuestions) {
+            if (!begins(file, question.library)) continue;
+            void* handle = dlopen(object.path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+            if (handle == nullptr) continue;
+            if (void* symbol = dlsym(handle, question.function)) {
+                facts[question.fact] = std::to_string(reinterpret_cast<int (*)()>(symbol)());
+            }
+            dlclose(handle);
+        }
+    }
+    return facts;
+}
+
+// Variables that explain differences: these, and those that begin so. Nothing else of the environment is ever kept.
+constexpr std::array kVariables{
+    "PMI_SIZE",
+    "PALS_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTHONHASHSEED",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_BIND_NOW",
+    "TF_DETERMINISTIC_OPS",
+    "TF_CUDNN_DETERMINISTIC",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "XLA_FLAGS",
+    "JAX_ENABLE_X64",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_PLATFORMS",
+    "JAX_THREEFRY_PARTITIONABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_TASKS_PER_NODE",
+};
+constexpr std::array kVariablePrefixes{
+    "OMP_",     "KMP_",   "GOMP_", "MKL_",    "OPENBLAS_", "GOTO_",   "BLIS_",      "VECLIB_",
+    "NUMEXPR_", "ARMPL_", "DNNL_", "ONEDNN_", "OMPI_MCA_", "MPICH_",  "MPIR_CVAR_", "I_MPI_",
+    "MV2_",     "UCX_",   "FI_",   "NCCL_",   "CUDA_",     "CUBLAS_", "CUBLASLT_",  "CUDNN_",
+    "HSA_",     "HIP_",   "ROCR_", "MALLOC_", "KOKKOS_",   "NPY_",    "TWINRUN_",
+};
+// A launcher's own bookkeeping: other in every run, and partly keys.
+constexpr std::array kBookkeeping{"OMPI_MCA_orte_",          "OMPI_MCA_prte_",    "OMPI_MCA_ess_",
+                                  "OMPI_MCA_pmix_",          "OMPI_MCA_initial_", "I_MPI_HYDRA_",
+                                  "MPICH_INTERFACE_HOSTNAME"};
+
+Facts environment_facts() {
+    Facts facts;
+    for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+        const std::string_view entry = *at;
+        const std::size_t equals = entry.find('=');
+        if (equals == std::string_view::npos || equals == 0) continue;
+        const std::string_view name = entry.substr(0, equals);
+        const auto starts = [&](const char* prefix) { return begins(name, prefix); };
+        const bool listed = std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end() ||
+                            std::any_of(kVariablePrefixes.begin(), kVariablePrefixes.end(), starts);
+        if (!listed || secret(name) || std::any_of(kBookkeeping.begin(), kBookkeeping.end(), starts))
+            continue;
+        // An empty value is not the same as none: it stays.
+        facts[std::string(name)] = entry.substr(equals + 1);
+    }
+    return facts;
+}
+
+// Of the calling thread.
+Facts floating_point_facts() {
+    Facts facts;
+    const auto on = [](bool is) { return is ? "on" : "off"; };
+#if defined(__x86_64__)
+    const unsigned control = _mm_getcsr();
+    constexpr std::array kRounding{"to nearest", "downward", "upward", "toward zero"};
+    facts["rounding"] = kRounding[(control >> 13) & 3U];
+    facts["flush_to_zero"] = on((control & 0x8000U) != 0);
+    facts["denormals_are_zero"] = on((control & 0x0040U) != 0);
+    std::uint16_t x87 = 0;
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    constexpr std::array kPrecision{"single", "reserved", "double", "extended"};
+    facts["x87_precision"] = kPrecision[(x87 >> 8U) & 3U];
+#elif defined(__aarch64__)
+    unsigned long long control = 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    constexpr std::array kRounding{"to nearest", "upward", "downward", "toward zero"};
+    facts["rounding"] = kRounding[(control >> 22) & 3U];
+    facts["flush_to_zero"] = on((control & (1ULL << 24)) != 0);
+    facts["flush_to_zero_f16"] = on((control & (1ULL << 19)) != 0);
+#else
+    (void)on;
+    facts["rounding"] = std::fegetround() == FE_TONEAREST ? "to nearest" : "other";
+#endif
+    return facts;
+}
+
+Facts time_facts() {
+    Facts facts;
+    const std::time_t now = std::time(nullptr);
+    std::tm utc{};
+    std::array<char, 32> text{};
+    if (gmtime_r(&now, &utc) != nullptr &&
+        std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc) > 0) {
+        facts["start"] = text.data();
+    }
+    return facts;
+}
+
+// One group that cannot be learnt (no memory, a file system that fails) must not take the others along.
+template <class F>
+void add(Provenance& provenance, const char* group, F&& learn) {
+    try {
+        const bool environment = std::string_view(group) == "environment";
+        Facts facts;
+        for (const auto& [name, value] : learn()) {
+            if (!value.empty() || environment) facts[clean(name)] = clean(value);
+        }
+        if (!facts.empty()) provenance.groups[group] = std::move(facts);
+    } catch (const std::exception&) {
+        return;
+    }
+}
+
+}  // namespace
+
+Provenance collect_provenance() {
+    Provenance p;
+    std::vector<LoadedObject> objects;
+    try {
+        objects = loaded_objects();
+    } catch (const std::exception&) {
+        objects.clear();
+    }
+    add(p, "program", [&] { return program_facts(objects); });
+    add(p, "compiler", compiler_facts);
+    add(p, "host", host_facts);
+    add(p, "cpu", cpu_facts);
+    add(p, "gpu", gpu_facts);
+    add(p, "libraries", [&] { return library_facts(objects); });
+    add(p, "threads", [&] { return thread_facts(objects); });
+    add(p, "environment", environment_facts);
+    add(p, "floating_point", floating_point_facts);
+    add(p, "time", time_facts);
+    return p;
+}
+
+std::string provenance_to_json(const Provenance& provenance) {
+    Json all = Json::object();
+    std::size_t bytes = 0;
+    for (const auto& [group, facts] : provenance.groups) {
+        Json members = Json::object();
+        for (const auto& [name, value] : facts) {
+            std::string key = clean(name);
+            std::string text = clean(value);
+            bytes += key.size() + text.size() + 16;  // and punctuation
+            if (bytes > kMostBytes) break;
+            members[std::move(key)] = std::move(text);
+        }
+        std::string key = clean(group);
+        bytes += key.size() + 16;
+        if (bytes > kMostBytes) break;
+        all[std::move(key)] = std::move(members);
+    }
+    return all.dump();
+}
+
+Result<Provenance> provenance_from_json(const std::string& json) {
+    const Error damaged{
+        ErrorCode::damaged,
+        "provenance: not an object of objects of strings; the history was changed by another program"};
+    if (json.size() > kLargestJson) return damaged;
+    try {
+        const Json all = Json::parse(json, nullptr, false);
+        if (!all.is_object()) return damaged;
+        Provenance p;
+        for (const auto& [group, facts] : all.items()) {
+            if (!facts.is_object()) return damaged;
+            Facts& members = p.groups[group];
+            for (const auto& [name, value] : facts.items()) {
+                if (!value.is_string()) return damaged;
+                members[name] = value.get<std::string>();
+            }
+        }
+        return p;
+    } catch (const std::exception&) {
+        return damaged;
+    }
+}
+
+}  // namespace twinrun

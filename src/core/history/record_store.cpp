@@ -1,0 +1,236 @@
+#include "history/record_store.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr int kMostLevels = 64;
+// What reading keeps of each chunk besides its bytes where no two of them lie together: lists of what is wanted, by place and by
+// block, with room to grow.
+constexpr std::uint64_t kBesideChunk = 512;
+}  // namespace
+
+Result<> RecordStore::load() {
+    auto local = LocalHistory::read(path_);
+    Journal journal;
+    HistorySettings settings;
+    std::uint32_t ranks = 1;
+    std::string history;
+    if (local) {
+        if (local->rank != rank_) {
+            return Error{ErrorCode::invalid_argument,
+                         path_ + ": is the part of rank " + std::to_string(local->rank)};
+        }
+        settings = local->settings;
+        ranks = local->ranks;
+        history = local->history;
+        journal = std::move(local->journal);
+    } else {
+        TWR_TRY(settings, read_history_settings(path_, ranks));
+        if (rank_ >= ranks)
+            return Error{ErrorCode::not_found, path_ + ": has no rank " + std::to_string(rank_)};
+        TWR_TRY(journal, read_rank_journal(path_, rank_, ranks));
+    }
+    if (!settings.record) {
+        return Error{ErrorCode::invalid_argument,
+                     path_ + ": is no record: its data is kept as it was captured"};
+    }
+    const std::lock_guard guard(mutex_);
+    journal_ = std::move(journal);
+    if (chain_ != nullptr) return success();  // once more: the rest stays, and is read without the mutex
+    settings_ = *settings.record;
+    history_ = std::move(history);
+    return success();
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
+                                                       int threads) {
+    return open(path, rank, threads, 0);
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
+                                                       int threads, int level) try {
+    if (level > kMostLevels)
+        return Error{ErrorCode::damaged, path + ": records that are against each other, in a circle"};
+    std::shared_ptr<RecordStore> store(new RecordStore);
+    store->path_ = path;
+    store->rank_ = rank;
+    TWR_CHECK(store->load());
+    if (!store->settings_.against.empty()) {
+        fs::path parent = store->settings_.against;
+        if (parent.is_relative()) parent = fs::path(path) / parent;
+        TWR_TRY(store->parent_, open(parent.lexically_normal().string(), rank, threads, level + 1));
+        // Each level has smaller ordinals only.
+        if (store->parent_->settings_.first_difference > store->settings_.first_difference)
+            return Error{ErrorCode::damaged, path + ": is against a record that began after it"};
+    }
+    if (!store->history_.empty()) {
+        if (auto next = open(store->history_, rank, threads, level + 1)) store->next_tier_ = std::move(*next);
+    }
+    store->chain_ = std::make_unique<RecordChain>(
+        [self = store.get()](std::uint32_t ordinal) { return self->locate(ordinal); }, threads);
+    return store;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the record's list of differences"};
+}
+
+Journal RecordStore::journal() const {
+    const std::lock_guard guard(mutex_);
+    return journal_;
+}
+
+std::vector<std::uint32_t> RecordStore::ordinals() const {
+    std::vector<std::uint32_t> all;
+    if (parent_ != nullptr) {
+        for (const std::uint32_t ordinal : parent_->ordinals()) {
+            if (ordinal < settings_.first_difference) all.push_back(ordinal);
+        }
+    }
+    if (next_tier_ != nullptr) {
+        for (const std::uint32_t ordinal : next_tier_->ordinals()) {
+            if (ordinal >= settings_.first_difference) all.push_back(ordinal);
+        }
+    }
+    {
+        const std::lock_guard guard(mutex_);
+        for (const auto& [ordinal, file] : journal_.differences)
+            all.push_back(ordinal);
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+}
+
+Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
+    if (ordinal < settings_.first_difference && parent_ != nullptr) return parent_->locate(ordinal);
+    {
+        const std::lock_guard guard(mutex_);
+        if (const auto known = journal_.differences.find(ordinal); known != journal_.differences.end())
+            return (fs::path(path_) / known->second).string();
+    }
+    if (next_tier_ != nullptr) return next_tier_->locate(ordinal);
+    return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
+                                           std::to_string(ordinal) + ", and it is needed"};
+}
+
+// Of the journals that say where differences are: it grows with each line.
+std::uint64_t RecordStore::journal_bytes() const {
+    std::uint64_t bytes = next_tier_ != nullptr ? next_tier_->journal_bytes() : 0;
+    if (parent_ != nullptr) bytes += parent_->journal_bytes();
+    const std::lock_guard guard(mutex_);
+    return bytes + journal_.whole_bytes;
+}
+
+Result<> RecordStore::reload() {
+    if (next_tier_ != nullptr) TWR_CHECK(next_tier_->reload());
+    if (parent_ != nullptr) TWR_CHECK(parent_->reload());
+    return load();
+}
+
+// Once more with the journals as they are now, while these are others.
+template <class Work>
+auto RecordStore::again(Work work) -> decltype(work()) {
+    for (;;) {
+        const std::uint64_t before = journal_bytes();
+        auto done = work();
+        if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged))
+            return done;
+        if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
+        chain_->forget();
+    }
+}
+
+Result<StepMap> RecordStore::map(std::int64_t step) {
+    return again([&]() -> Result<StepMap> {
+        std::uint32_t ordinal = kNoBase;
+        {
+            const std::lock_guard guard(mutex_);
+            const auto found = journal_.steps.find(step);
+            if (found == journal_.steps.end()) {
+                return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) +
+                                                       " has no step " + std::to_string(step)};
+            }
+            ordinal = found->second.files.difference;
+        }
+        if (ordinal == kNoBase) {
+            return Error{ErrorCode::not_found,
+                         path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
+        }
+        return chain_->map(ordinal);
+    });
+}
+
+Result<> RecordStore::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                           std::span<std::byte> to) {
+    return again([&] { return chain_->read(map, segment, offset, to); });
+}
+
+Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
+    return again([&] { return chain_->read_segment(map, segment, to); });
+}
+
+Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                             std::uint64_t bytes, std::uint64_t memory, const Take& take) try {
+    const RecordSegment& wanted = map.directory.segments[segment];
+    const std::uint64_t chunk = map.chunk_bytes;
+    const std::uint64_t most = memory / (chunk + kBesideChunk) * chunk / kRecordPart * kRecordPart;
+    const bool whole = offset == 0 && bytes == wanted.bytes;
+    std::vector<std::byte> part(std::min(bytes, std::max(most, kRecordPart)));
+    std::uint64_t content = 0;
+    for (const std::uint64_t end = offset + bytes; offset < end;) {
+        const std::uint64_t stop = std::min(end, (offset + part.size()) / kRecordPart * kRecordPart);
+        const auto here = std::span(part).first((stop <= offset ? end : stop) - offset);
+        TWR_CHECK(again([&] { return chain_->read(map, segment, offset, here); }));
+        if (whole && wanted.content != 0) content += chain_->content_of(map, offset, here);
+        TWR_CHECK(take(offset, here));
+        offset += here.size();
+    }
+    return whole ? RecordChain::check_content(map, segment, content) : success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 path_ + ": not enough memory to read a part of a step: give a smaller --memory"};
+}
+
+Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
+                        std::uint32_t ranks, const std::string& against, bool note) {
+    if (against.empty()) return success();
+    const std::string parent = absolute_path(against);
+    settings.against = parent;
+    std::uint32_t theirs = 1;
+    if (History::exists(target)) {  // goes on: as it was begun
+        TWR_TRY(const HistorySettings there, read_history_settings(target, theirs));
+        if (there.record && there.record->against == parent) {
+            settings.first_difference = there.record->first_difference;
+            return success();
+        }
+    }
+    if (parent == absolute_path(target))
+        return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
+    TWR_TRY(const HistorySettings found, read_history_settings(parent, theirs));
+    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
+    if (theirs != ranks) {
+        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(theirs) +
+                                              " ranks, this run of " + std::to_string(ranks)};
+    }
+    if (found.record->chunk_bytes != settings.chunk_bytes) {
+        return Error{ErrorCode::mismatch, parent + ": has chunks of " +
+                                              std::to_string(found.record->chunk_bytes) +
+                                              " bytes: choose the same"};
+    }
+    std::uint32_t next = found.record->first_difference;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        TWR_TRY(const Journal journal, read_rank_journal(parent, rank, ranks));
+        next = std::max(next, journal.next_difference);
+    }
+    settings.first_difference = next;
+    if (!note) return success();
+    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, theirs, Existing::append));
+    return writer->add_child(absolute_path(target));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,361 @@
+#include "history/recorder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "record/pack_device.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// How many blocks a chunk's bytes may have to be put together from.
+constexpr std::uint32_t kMostXors = 16;
+// How many differences a step's map may have to be put together from.
+constexpr std::uint32_t kTryMap = 32;
+constexpr std::uint32_t kMustMap = 256;
+constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
+constexpr std::size_t kAlignment = 256;   // of segments in device memory
+constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
+
+// What cannot be read is not used; a record goes on without it.
+bool unreadable(const Error& error) {
+    return error.code == ErrorCode::damaged || error.code == ErrorCode::not_found ||
+           error.code == ErrorCode::io;
+}
+
+}  // namespace
+
+// Payload on its way to the writer, with the bases that may be used.
+class Recorder::Sink final : public PayloadSink {
+   public:
+    Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
+    Result<> take(const Chunks& chunks) override {
+        auto taken = add(chunks);
+        failed_ = failed_ || !taken;
+        return taken;
+    }
+    Result<> take_packed(std::span<const PackedBlock> blocks) override {
+        auto taken = writer_.add_packed(blocks);
+        failed_ = failed_ || !taken;
+        return taken;
+    }
+    [[nodiscard]] bool failed() const { return failed_; }
+
+   private:
+    Result<> add(const Chunks& chunks) {
+        if (chunks.base.empty()) return writer_.add(chunks.bytes, {}, {});
+        at_.assign(chunks.base_at.begin(), chunks.base_at.end());
+        const std::size_t chunk = recorder_.options_.settings.chunk_bytes;
+        std::span<const std::byte> base = chunks.base;
+        for (std::size_t i = 0; i < at_.size(); ++i) {
+            if (at_[i] == kNoLocation) continue;
+            TWR_TRY(const std::uint32_t depth, recorder_.depth_of(ordinal_of(at_[i])));
+            if (depth + 1 <= kMostXors) continue;
+            // Too deep: as if there were none.
+            at_[i] = kNoLocation;
+            if (base.data() == chunks.base.data()) {
+                base_.assign(chunks.base.begin(), chunks.base.end());
+                base = base_;
+            }
+            std::memset(base_.data() + i * chunk, 0, chunk);
+        }
+        return writer_.add(chunks.bytes, base, at_);
+    }
+
+    Recorder& recorder_;
+    DifferenceWriter& writer_;
+    std::vector<Location> at_;
+    std::vector<std::byte> base_;
+    bool failed_ = false;
+};
+
+Recorder::Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
+                   std::uint32_t first)
+    : system_(system), options_(options), locate_(std::move(locate)), next_(first) {
+    chain_ = std::make_unique<RecordChain>(
+        [this](std::uint32_t ordinal) -> Result<std::string> {
+            std::error_code ignored;
+            const auto own = own_.find(ordinal);
+            if (own != own_.end() && std::filesystem::exists(own->second, ignored)) return own->second;
+            return locate_(ordinal);
+        },
+        options.threads);
+}
+Recorder::~Recorder() = default;
+
+Result<std::unique_ptr<Recorder>> Recorder::create(FileSystem& system, const RecorderOptions& options,
+                                                   RecordChain::Locate locate,
+                                                   std::uint32_t first_ordinal) try {
+    TWR_CHECK(options.settings.check());
+    if (!codec_available(options.settings.codec)) {
+        return Error{ErrorCode::unsupported,
+                     "this build of twinrun lacks zstd: build it with libzstd, or record without packing"};
+    }
+    std::unique_ptr<Recorder> recorder(new Recorder(system, options, std::move(locate), first_ordinal));
+    TWR_CHECK(recorder->make_deduplicator());
+    return recorder;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to record"};
+}
+
+Result<> Recorder::make_deduplicator() {
+    block_bytes_ = 0;
+    DedupOptions dedup;
+    dedup.method = options_.settings.method;
+    dedup.chunk_bytes = options_.settings.chunk_bytes;
+    dedup.table_bytes = options_.table_bytes;
+    dedup.threads = options_.threads;
+    dedup.give_base = options_.settings.xored;
+    dedup.verify = options_.verify && options_.settings.method != RecordMethod::full;
+    dedup.keep_base = dedup.give_base || dedup.verify || options_.settings.bounded;
+    dedup.skip_when_all_new = !dedup.keep_base && options_.settings.method != RecordMethod::full;
+    dedup.hash_bits = options_.hash_bits;
+    if (dedup.verify) {
+        dedup.read = [chain = chain_.get(), size = dedup.chunk_bytes](Location at, std::span<std::byte> to) {
+            return chain->read_payload(at, 1, size, to);
+        };
+    }
+    if (options_.device == kHostMemory) {
+        TWR_TRY(deduplicator_, make_host_deduplicator(dedup));
+    } else {
+        // Packed there too, if it can be.
+        if (options_.settings.codec == PayloadCodec::zstd && !dedup.give_base) {
+            dedup.pack_block_bytes = std::max(kDevicePackedBlockBytes, dedup.chunk_bytes);
+            if (auto packing = make_device_deduplicator(options_.device, dedup)) {
+                deduplicator_ = std::move(packing).value();
+                block_bytes_ = dedup.pack_block_bytes;
+                return success();
+            }
+            dedup.pack_block_bytes = 0;
+        }
+        TWR_TRY(deduplicator_, make_device_deduplicator(options_.device, dedup));
+    }
+    return success();
+}
+
+bool Recorder::move_to_host() try {
+    if (options_.device == kHostMemory) return false;
+    const int device = std::exchange(options_.device, kHostMemory);
+    if (!make_deduplicator()) {
+        options_.device = device;
+        return false;
+    }
+    brought_.clear();
+    forget();
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+// Segments that are elsewhere, to where the deduplicator works.
+Result<> Recorder::bring(std::vector<ImageSegment>& image) {
+    std::uint64_t total = 0;
+    for (const ImageSegment& segment : image) {
+        if (segment.device != options_.device) total += round_up(segment.bytes, kAlignment);
+    }
+    if (total == 0) return success();
+    const DeviceRuntime* runtime = device_runtime();
+    if (runtime == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    TWR_CHECK(brought_.reserve(options_.device, total));
+    std::vector<int> devices;
+    std::uint64_t at = 0;
+    for (ImageSegment& segment : image) {
+        if (segment.device == options_.device) continue;
+        const int device = options_.device == kHostMemory ? segment.device : options_.device;
+        std::byte* const to = brought_.data() + at;
+        TWR_CHECK(to_result(runtime->copy(device, to, segment.data, segment.bytes, nullptr)));
+        devices.push_back(device);
+        segment.data = to;
+        segment.device = options_.device;
+        at += round_up(segment.bytes, kAlignment);
+    }
+    for (const int device : devices)
+        TWR_CHECK(to_result(runtime->wait_stream(device, nullptr)));
+    return success();
+}
+
+Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
+    if (const auto known = depth_.find(ordinal); known != depth_.end()) return known->second;
+    TWR_TRY(const auto file, chain_->open(ordinal));
+    std::uint32_t depth = 0;
+    std::uint32_t last = kNoBase;
+    for (const Run& run : file->difference().bases) {
+        if (ordinal_of(run.source) == last) continue;
+        last = ordinal_of(run.source);
+        TWR_TRY(const std::uint32_t below, depth_of(last));  // an earlier one: this ends
+        depth = std::max(depth, below + 1);
+    }
+    return depth_[ordinal] = depth;
+}
+
+Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
+    if (options_.settings.method == RecordMethod::full || options_.settings.method == RecordMethod::basic)
+        return success();
+    const std::uint32_t chunk = options_.settings.chunk_bytes;
+    // Which of them fit: from the newest on.
+    std::size_t first = ordinals.size();
+    std::uint64_t entries = 0;
+    while (first != 0) {
+        auto file = chain_->open(ordinals[first - 1]);
+        if (!file && !unreadable(file.error())) return std::move(file).error();
+        if (file) entries += (*file)->stored_chunks();
+        if (options_.table_bytes != 0 && entries * 56 > options_.table_bytes) break;
+        --first;
+    }
+    std::vector<std::byte> buffer;
+    const auto learn_one = [&](std::uint32_t ordinal) -> Result<> {
+        TWR_TRY(const auto file, chain_->open(ordinal));
+        const Difference& difference = file->difference();
+        if (difference.chunk_bytes != chunk) return success();
+        std::vector<Difference::Kept> parts = difference.kept;
+        std::erase_if(parts, [&](const Difference::Kept& part) { return part.ordinal != ordinal; });
+        if (!difference.partial()) parts = {{ordinal, 0, difference.payload_chunks}};
+        for (const Difference::Kept& part : parts) {
+            const std::uint64_t most = std::max<std::uint64_t>(1, kLearnBytes / chunk);
+            for (std::uint64_t done = 0; done < part.count; done += most) {
+                const std::uint64_t count = std::min(most, part.count - done);
+                buffer.resize(count * chunk);
+                TWR_CHECK(chain_->read_payload(location(ordinal, part.first + done), count, chunk, buffer));
+                TWR_CHECK(deduplicator_->learn(location(ordinal, part.first + done), buffer));
+            }
+        }
+        return success();
+    };
+    for (const std::uint32_t ordinal : ordinals.subspan(first)) {
+        if (auto learnt = learn_one(ordinal); !learnt && !unreadable(learnt.error())) return learnt;
+    }
+    chain_->forget();  // many files are open
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+}
+
+Result<> Recorder::rebase(std::uint32_t ordinal) try {
+    StepMap map;
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<ImageSegment> image;
+    std::vector<std::uint32_t> behind;
+    const auto read = [&]() -> Result<> {
+        TWR_TRY(map, chain_->map(ordinal));
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            const RecordSegment& segment = map.directory.segments[s];
+            bytes.emplace_back(segment.bytes);
+            TWR_CHECK(chain_->read_segment(map, s, bytes.back()));
+            image.push_back({segment.name, bytes.back().data(), segment.bytes, std::nullopt, DType::u8});
+        }
+        TWR_TRY(behind, chain_->bases(ordinal));
+        return success();
+    };
+    if (auto done = read(); !done) return unreadable(done.error()) ? success() : std::move(done);
+    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
+    TWR_CHECK(bring(image));
+    std::vector<Location> where;
+    if (options_.settings.xored) {
+        where.reserve(map.firsts.back());
+        for (const Run& run : map.runs) {
+            for (std::uint64_t i = 0; i < run.count; ++i)
+                where.push_back(run.repeat ? run.source : run.source + i);
+        }
+    }
+    TWR_CHECK(deduplicator_->rebase(ordinal, image, where));
+    steps_since_map_ = static_cast<std::uint32_t>(behind.size()) - 1;
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+}
+
+void Recorder::forget() {
+    deduplicator_->forget();
+    chain_->forget();
+    steps_since_map_ = 0;
+    bytes_since_map_ = 0;
+}
+
+// From time to time a step says of every chunk where it is, so that no map needs more than so many differences. That is
+// done when it costs little beside what was written since the last time.
+Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_bytes) {
+    if (difference.base == kNoBase) {
+        steps_since_map_ = 0;
+        bytes_since_map_ = 0;
+        return success();
+    }
+    bytes_since_map_ += payload_bytes + difference.runs.size() * kBytesOfRun;
+    ++steps_since_map_;
+    const bool must = steps_since_map_ >= kMustMap;
+    if (!must && steps_since_map_ % kTryMap != 0) return success();
+    TWR_TRY(auto all,
+            chain_->resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+    chain_->forget();  // open files would keep their space on a tier that they leave
+    if (!must && all.size() * kBytesOfRun > bytes_since_map_ / 4) return success();
+    difference.runs = std::move(all);
+    difference.base = kNoBase;
+    difference.method = RecordMethod::runs;
+    steps_since_map_ = 0;
+    bytes_since_map_ = 0;
+    return success();
+}
+
+Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirectory directory,
+                                            std::span<const ImageSegment> image) try {
+    TWR_CHECK(directory.check(options_.settings.chunk_bytes));
+    if (next_ >= kMostOrdinals)
+        return Error{ErrorCode::invalid_argument, "a record holds 2^24 steps at most: begin another one"};
+    const std::uint32_t ordinal = next_++;
+    const auto recorded = [&]() -> Result<Recorded> {
+        PayloadSettings payload;
+        payload.codec = options_.settings.codec;
+        payload.level = options_.settings.level;
+        payload.block_bytes = block_bytes_;
+        payload.threads = options_.threads;
+        std::vector<ImageSegment> segments(image.begin(), image.end());
+        device_failed_ = true;
+        TWR_CHECK(bring(segments));
+        device_failed_ = false;
+        TWR_TRY(auto writer, DifferenceWriter::create(system_, path, options_.settings.chunk_bytes, payload));
+        Sink sink(*this, *writer);
+        auto found = deduplicator_->step(ordinal, segments, sink);
+        device_failed_ = !found && !sink.failed() && options_.device != kHostMemory;
+        TWR_TRY(StepOutcome outcome, std::move(found));
+        Difference difference;
+        difference.method = outcome.method;
+        difference.chunk_bytes = options_.settings.chunk_bytes;
+        difference.ordinal = ordinal;
+        difference.base = outcome.base;
+        difference.directory = std::move(directory);
+        for (std::size_t s = 0; s < outcome.content.size(); ++s)
+            difference.directory.segments[s].content = outcome.content[s];
+        difference.runs = std::move(outcome.runs);
+        TWR_CHECK(stand_alone(difference, outcome.payload * options_.settings.chunk_bytes));
+        std::uint32_t depth = 0;
+        TWR_TRY(const auto written, writer->finish(std::move(difference)));
+        deduplicator_->reuse(std::move(difference.runs));
+        for (const std::uint32_t base : writer->bases()) {
+            TWR_TRY(const std::uint32_t below, depth_of(base));
+            depth = std::max(depth, below + 1);
+        }
+        depth_[ordinal] = depth;
+        own_[ordinal] = path;
+        return Recorded{ordinal,
+                        written.bytes,
+                        written.header_checksum,
+                        written.bytes - written.payload_bytes,
+                        written.payload_bytes,
+                        outcome.chunks,
+                        outcome.changed,
+                        outcome.payload,
+                        outcome.collisions};
+    };
+    auto done = recorded();
+    if (!done) forget();
+    return done;
+} catch (const std::bad_alloc&) {
+    forget();
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to record the step"};
+}
+
+}  // namespace twinrun

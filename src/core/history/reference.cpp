@@ -1,0 +1,243 @@
+#include "history/reference.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+#include "digest/digest.hpp"
+#include "sketch/proof.hpp"
+#include "source/tuning.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Result<std::vector<std::uint64_t>> read_words(MetadataFile& file, std::size_t field, Section section,
+                                              std::uint64_t first, std::uint64_t count) {
+    std::vector<std::uint64_t> words(count);
+    TWR_CHECK(file.read(field, section, first * 8, std::as_writable_bytes(std::span(words))));
+    if constexpr (std::endian::native == std::endian::big) {
+        for (auto& w : words)
+            w = __builtin_bswap64(w);
+    }
+    return words;
+}
+
+}  // namespace
+
+std::string describe(const Divergence& d) {
+    std::string text = d.field;
+    if (!d.reason.empty()) {
+        text += (text.empty() ? "" : ": ") + d.reason;
+    } else {
+        text += " from item " + std::to_string(d.first_item) + " on: " + std::to_string(d.chunks) + " of " +
+                std::to_string(d.chunks_in_all) + " chunks are not proven equal";
+    }
+    if (d.fields > 1) text += " (" + std::to_string(d.fields) + " fields)";
+    return text;
+}
+
+StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not, std::int64_t step, int rank,
+                     const std::vector<FieldMetadata>& fields)
+    : metadata_(std::move(metadata)),
+      why_not_(std::move(why_not)),
+      step_(step),
+      rank_(rank),
+      fields_(fields) {
+    for (const FieldMetadata& field : fields) {
+        auto check = std::make_unique<Field>();
+        if (metadata_ == nullptr) {
+            check->why_not = why_not_;
+        } else if (check->number = metadata_->find(field.name); !check->number) {
+            check->why_not = "the reference has no such field";
+        } else {
+            const FieldMetadata& reference = metadata_->directory().fields[*check->number];
+            const bool published = field.settings.kind == DigestKind::published;
+            DifferenceRule rule;
+            rule.tolerance = field.settings.tolerance;
+            if (reference.dtype != field.dtype || reference.shape != field.shape) {
+                check->why_not = "the reference's has another type or shape";
+            } else {
+                check->why_not =
+                    why_not_staged(reference, field, published ? Method::published : Method::staged, rule);
+            }
+            const CellRule& cells = field.settings.rule;
+            const ProofReach reach = proof_reach(cells, field.settings.tolerance, field.settings.tolerance);
+            check->coarse_proves = published || reach.coarse_proves;
+            check->widest = reach.widest;
+            check->by_residues = cells.residue_bits != 0 && reference.section_bytes(Section::fine) != 0;
+        }
+        checks_.push_back(std::move(check));
+    }
+}
+
+void StepCheck::load(Field& field) {
+    const FieldMetadata& reference = metadata_->directory().fields[*field.number];
+    const std::size_t words = node_words(reference.settings.kind);
+    const TreeLayout tree = reference.tree();
+    auto leaves = read_words(*metadata_, *field.number, Section::tree, (tree.nodes() - tree.leaves) * words,
+                             tree.leaves * words);
+    if (!leaves) {
+        field.failure = std::move(leaves).error();
+        return;
+    }
+    field.leaves = std::move(leaves).value();
+    auto fine =
+        read_words(*metadata_, *field.number, Section::fine, 0, reference.section_bytes(Section::fine) / 8);
+    if (!fine) {
+        field.failure = std::move(fine).error();
+        return;
+    }
+    field.fine = std::move(fine).value();
+}
+
+Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::uint64_t slice,
+                          std::span<const ChunkDigest> digests, const std::byte* residues) try {
+    Field& check = *checks_[number];
+    if (!check.why_not.empty()) return success();
+    std::call_once(check.loaded, [&] { load(check); });
+    if (check.failure) {
+        unread(check, *check.failure);
+        return success();
+    }
+    const FieldMetadata& field = fields_[number];
+    const ChunkShape shape = field.chunking();
+    const std::uint64_t first = slice * (kSliceBytes / field.settings.chunk_bytes);
+    const bool published = field.settings.kind == DigestKind::published;
+    std::vector<std::byte> theirs;  // residues, read where the first chunk needs them
+    std::uint64_t open = 0;
+    std::uint64_t first_open = UINT64_MAX;
+    for (std::size_t k = 0; k < digests.size(); ++k) {
+        const std::uint64_t c = first + k;
+        bool proven =
+            published ? check.leaves[2 * c] == digests[k].fine && check.leaves[2 * c + 1] == digests[k].coarse
+                      : check.coarse_proves && check.leaves[c] == digests[k].coarse;
+        if (!proven && !published && check.by_residues) {
+            if (theirs.empty()) {
+                theirs.resize(slices.residue_bytes(slice));
+                auto read =
+                    metadata_->read(*check.number, Section::residues, slices.residue_offset(slice), theirs);
+                if (!read) {
+                    unread(check, read.error());
+                    return success();
+                }
+            }
+            const std::size_t n =
+                std::min<std::uint64_t>(shape.chunk_scalars, field.scalars() - c * shape.chunk_scalars);
+            const std::size_t at = k * shape.residue_bytes_per_chunk;
+            proven = check_sketch(digest_kernels(), shape, n, field.settings.rule.residue_bits, check.widest,
+                                  check.fine[c], digests[k].fine, theirs.data() + at, residues + at)
+                         .proven;
+        }
+        if (proven) continue;
+        ++open;
+        first_open = std::min(first_open, c);
+    }
+    if (open != 0) {
+        const std::lock_guard guard(mutex_);
+        check.open += open;
+        check.first = std::min(check.first, first_open);
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to compare with the reference"};
+}
+
+void StepCheck::unread(Field& field, const Error& error) {
+    const std::lock_guard guard(mutex_);
+    if (field.unread.empty()) field.unread = "the reference cannot be read: " + error.message;
+}
+
+Result<> StepCheck::whole(std::size_t number, const BuiltField& built) try {
+    const FieldMetadata& field = fields_[number];
+    const FieldSlices slices(field);
+    const TreeLayout tree = field.tree();
+    const std::uint64_t per_slice = kSliceBytes / field.settings.chunk_bytes;
+    const bool published = field.settings.kind == DigestKind::published;
+    const std::uint64_t* leaves =
+        built.tree.data() + (tree.nodes() - tree.leaves) * node_words(field.settings.kind);
+    std::vector<ChunkDigest> digests;
+    for (std::uint64_t s = 0; s < slices.slices(); ++s) {
+        digests.clear();
+        for (std::uint64_t c = s * per_slice; c < std::min((s + 1) * per_slice, tree.leaves); ++c) {
+            digests.push_back(published ? ChunkDigest{leaves[2 * c], leaves[2 * c + 1]}
+                                        : ChunkDigest{built.fine.empty() ? 0 : built.fine[c], leaves[c]});
+        }
+        TWR_CHECK(slice(number, slices, s, digests, built.residues.data() + slices.residue_offset(s)));
+    }
+    return success();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory to compare with the reference"};
+}
+
+std::optional<Divergence> StepCheck::result() const {
+    const std::lock_guard guard(mutex_);
+    std::optional<Divergence> found;
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+        const Field& check = *checks_[i];
+        const std::string& why_not = check.why_not.empty() ? check.unread : check.why_not;
+        if (check.open == 0 && why_not.empty()) continue;
+        if (!found) {
+            const FieldMetadata& field = fields_[i];
+            found.emplace();
+            found->step = step_;
+            found->rank = rank_;
+            found->field = field.name;
+            found->reason = why_not;
+            found->chunks_in_all = field.chunks();
+            found->chunks = why_not.empty() ? check.open : field.chunks();
+            found->first_item =
+                why_not.empty() ? check.first * field.chunking().chunk_scalars / scalars_per_item(field.dtype)
+                                : 0;
+        }
+        ++found->fields;
+    }
+    return found;
+}
+
+Result<std::unique_ptr<Reference>> Reference::open(const std::string& path, std::uint32_t rank,
+                                                   std::uint32_t ranks) {
+    std::unique_ptr<Reference> reference(new Reference());
+    auto history = History::open(path);
+    if (!history) return std::move(history).error().at("reference");
+    reference->history_ = std::move(history).value();
+    reference->rank_ = rank;
+    if (reference->history_.ranks != ranks) {
+        return Error{ErrorCode::mismatch,
+                     "reference: " + path + ": captured by " + std::to_string(reference->history_.ranks) +
+                         " ranks, this run has " + std::to_string(ranks) +
+                         ": arrays of different parts cannot be compared while they are captured"};
+    }
+    return reference;
+}
+
+std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
+                                            const std::vector<FieldMetadata>& fields) const {
+    const auto& steps = history_.steps;
+    const auto step = std::lower_bound(steps.begin(), steps.end(), number,
+                                       [](const HistoryStep& s, std::int64_t n) { return s.step < n; });
+    if (step == steps.end() || step->step != number) return nullptr;
+    const RankFiles& files = step->ranks[rank_];
+    const std::string path = (fs::path(history_.path) / step->folder / files.metadata).string();
+    const auto open = [&]() -> Result<std::shared_ptr<MetadataFile>> {
+        TWR_TRY(std::shared_ptr<MetadataFile> opened, MetadataFile::open(path));
+        std::vector<std::byte> header(kHeaderBytes);
+        TWR_CHECK(opened->file().read_at(0, header));
+        if (xxh3(header) != files.header_checksum)
+            return Error{ErrorCode::damaged,
+                         path + ": is not the file that the manifest names: restore the history"};
+        return opened;
+    };
+    auto opened = open();
+    const std::string why_not = opened ? "" : "the reference cannot be read: " + opened.error().message;
+    return std::make_unique<StepCheck>(opened ? std::move(opened).value() : nullptr, why_not, number,
+                                       static_cast<int>(rank_), fields);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,321 @@
+#include "source/stream.hpp"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "source/tuning.hpp"
+
+namespace twinrun {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
+
+// A worker's buffers: the job's, or aligned memory of our own, of large pages where there is much of it and the kernel has
+// them: fewer faults, faster pinning.
+class Memory {
+   public:
+    static Result<Memory> make(SliceJob& job, int worker, std::size_t bytes) {
+        bytes = std::max<std::size_t>(bytes, 1);
+        TWR_TRY(std::byte* const given, job.allocate(worker, bytes));
+        if (given != nullptr) return Memory(given, 0);
+        const std::size_t alignment = bytes >= 2 * kLargePage ? kLargePage : kDirectAlignment;
+        auto* const data =
+            static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment}, std::nothrow));
+        if (data == nullptr) {
+            return Error{ErrorCode::out_of_memory,
+                         "not enough memory for read buffers: give a smaller --memory"};
+        }
+        if (alignment == kLargePage) static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
+        return Memory(data, alignment);
+    }
+    ~Memory() {
+        if (alignment_ != 0) ::operator delete (data_, std::align_val_t{alignment_});
+    }
+    Memory(Memory&& other) noexcept : data_(other.data_), alignment_(std::exchange(other.alignment_, 0)) {}
+    Memory& operator=(Memory&&) = delete;
+    [[nodiscard]] std::byte* data() const { return data_; }
+
+   private:
+    static constexpr std::size_t kLargePage = 2 << 20;
+    Memory(std::byte* data, std::size_t alignment) : data_(data), alignment_(alignment) {}
+    std::byte* data_;
+    std::size_t alignment_;  // 0: not ours
+};
+
+// What the workers of one run share.
+class Run {
+   public:
+    Run(SliceJob& job, const StreamOptions& options) : job_(job), options_(options), total_(job.slices()) {}
+
+    std::optional<std::uint64_t> next() {
+        if (stopped_.load(std::memory_order_relaxed)) return std::nullopt;
+        const std::uint64_t slice = next_.fetch_add(1, std::memory_order_relaxed);
+        if (slice >= total_) return std::nullopt;
+        return slice;
+    }
+    void fail(Error error) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::move(error);
+        stopped_.store(true);
+    }
+    [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+    void finished_one() { done_.fetch_add(1, std::memory_order_relaxed); }
+    void count_read(std::uint64_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
+
+    // Only the calling thread polls: a poll may run the host's signal handlers.
+    void poll() {
+        if (!options_.poll) return;
+        const auto now = Clock::now();
+        if (now - polled_ < kPollInterval) return;
+        polled_ = now;
+        if (!options_.poll(done_.load(), total_)) fail({ErrorCode::interrupted, "interrupted"});
+    }
+
+    // True: under way, finish() must follow.
+    Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) {
+        auto result = job_.begin(slice, buffer, worker);
+        if (!result || !result.value()) finished_one();
+        return result;
+    }
+    Result<> finish(std::uint64_t slice, std::byte* buffer, int worker) {
+        auto result = job_.finish(slice, buffer, worker);
+        finished_one();
+        return result;
+    }
+
+    std::optional<Error> error() { return std::move(error_); }
+    [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_.load(); }
+    SliceJob& job() { return job_; }
+    const StreamOptions& options() { return options_; }
+
+   private:
+    SliceJob& job_;
+    const StreamOptions& options_;
+    std::uint64_t total_;
+    std::atomic<std::uint64_t> next_{0};
+    std::atomic<std::uint64_t> done_{0};
+    std::atomic<std::uint64_t> bytes_read_{0};
+    std::atomic<bool> stopped_{false};
+    std::mutex mutex_;
+    std::optional<Error> error_;
+    Clock::time_point polled_ = Clock::now();
+};
+
+struct Slot {
+    std::uint64_t slice = 0;
+    std::size_t pending = 0;
+    std::byte* buffer = nullptr;
+    bool busy = false;
+};
+
+// One worker: keeps its slots filled with reads, works on whatever is complete.
+Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
+              ReadQueue& queue) {
+    std::vector<Slot> all(slots);
+    std::vector<ReadRequest> requests;
+    std::vector<ReadCompletion> completions;
+    std::deque<std::size_t> ready;
+    std::vector<std::size_t> under_way;  // begun, in this order
+    under_way.reserve(slots);            // what has begun must be kept: no allocation then
+    const std::size_t most_under_way = std::max<std::size_t>(1, run.job().most_under_way());
+    for (std::size_t i = 0; i < slots; ++i)
+        all[i].buffer = memory + i * slot_bytes;
+    std::size_t busy = 0;
+    bool more = true;
+    const auto finish_oldest = [&]() -> Result<> {
+        Slot& slot = all[under_way.front()];
+        under_way.erase(under_way.begin());
+        slot.busy = false;
+        --busy;
+        return run.finish(slot.slice, slot.buffer, worker);
+    };
+    // Reads and other work under way point into the buffers: leave only when none is. What they say no longer matters.
+    const auto drain = [&] {
+        while (!under_way.empty()) {
+            try {
+                static_cast<void>(finish_oldest());
+            } catch (const std::exception&) {
+            }
+        }
+        while (queue.outstanding() > 0) {
+            completions.clear();
+            if (!queue.wait(queue.outstanding(), completions)) break;
+        }
+    };
+    const auto collect = [&](std::size_t at_least) -> Result<> {
+        completions.clear();
+        TWR_CHECK(queue.wait(at_least, completions));
+        for (ReadCompletion& c : completions) {
+            if (c.error) return std::move(*c.error);
+            if (--all[c.tag].pending == 0) ready.push_back(c.tag);
+        }
+        return success();
+    };
+    const auto loop = [&]() -> Result<> {
+        for (;;) {
+            for (std::size_t i = 0; more && i < slots; ++i) {
+                Slot& slot = all[i];
+                if (slot.busy) continue;
+                const auto slice = run.next();
+                if (!slice) {
+                    more = false;
+                    break;
+                }
+                requests.clear();
+                TWR_CHECK(run.job().plan(*slice, slot.buffer, requests));
+                slot = {*slice, requests.size(), slot.buffer, true};
+                ++busy;
+                for (ReadRequest& r : requests) {
+                    r.tag = i;
+                    run.count_read(r.wanted());
+                }
+                if (requests.empty()) {
+                    ready.push_back(i);
+                    break;  // nothing to wait for: work on it now
+                }
+                TWR_CHECK(queue.submit(requests));
+                // What the page cache holds is there at once: work on it while it is in the CPU's cache too.
+                TWR_CHECK(collect(0));
+                if (!ready.empty()) break;
+            }
+            if (busy == 0) return success();
+            // Reads come by themselves meanwhile: what is under way elsewhere is waited for first, as it frees a slot.
+            if (queue.outstanding() > 0) TWR_CHECK(collect(ready.empty() && under_way.empty() ? 1 : 0));
+            if (!ready.empty()) {
+                if (run.stopped()) return success();
+                if (under_way.size() >= most_under_way) TWR_CHECK(finish_oldest());
+                const std::size_t at = ready.front();
+                ready.pop_front();
+                Slot& slot = all[at];
+                TWR_TRY(const bool goes_on, run.begin(slot.slice, slot.buffer, worker));
+                if (goes_on) {
+                    under_way.push_back(at);
+                } else {
+                    slot.busy = false;
+                    --busy;
+                }
+            } else if (!under_way.empty()) {
+                TWR_CHECK(finish_oldest());
+            }
+            if (worker == 0) run.poll();
+            if (run.stopped()) return success();
+        }
+    };
+    try {
+        Result<> result = loop();
+        drain();
+        return result;
+    } catch (...) {
+        drain();
+        throw;
+    }
+}
+
+// Small jobs: this thread, plain reads.
+Result<> work_inline(Run& run) {
+    TWR_TRY(const Memory memory, Memory::make(run.job(), 0, run.job().buffer_bytes()));
+    std::vector<ReadRequest> requests;
+    while (const auto slice = run.next()) {
+        requests.clear();
+        TWR_CHECK(run.job().plan(*slice, memory.data(), requests));
+        for (const ReadRequest& r : requests) {
+            TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least != 0 ? r.at_least : r.bytes}));
+            run.count_read(r.wanted());
+        }
+        TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
+        if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));
+        run.poll();
+        if (run.stopped()) break;
+    }
+    return success();
+}
+
+}  // namespace
+
+int worker_count(const StreamOptions& options) {
+    if (options.threads > 0) return options.threads;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+    return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try {
+    StreamStats stats;
+    Run run(job, options);
+    if (job.slices() == 0) return stats;
+    if (!job.on_storage() && (job.slices() == 1 || job.total_bytes() <= kInlineBytes)) {
+        if (auto result = work_inline(run); !result) run.fail(std::move(result).error());
+        if (auto error = run.error()) return std::move(*error);
+        stats.bytes_read = run.bytes_read();
+        stats.io = "pread";
+        return stats;
+    }
+    const std::size_t slot_bytes = round_up(std::max<std::size_t>(job.buffer_bytes(), 1), kDirectAlignment);
+    const std::uint64_t fits = std::max<std::uint64_t>(1, options.memory_bytes / slot_bytes);
+    const int workers = static_cast<int>(
+        std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()}));
+    const std::size_t most_slots = job.most_slots() == 0 ? kMostSlots : job.most_slots();
+    const std::size_t slots =
+        std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
+    // Telling the kernel where reads go pins every page once: worth it where each is used many times.
+    const std::size_t worker_bytes = slots * slot_bytes;
+    const bool registers =
+        job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
+    std::vector<Memory> memory;  // outlives the queues
+    std::vector<std::unique_ptr<ReadQueue>> queues;
+    for (int w = 0; w < workers; ++w) {
+        ReadQueueOptions queue_options;
+        queue_options.backend = options.io;
+        queue_options.depth = kQueueDepth;
+        TWR_TRY(auto queue, make_read_queue(queue_options));
+        TWR_TRY(Memory buffers_of_worker, Memory::make(job, w, worker_bytes));
+        memory.push_back(std::move(buffers_of_worker));
+        if (registers) {
+            const std::span<std::byte> buffers(memory.back().data(), worker_bytes);
+            TWR_CHECK(queue->register_buffers(std::span(&buffers, 1)));
+        }
+        queues.push_back(std::move(queue));
+    }
+    const auto guarded = [&](int worker) {
+        const auto at = static_cast<std::size_t>(worker);
+        try {
+            auto result = work(run, worker, slots, slot_bytes, memory[at].data(), *queues[at]);
+            if (!result) run.fail(std::move(result).error());
+        } catch (const std::bad_alloc&) {
+            run.fail({ErrorCode::out_of_memory, "not enough memory: give a smaller --memory"});
+        } catch (const std::exception& e) {
+            run.fail({ErrorCode::internal, e.what()});
+        }
+    };
+    {
+        std::vector<std::jthread> threads;
+        for (int w = 1; w < workers; ++w)
+            threads.emplace_back(guarded, w);
+        guarded(0);
+    }
+    if (auto error = run.error()) return std::move(*error);
+    stats.bytes_read = run.bytes_read();
+    stats.io = queues.front()->name();
+    stats.threads = workers;
+    return stats;
+} catch (const std::exception& e) {
+    return Error{ErrorCode::internal, e.what()};
+}
+
+}  // namespace twinrun

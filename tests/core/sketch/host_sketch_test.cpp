@@ -1,0 +1,131 @@
+// Sketches on the host, and that devices which hold the same say the same.
+#include "sketch/host_sketch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "device/device.hpp"
+
+namespace twinrun {
+namespace {
+
+FieldMetadata field_of(std::uint64_t items, double atol, unsigned residue_bits, DigestKind kind) {
+    FieldPlan plan;
+    plan.name = "x";
+    plan.dtype = DType::f32;
+    plan.shape = {items};
+    plan.tolerance.atol = atol;
+    plan.residue_bits = residue_bits;
+    plan.kind = kind;
+    return plan_field(std::move(plan)).value();
+}
+
+HostSketch sketch_of(const FieldMetadata& field, const std::vector<float>& x) {
+    MemorySource source(DType::f32, x.size(), x.data(), sizeof(float), false);
+    return HostSketch::build(field, source).value();
+}
+
+std::vector<float> normal(std::size_t n, unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> distribution;
+    std::vector<float> x(n);
+    for (float& v : x)
+        v = distribution(random);
+    return x;
+}
+
+struct Pair {
+    FieldMetadata field;
+    HostSketch a, b;
+};
+
+// Within the tolerance everywhere, but for one element of every chunk in `changed`.
+Pair pair_of(std::size_t n, unsigned residue_bits, DigestKind kind, const std::vector<std::size_t>& changed) {
+    const std::vector<float> x = normal(n, 7);
+    std::vector<float> y = x;
+    for (float& v : y)
+        v += 3e-4F;
+    for (const std::size_t chunk : changed)
+        y[chunk * 1024] += 1;
+    const FieldMetadata field = field_of(n, 1e-3, residue_bits, kind);
+    return {field, sketch_of(field, x), sketch_of(field, y)};
+}
+
+TEST(HostSketches, WhatIsProvenAndWhatIsOpen) {
+    const std::size_t n = 10 * 1024 + 5;
+    const Pair pair = pair_of(n, 4, DigestKind::linear, {2, 10});
+    const auto found = pair.a.compare(pair.b, {{1e-3, 0}, true}).value();
+    EXPECT_EQ(found.chunks, 11U);
+    EXPECT_EQ(found.open, (std::vector<std::uint32_t>{2, 10}));
+    std::uint64_t proven = found.by_tree;
+    for (const std::uint64_t count : found.by_cells)
+        proven += count;
+    EXPECT_EQ(proven, n - 1024 - 5);
+    EXPECT_FALSE(found.same());
+    EXPECT_TRUE(pair.a.compare(pair.a, {{1e-3, 0}, true})->same());
+    EXPECT_EQ(pair.a.bytes(), pair.field.section_bytes(Section::tree) +
+                                  pair.field.section_bytes(Section::fine) +
+                                  pair.field.section_bytes(Section::residues));
+}
+
+TEST(HostSketches, WhatCannotBeComparedIsRefused) {
+    const Pair pair = pair_of(5000, 4, DigestKind::linear, {});
+    const Pair other = pair_of(5001, 4, DigestKind::linear, {});
+    const Pair fewer = pair_of(5000, 2, DigestKind::linear, {});
+    const DifferenceRule rule{{1e-3, 0}, true};
+    for (const HostSketch* b : {&other.a, &fewer.a}) {
+        const auto refused = pair.a.compare(*b, rule);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::mismatch);
+    }
+    EXPECT_FALSE(pair.a.compare(pair.b, {{1e-6, 0}, true}));
+}
+
+TEST(DeviceHostSketches, DevicesSayTheSameOfWhatIsBroughtThere) {
+    const std::vector<int> usable = probe_devices().usable();
+    if (usable.empty()) GTEST_SKIP() << probe_devices().reason;
+    const DifferenceRule rule{{1e-3, 0}, true};
+    std::vector<Pair> pairs;
+    for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1024}, std::size_t{300'001}}) {
+        for (const unsigned bits : {0U, 2U, 4U}) {
+            std::vector<std::size_t> changed;
+            if (n > 100'000) changed = {0, 3, 250};
+            pairs.push_back(pair_of(n, bits, DigestKind::linear, changed));
+        }
+        pairs.push_back(pair_of(n, 0, DigestKind::published, {}));
+    }
+    std::vector<const FieldMetadata*> fields;
+    std::vector<const BuiltField*> built;
+    for (const Pair& p : pairs) {
+        for (const HostSketch* s : {&p.a, &p.b}) {
+            fields.push_back(&s->field());
+            built.push_back(&s->built());
+        }
+    }
+    auto there = DeviceSketch::upload(fields, built, usable.front());
+    ASSERT_TRUE(there) << there.error().message;
+    ASSERT_EQ(there->size(), fields.size());
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+        const auto on_host = pairs[i].a.compare(pairs[i].b, rule).value();
+        const auto on_device = (*there)[2 * i].compare((*there)[2 * i + 1], rule).value();
+        EXPECT_EQ(on_device.chunks, on_host.chunks);
+        EXPECT_EQ(on_device.by_tree, on_host.by_tree);
+        EXPECT_EQ(on_device.flagged, on_host.flagged);
+        EXPECT_EQ(on_device.open, on_host.open);
+        EXPECT_EQ(on_device.by_cells, on_host.by_cells);
+        const HostSketch back = HostSketch::download((*there)[2 * i]).value();
+        EXPECT_EQ(back.built().tree, pairs[i].a.built().tree);
+        EXPECT_EQ(back.built().fine, pairs[i].a.built().fine);
+        EXPECT_EQ(back.built().residues, pairs[i].a.built().residues);
+    }
+    built.pop_back();
+    EXPECT_FALSE(DeviceSketch::upload(fields, built, usable.front()));
+    fields.pop_back();
+    std::swap(built.front(), built.back());
+    EXPECT_FALSE(DeviceSketch::upload(fields, built, usable.front()));
+}
+
+}  // namespace
+}  // namespace twinrun
