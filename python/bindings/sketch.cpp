@@ -12,6 +12,7 @@
 
 #include "shared.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 #include "sketch/host_sketch.hpp"
 
 namespace nb = nanobind;

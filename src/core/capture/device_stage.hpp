@@ -17,6 +17,7 @@
 #include "device/device.hpp"
 #include "history/field.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 
 namespace twinrun {
 

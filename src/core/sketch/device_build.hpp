@@ -4,17 +4,12 @@
 // does not hold it up; the calling thread waits until the results are there.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "difference/difference.hpp"
 #include "sketch/build.hpp"
-#include "sketch/device_sums.hpp"
 #include "source/device_array.hpp"
 
 namespace twinrun {
@@ -42,55 +37,5 @@ Result<DeviceBuildStats> build_on_device(std::span<const FieldMetadata* const> f
                                          std::vector<BuiltField>& into,
                                          const DeviceBuildOptions& options = {},
                                          const TakeResidues& take = nullptr);
-
-// What two sketches of a field say, as the staged comparison of metadata would.
-struct SketchComparison {
-    std::uint64_t chunks = 0;
-    std::uint64_t by_tree = 0;                // scalars of chunks whose coarse digests are equal
-    std::vector<std::uint32_t> flagged;       // chunks whose coarse digests differ; ascending
-    std::vector<std::uint32_t> open;          // of these, those that residues do not prove equal; ascending
-    std::array<std::uint64_t, 8> by_cells{};  // scalars of proven chunks by |c|
-    [[nodiscard]] bool same() const { return open.empty(); }
-};
-
-// Tree, fine digests and residues of one field, kept in device memory: for comparing runs while they run, without storage
-// and without the data of the other run. Move-only; a const sketch may be used from several threads.
-class DeviceSketch {
-   public:
-    // One sketch a field, all arrays on one device; they share one block of device memory, which goes back to a pool with the
-    // last of them. Strided arrays are gathered in slices; what is kept must fit. Waits until the sketches are made: then
-    // the arrays may change.
-    static Result<std::vector<DeviceSketch>> build(std::span<const FieldMetadata* const> fields,
-                                                   std::span<const DeviceArray* const> arrays,
-                                                   const DeviceBuildOptions& options = {});
-    // A sketch that was made before: from memory, or from a metadata file (a reference history), whose checksums are checked.
-    static Result<DeviceSketch> upload(const FieldMetadata& field, const BuiltField& built, int device);
-    static Result<DeviceSketch> upload(MetadataFile& file, std::size_t field, int device);
-    // The first for many fields, which share one block of device memory.
-    static Result<std::vector<DeviceSketch>> upload(std::span<const FieldMetadata* const> fields,
-                                                    std::span<const BuiltField* const> built, int device);
-
-    // The tree walked and the residues of what differs checked, on the device. b: of the same device and settings. Errors:
-    // mismatch if the two cannot be compared this way under the rule (why_not_staged's words).
-    [[nodiscard]] Result<SketchComparison> compare(const DeviceSketch& b, const DifferenceRule& rule) const;
-
-    // Back to the host.
-    Result<> download(BuiltField& into) const;
-
-    [[nodiscard]] const FieldMetadata& field() const { return field_; }  // with counts and largest_sampled
-    [[nodiscard]] int device() const;
-    [[nodiscard]] std::uint64_t bytes() const;  // of device memory
-
-   private:
-    struct Memory;
-    FieldMetadata field_;
-    std::shared_ptr<Memory> memory_;  // of all sketches that were built together
-    std::size_t tree_ = 0;            // where in it
-    std::size_t fine_ = 0;
-    std::size_t residues_ = 0;
-    std::size_t sums_ = 0;
-    std::shared_ptr<const DeviceSumsPlan> plan_;  // of its sums; null: there are none on the device
-    std::optional<BuiltSums> made_sums_;          // of what was uploaded
-};
 
 }  // namespace twinrun

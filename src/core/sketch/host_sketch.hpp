@@ -1,8 +1,8 @@
-// Tree, fine digests and residues of one field in host memory: what device_build.hpp keeps on devices, for arrays that are
+// Tree, fine digests and residues of one field in host memory: what device_sketch.hpp keeps on devices, for arrays that are
 // not on one. Comparisons say the same, whichever holds them.
 #pragma once
 
-#include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 
 namespace twinrun {
 

@@ -11,6 +11,7 @@
 #include "engine/compare.hpp"
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 #include "source/device_array.hpp"
 #include "support/device_faults.hpp"
 

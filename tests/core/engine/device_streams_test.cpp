@@ -8,6 +8,7 @@
 #include "engine/compare.hpp"
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 #include "source/device_array.hpp"
 #include "support/device.hpp"
 

@@ -17,6 +17,7 @@
 
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/device_sketch.hpp"
 #include "support/device.hpp"
 
 namespace twinrun {

@@ -1,0 +1,296 @@
+#include "sketch/device_sketch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "device/device_workspace.hpp"
+#include "sketch/device_batch.hpp"
+#include "sketch/host_sketch.hpp"
+#include "sketch/proof.hpp"
+
+namespace twinrun {
+
+using namespace device_batch;
+
+struct DeviceSketch::Memory {
+    DeviceWorkspaces::Lease workspace;
+};
+
+int DeviceSketch::device() const { return memory_->workspace->device(); }
+
+std::uint64_t DeviceSketch::bytes() const {
+    return field_.section_bytes(Section::tree) + field_.section_bytes(Section::fine) +
+           field_.section_bytes(Section::residues) +
+           (plan_ == nullptr ? 0 : plan_->sums.count() * kSumsWords * sizeof(std::uint64_t));
+}
+
+Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetadata* const> fields,
+                                                      std::span<const DeviceArray* const> arrays,
+                                                      const DeviceBuildOptions& options) try {
+    Fields all_fields{fields, arrays};
+    TWR_CHECK(check_fields(all_fields));
+    TWR_TRY(const Tables all, tables());
+    all_fields.plan_sums();
+    std::vector<DeviceSketch> sketches(fields.size());
+    if (fields.empty()) return sketches;
+    const int device = arrays[0]->device;
+    Batch batch(all_fields);
+    std::uint64_t to_gather = 0;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        if (arrays[f]->device != device) {
+            return Error{ErrorCode::invalid_argument,
+                         "sketches of arrays of several devices: build those of each by themselves"};
+        }
+        if (fields[f]->items() == 0) continue;
+        batch.add(all_fields.piece(f, 0, all_fields.slices(f)));
+        if (!all_fields.dense(f)) to_gather += align(fields[f]->data_bytes());
+    }
+    const auto memory = std::make_shared<Memory>();
+    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
+    TWR_TRY(auto scratch, DeviceWorkspaces::builds().lease(device));
+    batch.lay_out(all, to_gather);
+    TWR_CHECK(memory->workspace->reserve_device(std::max<std::size_t>(batch.arena_bytes(), 1)));
+    std::uint64_t gather = to_gather;
+    if (options.memory_bytes != 0) gather = std::min(gather, options.memory_bytes);
+    for (;;) {
+        batch.lay_out(all, gather);
+        if (batch.scratch_bytes() <= scratch->device_bytes()) break;
+        if (gather == to_gather && gather > kSliceBytes) {
+            gather = std::min(gather, available(all, device, scratch->device_bytes()));
+            batch.lay_out(all, gather);
+        }
+        auto reserved = scratch->reserve_device(batch.scratch_bytes());
+        if (reserved) break;
+        if (reserved.error().code != ErrorCode::out_of_memory || gather <= kSliceBytes)
+            return std::move(reserved).error();
+        gather /= 2;
+    }
+    const std::size_t stats_bytes = batch.pieces().size() * sizeof(Stats);
+    TWR_CHECK(scratch->reserve_host(batch.host_bytes() + stats_bytes));
+    std::byte* const arena = memory->workspace->device_memory();
+    // The stream of the scratch memory: the lease ends with what is in it.
+    DeviceStream& stream = scratch->stream();
+    std::byte* const host_stats = scratch->host_memory() + batch.host_bytes();
+    if (!batch.pieces().empty()) {
+        TWR_CHECK(batch.submit(all, stream, arena, scratch->device_memory(), scratch->host_memory()));
+        TWR_CHECK(to_result(all.runtime->copy(device, host_stats, arena, stats_bytes, stream.get())));
+        TWR_CHECK(stream.wait());
+    }
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        sketches[f].field_ = *fields[f];
+        sketches[f].field_.counts = {};
+        sketches[f].field_.largest_sampled = 0;
+        sketches[f].memory_ = memory;
+        sketches[f].plan_ = all_fields.sums[f];
+    }
+    for (std::size_t i = 0; i < batch.pieces().size(); ++i) {
+        const Piece& p = batch.pieces()[i];
+        DeviceSketch& sketch = sketches[p.field];
+        sketch.tree_ = p.tree;
+        sketch.fine_ = p.fine;
+        sketch.residues_ = p.residues;
+        sketch.sums_ = p.sums;
+        Stats stats;
+        std::memcpy(&stats, host_stats + i * sizeof stats, sizeof stats);
+        sketch.field_.counts = stats.counts;
+        std::memcpy(&sketch.field_.largest_sampled, &stats.largest, sizeof stats.largest);
+    }
+    return sketches;
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+Result<std::vector<DeviceSketch>> DeviceSketch::upload(std::span<const FieldMetadata* const> fields,
+                                                       std::span<const BuiltField* const> built,
+                                                       int device) try {
+    TWR_TRY(const Tables all, tables());
+    if (built.size() != fields.size()) {
+        return Error{ErrorCode::invalid_argument, "another number of digests than of fields"};
+    }
+    using Parts = std::array<std::span<const std::byte>, 3>;
+    constexpr std::array<Section, 3> sections = {Section::tree, Section::fine, Section::residues};
+    const auto parts_of = [](const BuiltField& b) {
+        return Parts{std::as_bytes(std::span(b.tree)), std::as_bytes(std::span(b.fine)),
+                     std::span<const std::byte>(b.residues)};
+    };
+    std::vector<DeviceSketch> sketches(fields.size());
+    const auto memory = std::make_shared<Memory>();
+    std::size_t end = 0;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        DeviceSketch& sketch = sketches[f];
+        sketch.field_ = *fields[f];
+        sketch.field_.counts = built[f]->counts;
+        sketch.field_.largest_sampled = built[f]->largest;
+        sketch.memory_ = memory;
+        sketch.made_sums_ = built[f]->sums;
+        const Parts parts = parts_of(*built[f]);
+        const std::array<std::size_t*, 3> places = {&sketch.tree_, &sketch.fine_, &sketch.residues_};
+        for (std::size_t s = 0; s < parts.size(); ++s) {
+            if (parts[s].size() != fields[f]->section_bytes(sections[s])) {
+                return Error{ErrorCode::mismatch, "field '" + fields[f]->name +
+                                                      "': digests of another size than its settings imply"};
+            }
+            *places[s] = end;
+            end += align(parts[s].size());
+        }
+    }
+    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
+    DeviceWorkspace& workspace = *memory->workspace;
+    TWR_CHECK(workspace.reserve_device(std::max<std::size_t>(end, 1)));
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        const Parts parts = parts_of(*built[f]);
+        const std::array<std::size_t, 3> to = {sketches[f].tree_, sketches[f].fine_, sketches[f].residues_};
+        for (std::size_t s = 0; s < parts.size(); ++s) {
+            if (parts[s].empty()) continue;
+            TWR_CHECK(to_result(all.runtime->copy(device, workspace.device_memory() + to[s], parts[s].data(),
+                                                  parts[s].size(), workspace.stream().get())));
+        }
+    }
+    TWR_CHECK(workspace.stream().wait());
+    return sketches;
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+Result<DeviceSketch> DeviceSketch::upload(const FieldMetadata& field, const BuiltField& built, int device) {
+    const FieldMetadata* const fields[] = {&field};
+    const BuiltField* const from[] = {&built};
+    TWR_TRY(auto sketches, upload(fields, from, device));
+    return std::move(sketches.front());
+}
+
+Result<DeviceSketch> DeviceSketch::upload(MetadataFile& file, std::size_t number, int device) {
+    TWR_TRY(const HostSketch host, HostSketch::load(file, number));
+    return upload(host.field(), host.built(), device);
+}
+
+Result<> DeviceSketch::download(BuiltField& into) const try {
+    TWR_TRY(const Tables all, tables());
+    into.tree.resize(field_.section_bytes(Section::tree) / 8);
+    into.fine.resize(field_.section_bytes(Section::fine) / 8);
+    into.residues.resize(field_.section_bytes(Section::residues));
+    into.counts = field_.counts;
+    into.largest = field_.largest_sampled;
+    TWR_TRY(auto workspace, DeviceWorkspaces::builds().lease(device()));
+    const std::byte* const from = memory_->workspace->device_memory();
+    const auto copy = [&](void* to, std::size_t at, std::size_t bytes) {
+        return to_result(all.runtime->copy(device(), to, from + at, bytes, workspace->stream().get()));
+    };
+    TWR_CHECK(copy(into.tree.data(), tree_, into.tree.size() * 8));
+    TWR_CHECK(copy(into.fine.data(), fine_, into.fine.size() * 8));
+    TWR_CHECK(copy(into.residues.data(), residues_, into.residues.size()));
+    into.sums = made_sums_;
+    std::vector<std::uint64_t> halves(plan_ == nullptr ? 0 : plan_->sums.count() * kSumsWords);
+    if (!halves.empty()) TWR_CHECK(copy(halves.data(), sums_, halves.size() * sizeof(std::uint64_t)));
+    TWR_CHECK(workspace->stream().wait());
+    if (plan_ != nullptr) into.sums = {plan_->sums.height(), plan_->sums.finish(halves)};
+    return success();
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const DifferenceRule& rule) const try {
+    const FieldMetadata& field = field_;
+    if (field.dtype != b.field_.dtype || field.items() != b.field_.items()) {
+        return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
+    }
+    if (device() != b.device()) {
+        return Error{ErrorCode::mismatch, "the sketches lie on different devices: upload one to the other's"};
+    }
+    const bool published = field.settings.kind == DigestKind::published;
+    if (std::string why =
+            why_not_staged(field, b.field_, published ? Method::published : Method::staged, rule);
+        !why.empty()) {
+        return Error{ErrorCode::mismatch, std::move(why)};
+    }
+    TWR_TRY(const Tables all, tables());
+    SketchComparison found;
+    const std::uint64_t chunks = found.chunks = field.chunks();
+    if (chunks == 0) return found;
+    if (chunks >> 32 != 0)
+        return Error{ErrorCode::unsupported, "a field of more than 2^32 chunks: use larger ones"};
+    const CellRule& cells = field.settings.rule;
+    const ProofReach reach = proof_reach(cells, field.settings.tolerance, rule.tolerance);
+    const bool by_tree = published || reach.coarse_proves;
+    const bool by_residues = field.section_bytes(Section::fine) != 0 && cells.residue_bits != 0;
+    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
+
+    TWR_TRY(auto workspace, DeviceWorkspaces::builds().lease(device()));
+    // count, counts by |c| | flagged chunks | proven | scratch of the walk
+    constexpr std::size_t kHead = 9 * sizeof(std::uint64_t);
+    const std::size_t flagged_at = align(kHead);
+    const std::size_t proven_at = flagged_at + align(chunks * sizeof(std::uint32_t));
+    const std::size_t scratch_at = proven_at + align(chunks);
+    TWR_CHECK(workspace->reserve_device(scratch_at + (by_tree ? all.tree->walk_scratch(chunks) : 0)));
+    TWR_CHECK(workspace->reserve_host(align(kHead)));
+    std::byte* const base = workspace->device_memory();
+    auto* const numbers = reinterpret_cast<std::uint64_t*>(base);
+    auto* const flagged = reinterpret_cast<std::uint32_t*>(base + flagged_at);
+    auto* const proven = reinterpret_cast<std::uint8_t*>(base + proven_at);
+    auto* const host_numbers = reinterpret_cast<std::uint64_t*>(workspace->host_memory());
+    const std::byte* const mine = memory_->workspace->device_memory();
+    const std::byte* const theirs = b.memory_->workspace->device_memory();
+    const StreamHandle stream = workspace->stream().get();
+    TWR_CHECK(to_result(all.runtime->fill(device(), base, 0, kHead, stream)));
+    std::uint64_t count = chunks;
+    if (by_tree) {
+        TWR_CHECK(
+            to_result(all.tree->walk(device(), reinterpret_cast<const std::uint64_t*>(mine + tree_),
+                                     reinterpret_cast<const std::uint64_t*>(theirs + b.tree_), chunks,
+                                     field.settings.kind, flagged, numbers, base + scratch_at, stream)));
+        TWR_CHECK(
+            to_result(all.runtime->copy(device(), host_numbers, numbers, sizeof(std::uint64_t), stream)));
+        TWR_CHECK(workspace->stream().wait());
+        count = host_numbers[0];
+        if (count > chunks) return Error{ErrorCode::internal, "more chunks differ than there are"};
+    }
+    std::uint64_t unproven = count * chunk_scalars;
+    found.flagged.resize(count);
+    if (by_tree) {
+        TWR_CHECK(to_result(all.runtime->copy(device(), found.flagged.data(), flagged, count * 4, stream)));
+        TWR_CHECK(workspace->stream().wait());
+    } else {
+        for (std::uint64_t c = 0; c < count; ++c)
+            found.flagged[c] = static_cast<std::uint32_t>(c);
+    }
+    // The last chunk may be short.
+    if (count != 0 && found.flagged.back() == chunks - 1)
+        unproven -= chunks * chunk_scalars - field.scalars();
+    found.by_tree = field.scalars() - unproven;
+    if (count == 0) return found;
+    if (!by_residues) {
+        found.open = found.flagged;
+        return found;
+    }
+    DeviceSketchItem item;
+    item.fine_a = reinterpret_cast<const std::uint64_t*>(mine + fine_);
+    item.fine_b = reinterpret_cast<const std::uint64_t*>(theirs + b.fine_);
+    item.residues_a = mine + residues_;
+    item.residues_b = theirs + b.residues_;
+    item.scalars = field.scalars();
+    item.scalar = scalar_type(field.dtype);
+    item.chunk_bytes = field.settings.chunk_bytes;
+    item.residue_bits = cells.residue_bits;
+    item.widest = reach.widest;
+    item.chunks = by_tree ? flagged : nullptr;
+    item.count = count;
+    item.proven = proven;
+    item.counts = numbers + 1;
+    TWR_CHECK(to_result(all.digest->sketch(device(), item, stream)));
+    std::vector<std::uint8_t> is_proven(count);
+    TWR_CHECK(to_result(all.runtime->copy(device(), host_numbers, numbers, kHead, stream)));
+    TWR_CHECK(to_result(all.runtime->copy(device(), is_proven.data(), proven, count, stream)));
+    TWR_CHECK(workspace->stream().wait());
+    std::copy_n(host_numbers + 1, found.by_cells.size(), found.by_cells.begin());
+    for (std::uint64_t i = 0; i < count; ++i) {
+        if (is_proven[i] == 0) found.open.push_back(found.flagged[i]);
+    }
+    return found;
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+}  // namespace twinrun
