@@ -17,11 +17,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "sketch/build.hpp"
-#include "sketch/device_sums.hpp"
+#include "device/gpu.hpp"
 #include "difference/difference_device.hpp"
 #include "digest/digest_device.hpp"
-#include "device/gpu.hpp"
+#include "sketch/build.hpp"
+#include "sketch/device_sums.hpp"
 #include "tree/tree_device.hpp"
 
 namespace {

@@ -16,9 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/gpu.hpp"
 #include "digest/digest.hpp"
 #include "digest/field61.hpp"
-#include "device/gpu.hpp"
 
 namespace twinrun::gpu {
 

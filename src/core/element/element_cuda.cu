@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "element/element_device.hpp"
 #include "device/gpu.hpp"
+#include "element/element_device.hpp"
 
 namespace twinrun {
 
