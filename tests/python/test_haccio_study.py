@@ -19,10 +19,20 @@ from commands import HANG, check_error, command, load_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinrun.aggregate.studies import (
+    Interference,
+    Journal,
+    Plan,
+    Size,
+    Split,
+    conduct,
+    engine,
+    looks,
+    statistics,
+)
+from twinrun.aggregate.studies.launch import PROGRAM, Result, Running, Stack
+from twinrun.aggregate.studies.statistics import Interval
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
-from twinrun.studies import Interference, Journal, Plan, Size, Split, conduct, engine, looks, statistics
-from twinrun.studies.launch import PROGRAM, Result, Running, Stack
-from twinrun.studies.statistics import Interval
 
 # Statistics --------------------------------------------------------------------------------------------------------------
 
@@ -353,7 +363,7 @@ def test_ways_of_making_communicators_are_ranked(tmp_path: Path) -> None:
 # A study whose runs are numbers, and that is killed by the kernel's hand in run number KILL, before or after its line is written.
 VICTIM = """
 import os, signal, sys
-from twinrun.studies import Journal, Plan, conduct
+from twinrun.aggregate.studies import Journal, Plan, conduct
 path, kill = sys.argv[1], int(sys.argv[2])
 made = 0
 def run(condition, block):

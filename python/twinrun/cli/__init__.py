@@ -64,7 +64,7 @@ for command in (
     aggregate.aggregate,
     ensemble.ensemble,
     interpose.interpose,
-    noise.noise,
+    noise.measurement,
     demo.demo,
 ):
     cli.add_command(command)

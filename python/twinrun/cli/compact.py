@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..recording import compact as compact_record
+from ..capture.records import compact as compact_record
 from ..report.text import byte_size
 from .common import THREADS, console
 

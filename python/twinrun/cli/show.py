@@ -9,9 +9,9 @@ from rich.text import Text
 
 from .. import _core
 from ..errors import one_line
-from ..provenance import read_provenance
 from ..report.text import byte_size, print_provenance
-from ..subject import FieldRef, open_subject
+from ..runs.provenance import read_provenance
+from ..runs.subject import FieldRef, open_subject
 from .common import console, format_options
 
 

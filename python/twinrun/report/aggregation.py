@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from .. import __version__
-from ..aggregation import AggregationPlan, PlacementPlan
+from ..aggregate.plan import AggregationPlan, PlacementPlan
 from ..errors import MissingPackage, TwinrunError, one_line
 from .frame import frame
 from .text import byte_size

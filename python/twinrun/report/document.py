@@ -11,8 +11,8 @@ import tempfile
 from typing import Any
 
 from .. import __version__
-from ..attributes import AttributeDifference
-from ..comparison import Comparison, FieldComparison, histogram_edges
+from ..comparison.attributes import AttributeDifference
+from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line
 
 __all__ = [

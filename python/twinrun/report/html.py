@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..comparison import Comparison, FieldComparison, histogram_edges
+from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
 from .charts import COLOURS, Line, bars, density, heat_map, line_chart
 from .document import write_whole

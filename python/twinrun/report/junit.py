@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..comparison import Comparison, FieldComparison
+from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
 from .document import write_whole

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison import Comparison, FieldComparison
+from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
-from ..provenance import Provenance
+from ..runs.provenance import Provenance
 
 __all__ = [
     "byte_size",
