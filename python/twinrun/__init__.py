@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
     from .aggregate.plan import AggregationPlan, plan_aggregation
+    from .assertion import NotSame, assert_same
     from .capture.records import (
         CompactFacts,
         PackedStep,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         write_part,
     )
     from .capture.run import CaptureFacts, Divergence, Run
-    from .comparison.assertion import NotSame, assert_same
     from .comparison.work import Comparison, FieldComparison, compare
     from .errors import (
         DamagedFile,
@@ -93,7 +93,7 @@ _PLACES = {
     "Divergence": "capture.run",
     "FieldComparison": "comparison",
     "FieldSketchComparison": "runs.sketch",
-    "NotSame": "comparison.assertion",
+    "NotSame": "assertion",
     "PackFacts": "capture.records",
     "PackedStep": "capture.records",
     "RecordOptions": "capture.records",
@@ -101,7 +101,7 @@ _PLACES = {
     "Sketch": "runs.sketch",
     "SketchComparison": "runs.sketch",
     "__version__": "_core",
-    "assert_same": "comparison.assertion",
+    "assert_same": "assertion",
     "compact": "capture.records",
     "compare": "comparison",
     "index": "runs.index",

@@ -102,3 +102,6 @@ def any_path(path: str | os.PathLike[str]) -> str:
     if "\0" in text or not text:
         raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
     return text
+
+
+MEMORY = 1 << 30  # bytes of memory for restore and verify, where nobody says how much

@@ -51,9 +51,9 @@ from twinrun.ensemble.analysis.spread import (
 )
 from twinrun.ensemble.analysis.tail import mixture, tail
 from twinrun.ensemble.analysis.timing import periods, time_of_day
-from twinrun.ensemble.packages import check
 from twinrun.ensemble.study.tasks import frame_of, load_tasks, usable
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, MissingPackage, TwinrunError, Unsupported
+from twinrun.packages import check
 
 MORE = int(os.environ.get("TWINRUN_SIMULATIONS", "1"))
 FAST = Options(permutations=1999, resamples=499)

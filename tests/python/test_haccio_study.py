@@ -31,7 +31,7 @@ from twinrun.aggregate.studies import (
     statistics,
 )
 from twinrun.aggregate.studies.launch import PROGRAM, Result, Running, Stack
-from twinrun.aggregate.studies.statistics import Interval
+from twinrun.ensemble.analysis.intervals import Interval
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 
 # Statistics --------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .. import _core
-from ..arguments import any_path, check_settings
+from ..arguments import MEMORY, any_path, check_settings
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..formats import detect
 from ..formats.files import reading
@@ -48,7 +48,6 @@ def offer_packing_library() -> None:
 
 
 METHODS = ("runs", "tree", "list", "basic", "full")
-MEMORY = 1 << 30  # of restore, where nobody says how much
 _ALL = "."  # the unit of a folder that is one data set
 _LONGEST_KEY = 4000  # bytes: names of a record have at most 4096
 

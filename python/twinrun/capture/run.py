@@ -9,91 +9,22 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from .. import _core
-from ..arguments import check_settings, checked_path, step_number, utf8
+from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
-from ..formats.model import storage_dtype, unit_label, unit_of, unit_told
-from ..runs.arrays import ArrayView, DeviceArrayView, row_major, taken, writable
-from ..runs.containers import named_arrays
+from ..formats.model import storage_dtype, unit_of, unit_told
+from ..runs.arrays import DeviceArrayView, writable
+from ..runs.entries import GlobalPlace, captured_entries, own_tolerances
 from ..runs.provenance import python_facts
 from .records import RecordOptions, offer_packing_library
 
-__all__ = ["CaptureFacts", "Divergence", "Run", "captured_entries", "own_tolerances"]
+__all__ = ["CaptureFacts", "Divergence", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
-
-GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
-
-
-def own_tolerances(
-    given: Mapping[str, float | tuple[float, float]] | None,
-) -> dict[str, tuple[float, float]]:
-    """{field: (atol, rtol)} of fields that have a tolerance of their own."""
-    return {
-        name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
-        for name, t in (given or {}).items()
-    }
-
-
-def captured_entries(
-    fields: Mapping[str, object],
-    tolerances: Mapping[str, tuple[float, float]],
-    stream: object,
-    where: str | None = None,
-    ids: Mapping[str, str] | None = None,
-    global_place: GlobalPlace | None = None,
-) -> tuple[list[tuple], list[object]]:
-    """Arrays as the core captures them, and what must live until it has read them."""
-    views: dict[str, ArrayView | DeviceArrayView] = {}
-    for given, array in named_arrays(fields, where).items():
-        name = utf8(given, "the name of a field")
-        if name in views:
-            raise TwinrunError(f"two fields of the name {name!r}", where=where)
-        views[name] = taken(name, array, stream)
-    for name, label in _unit_labels(views).items():
-        if label in views:
-            raise TwinrunError(
-                f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
-            )
-        views[label] = taken(label, np.empty(0, bool))
-    ids = ids or {}
-    places = global_place or {}
-    for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
-        for name in names:
-            if name not in views:
-                raise TwinrunError(
-                    f"{what} names {name!r}, which is not among the captured fields", where=where
-                )
-    entries = []
-    keep: list[object] = []
-    for name, v in views.items():
-        atol, rtol = tolerances.get(name, (None, None))
-        if isinstance(v, ArrayView) and v.swap:  # digests are of native byte order
-            native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("="))).reshape(v.shape)
-            address = native.__array_interface__["data"][0]
-            v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
-        if name in ids:
-            v = row_major(v)
-        keep.append(v)
-        shape, offset = ([int(n) for n in numbers] for numbers in places.get(name, ((), ())))
-        if v.fortran_order:
-            shape, offset = shape[::-1], offset[::-1]
-        place = (v.device, v.strides, v.stream, v.swap) if isinstance(v, DeviceArrayView) else None
-        stride = 0 if isinstance(v, DeviceArrayView) else v.stride
-        entries.append(
-            (name, v.dtype, v.shape, v.address, stride, v.fortran_order, atol, rtol, place, ids.get(name, ""), shape, offset)
-        )  # fmt: skip
-    return entries, keep
-
-
-def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
-    """By field, the label that keeps its unit, of those that are dates or time spans."""
-    units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
-    return {name: unit_label(name, unit) for name, unit in units.items() if unit is not None}
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from .. import __version__
+from .._core import __version__
 from ..errors import TwinrunError, one_line
 from . import (
     aggregate,
@@ -64,7 +64,7 @@ for command in (
     aggregate.aggregate,
     ensemble.ensemble,
     interpose.interpose,
-    noise.measurement,
+    noise.noise,
     demo.demo,
 ):
     cli.add_command(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..capture.records import compact as compact_record
-from ..report.text import byte_size
+from ..words import byte_size
 from .common import THREADS, console
 
 

@@ -273,7 +273,7 @@ def profiles(
     json_file: str | None,
 ) -> int:
     """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more than another."""
-    from ..ensemble.packages import check
+    from ..packages import check
     from ..report import write_json
 
     if by and (slow or fast):

@@ -11,7 +11,7 @@ from .. import _core
 from ..arguments import checked_path
 from ..errors import MissingFile, TwinrunError, one_line
 from ..formats.folder import is_history
-from ..report.text import byte_size
+from ..words import byte_size
 from .common import console
 
 

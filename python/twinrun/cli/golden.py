@@ -17,7 +17,7 @@ from ..report.document import incomparable_document, write_json
 from ..report.github import annotations, error_annotation, uninterpreted, write_summary
 from ..report.golden import golden_document, golden_line, print_golden
 from ..report.junit import write_junit, write_junit_error
-from ..report.text import byte_size
+from ..words import byte_size
 from .common import SIZE, console, format_options, progress_bar, read_options
 
 

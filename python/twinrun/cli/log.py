@@ -11,8 +11,8 @@ from rich.text import Text
 from .. import _core
 from ..arguments import checked_path
 from ..errors import one_line
-from ..report.text import byte_size
 from ..runs.subject import incomplete_note
+from ..words import byte_size
 from .common import console
 
 

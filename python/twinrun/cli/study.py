@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .. import __version__
+from .._core import __version__
 from ..aggregate.studies import engine, interference, size, split
 from ..aggregate.studies.journal import Journal
 from ..aggregate.studies.launch import Stack, default_program

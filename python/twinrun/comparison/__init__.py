@@ -11,7 +11,6 @@ differences     each differing element, as an iterator
 tolerances      rules by field, step and place; proposal: rules that a set of runs suggests
 parallel        teams of processes
 tables          results as tables of pandas and Arrow
-assertion       `assert_same`
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class FieldComparison:
         return self.same
 
     def _repr_html_(self) -> str:
-        from .tables import field_html
+        from .notebook import field_html
 
         return field_html(self)
 

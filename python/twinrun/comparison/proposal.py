@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .. import __version__
+from .._core import __version__
 from ..errors import TwinrunError, one_line
 from ..runs.index import FLOATING
 from .field import FieldComparison

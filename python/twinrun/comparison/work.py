@@ -101,7 +101,7 @@ class Comparison:
         return data_frame(self)
 
     def _repr_html_(self) -> str:
-        from .tables import comparison_html
+        from .notebook import comparison_html
 
         return comparison_html(self)
 

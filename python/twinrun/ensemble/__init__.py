@@ -31,7 +31,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .packages import check
+from ..packages import check
 
 __all__ = ["Analysis", "Findings", "Options", "analyse", "load_tasks"]
 

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .. import __version__, _core
+from .. import _core
+from .._core import __version__
 from ..arguments import check_settings, checked_path
 from ..comparison.attributes import AttributeDifference, concerns
 from ..comparison.tolerances import attribute_glob

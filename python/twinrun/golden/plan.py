@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from .. import _core
-from ..capture.run import captured_entries
+from ..runs.entries import captured_entries
 from ..runs.index import FLOATING
 
 __all__ = ["digest_settings"]

@@ -201,7 +201,7 @@ class Reproducible:
         return problems, results
 
     def _said(self, name: str, path: Path, problems: list[str], wrong: list[GoldenField]) -> str:
-        from ..report.golden import element_text, span_text
+        from .words import element_text, span_text
 
         lines = [f"{name} is not what its golden file says: {path}"]
         lines += [f"  not compared: {p}" for p in problems]

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import __version__, _core
+from .. import _core
+from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 
 if TYPE_CHECKING:
@@ -508,7 +509,7 @@ def measure(
     seconds: of the whole; free: the core that is left free (the first); compare: False measures all cores only. threshold: from
     where on a step is a detour. report(done, total) is called after each part. Raises TwinrunError for cores that cannot be used.
     """
-    from ..ensemble.packages import check
+    from ..packages import check
 
     check()
     allowed = sorted(os.sched_getaffinity(0))

@@ -10,7 +10,7 @@ import os
 import tempfile
 from typing import Any
 
-from .. import __version__
+from .._core import __version__
 from ..comparison.attributes import AttributeDifference
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line

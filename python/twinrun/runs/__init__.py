@@ -3,6 +3,7 @@
     subject         a run, or what can stand for one: its steps, its fields, whether its metadata is as new as its data
     arrays          arrays of a program, on the CPU or a GPU, as the core reads them
     containers      dictionaries, lists, models and tables as named arrays
+    entries         arrays of a program as the core captures and digests them
     order           elements in one logical order, whatever the storage
     parts           fields that other ranks cut in another way
     particles       fields whose rows have IDs

@@ -16,9 +16,9 @@ import numpy as np
 
 from .. import _core
 from ..arguments import check_settings, checked_path, chosen_devices, step_number
-from ..capture.run import captured_entries, own_tolerances
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import unit_told
+from .entries import captured_entries, own_tolerances
 from .index import FLOATING
 from .subject import METADATA_SUFFIX, HistorySubject, check_alike
 

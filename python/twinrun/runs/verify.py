@@ -9,8 +9,7 @@ import re
 from typing import NamedTuple
 
 from .. import _core
-from ..arguments import check_settings, checked_path
-from ..capture.records import MEMORY
+from ..arguments import MEMORY, check_settings, checked_path
 from ..errors import DamagedFile, MissingFile, Stale, TwinrunError
 from ..formats.files import reading
 from ..formats.folder import is_history

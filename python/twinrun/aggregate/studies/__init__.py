@@ -10,13 +10,13 @@ more, the intervals are looked at: the study ends when all are narrow enough, or
 as soon as it has ended; a study that was stopped goes on from there (`journal`). Statistics: `statistics`.
 """
 
+from ...ensemble.analysis.intervals import Interval
 from .engine import Condition, Plan, conduct, looks
 from .interference import Interference
 from .journal import Journal
 from .launch import Stack
 from .size import Size
 from .split import Split
-from .statistics import Interval
 
 __all__ = [
     "Condition",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...ensemble.run.looks import Plan, looks
 from .journal import Journal
 
 __all__ = ["Condition", "Plan", "conduct", "looks"]
@@ -17,29 +16,9 @@ Condition = Mapping[str, object]  # what a run differs from others in: JSON
 Blocks = list[dict[str, dict]]  # of each whole block: key of a condition -> its run
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How often. least, most: blocks. seed: of the order."""
-
-    least: int = 10
-    most: int = 40
-    seed: int = 1
-
-
 def key(condition: Condition) -> str:
     """A condition as the journal's runs name it."""
     return json.dumps(condition, sort_keys=True)
-
-
-def looks(plan: Plan) -> list[int]:
-    """After how many blocks intervals are looked at.
-
-    A quarter more each time: looking after every block would stop at the first interval that is narrow by chance.
-    """
-    result = [plan.least]
-    while result[-1] < plan.most:
-        result.append(min(math.ceil(result[-1] * 1.25), plan.most))
-    return result
 
 
 def whole_blocks(runs: Iterable[Mapping], conditions: Sequence[Condition]) -> Blocks:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import statistics
+from ...ensemble.analysis import intervals
+from ...ensemble.analysis.intervals import Interval
 from .engine import Blocks, Condition, key
 from .launch import Result, Stack, data_files
 from .report import Finding, beyond, joint, percent, save_picture, table, top
-from .statistics import Interval
 from .study import Study, stack_words, storage_identity
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Interference(Study):
 
     def _loss(self, blocks: Blocks, intensity: float, confidence: float) -> Interval:
         alone = self._rates(blocks, 0.0)
-        return statistics.ratio_of_means(self._rates(blocks, intensity), alone, confidence).loss()
+        return intervals.ratio_of_means(self._rates(blocks, intensity), alone, confidence).loss()
 
     def enough(self, blocks: Blocks) -> bool:
         """Whether all losses are known well enough."""
@@ -144,9 +144,9 @@ class Interference(Study):
             runs = [b[key({"intensity": x})] for b in blocks]
             row = {
                 "intensity": x,
-                "mean": statistics.mean(rates, self.confidence).json(),
-                "deviation": statistics.deviation(rates, self.confidence).json(),
-                "variation": statistics.variation(rates, self.confidence).json(),
+                "mean": intervals.mean(rates, self.confidence).json(),
+                "deviation": intervals.deviation(rates, self.confidence).json(),
+                "variation": intervals.variation(rates, self.confidence).json(),
                 "rates": rates,
             }
             if x:
@@ -154,10 +154,10 @@ class Interference(Study):
                 alone = self._rates(blocks, 0.0)
                 row |= {
                     "loss": self._loss(blocks, x, self.confidence).json(),
-                    "deviation_ratio": statistics.ratio_of_deviations(rates, alone, self.confidence).json(),
-                    "other_mean": statistics.mean(others, self.confidence).json(),
-                    "other_deviation": statistics.deviation(others, self.confidence).json(),
-                    "overlap": statistics.median([r["overlap"] for r in runs]) if runs else None,
+                    "deviation_ratio": intervals.ratio_of_deviations(rates, alone, self.confidence).json(),
+                    "other_mean": intervals.mean(others, self.confidence).json(),
+                    "other_deviation": intervals.deviation(others, self.confidence).json(),
+                    "overlap": intervals.median([r["overlap"] for r in runs]) if runs else None,
                 }
             rows.append(row)
         runs = [r for b in blocks for r in b.values()]
@@ -201,7 +201,7 @@ class Interference(Study):
                 )
             )
         strongest = intensities[-1]
-        ratio = statistics.ratio_of_deviations(
+        ratio = intervals.ratio_of_deviations(
             self._rates(blocks, strongest), self._rates(blocks, 0.0), self.confidence
         )
         shown = f"standard deviation beside {strongest:g} MB a rank by that alone: {ratio.text()}"
@@ -224,10 +224,10 @@ class Interference(Study):
                 )
             )
         overlaps = [r["overlap"] for r in runs if "overlap" in r]
-        if overlaps and statistics.median(overlaps) < 0.5:
+        if overlaps and intervals.median(overlaps) < 0.5:
             found.append(
                 Finding(
-                    f"the second job was writing for only {percent(statistics.median(overlaps))} of the first one's time "
+                    f"the second job was writing for only {percent(intervals.median(overlaps))} of the first one's time "
                     "(the median run): losses are those of a job that writes now and then",
                     True,
                 )

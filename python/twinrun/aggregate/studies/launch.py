@@ -15,22 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...ensemble.run.local import OVERSUBSCRIBED
 from ...errors import MissingFile, TwinrunError
 
 __all__ = ["Result", "Running", "Stack", "data_files", "default_program"]
 
 PROGRAM = "TWINRUN_HACCIO"  # environment: where haccio is
 _STOPS_WITHIN = 20.0  # seconds that mpiexec gets to end after SIGTERM
-
-# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do nothing.
-OVERSUBSCRIBED = {
-    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 def default_program() -> str:

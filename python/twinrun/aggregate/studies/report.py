@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...ensemble.analysis.intervals import Interval
 from ...errors import MissingPackage, TwinrunError
-from .statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import statistics
+from ...ensemble.analysis import intervals
+from ...ensemble.analysis.intervals import Interval
 from .engine import Blocks, Condition, key
 from .launch import data_files
 from .report import Finding, beyond, joint, names_of, percent, save_picture, size_text, table, top
-from .statistics import Interval
 from .study import ManyStacks, launch_arguments, storage_identity
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class Size(ManyStacks):
     def enough(self, blocks: Blocks) -> bool:
         """Whether all means and coefficients of variation are known well enough."""
         for *_, rates in self._cells(blocks):
-            mean = statistics.mean(rates, self.confidence)
+            mean = intervals.mean(rates, self.confidence)
             if not mean.within(self.precision * mean.value):
                 return False
-            if not statistics.variation(rates, self.confidence).within(self.precision):
+            if not intervals.variation(rates, self.confidence).within(self.precision):
                 return False
         return True
 
@@ -109,9 +109,9 @@ class Size(ManyStacks):
                 "method": m,
                 "particles": n,
                 "bytes_per_rank": 38 * n,
-                "mean": statistics.mean(rates, self.confidence).json(),
-                "deviation": statistics.deviation(rates, self.confidence).json(),
-                "variation": statistics.variation(rates, self.confidence).json(),
+                "mean": intervals.mean(rates, self.confidence).json(),
+                "deviation": intervals.deviation(rates, self.confidence).json(),
+                "variation": intervals.variation(rates, self.confidence).json(),
                 "rates": rates,
             }
             for s, m, n, rates in self._cells(blocks)
@@ -136,7 +136,7 @@ class Size(ManyStacks):
         """From which size on the coefficient of variation is small enough."""
         sizes = sorted(self.particles)
         confidence = joint(self.confidence, len(sizes))
-        known = {n: statistics.variation(self._rates(blocks, stack, n, method), confidence) for n in sizes}
+        known = {n: intervals.variation(self._rates(blocks, stack, n, method), confidence) for n in sizes}
 
         def first(fits: dict[int, bool]) -> int | None:
             start = None
@@ -167,7 +167,7 @@ class Size(ManyStacks):
     def _trend_finding(self, blocks: Blocks, stack: int, method: str, place: str) -> Finding:
         """Whether small jobs vary more than large ones."""
         small, large = min(self.particles), max(self.particles)
-        ratio = statistics.ratio_of_variations(
+        ratio = intervals.ratio_of_variations(
             self._rates(blocks, stack, small, method),
             self._rates(blocks, stack, large, method),
             self.confidence,
@@ -188,7 +188,7 @@ class Size(ManyStacks):
         rates = {w: self._rates(blocks, w[0], n, w[1]) for w in ways}
         best, *others = sorted(ways, key=lambda w: -math.fsum(rates[w]))
         confidence = joint(self.confidence, len(others))
-        ratios = {w: statistics.ratio_of_means(rates[best], rates[w], confidence) for w in others}
+        ratios = {w: intervals.ratio_of_means(rates[best], rates[w], confidence) for w in others}
         nearest = min(ratios, key=lambda w: ratios[w].low)
         ratio = ratios[nearest]
         first, second = (f"{m}, {names[s]}" if len(self.stacks) > 1 else m for s, m in (best, nearest))

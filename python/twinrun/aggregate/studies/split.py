@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import statistics
+from ...ensemble.analysis import intervals
+from ...ensemble.analysis.intervals import Interval
 from .engine import Blocks, Condition, key
 from .report import Finding, beyond, joint, names_of, save_picture, table
-from .statistics import Interval
 from .study import ManyStacks, launch_arguments
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Split(ManyStacks):
         """Whether all mean times are known well enough."""
         for condition in self.conditions():
             for way in self.ways:
-                mean = statistics.mean(self._seconds(blocks, condition, way), self.confidence)
+                mean = intervals.mean(self._seconds(blocks, condition, way), self.confidence)
                 if not mean.within(self.precision * mean.value):
                     return False
         return True
@@ -94,8 +94,8 @@ class Split(ManyStacks):
                     **condition,
                     "mpi": names.get(condition["stack"]),
                     "way": way,
-                    "mean": statistics.mean(seconds, self.confidence).json(),
-                    "deviation": statistics.deviation(seconds, self.confidence).json(),
+                    "mean": intervals.mean(seconds, self.confidence).json(),
+                    "deviation": intervals.deviation(seconds, self.confidence).json(),
                     "seconds": seconds,
                 }
                 if blocks:
@@ -127,7 +127,7 @@ class Split(ManyStacks):
         seconds = {w: self._seconds(blocks, condition, w) for w in same}
         best, *others = sorted(same, key=lambda w: sum(seconds[w]))
         confidence = joint(self.confidence, len(others))
-        ratios = {w: statistics.ratio_of_means(seconds[w], seconds[best], confidence) for w in others}
+        ratios = {w: intervals.ratio_of_means(seconds[w], seconds[best], confidence) for w in others}
         shown = "; ".join(f"{w} takes {r.text()} times as long" for w, r in ratios.items())
         slower = [w for w, r in ratios.items() if r.low > 1]
         if len(slower) == len(others):
@@ -150,7 +150,7 @@ class Split(ManyStacks):
             seconds = {s: self._seconds(blocks, {"stack": s, **place}, way) for s in range(len(self.stacks))}
             best, *others = sorted(seconds, key=lambda s: sum(seconds[s]))
             for other in others:
-                ratio = statistics.ratio_of_means(
+                ratio = intervals.ratio_of_means(
                     seconds[other], seconds[best], joint(self.confidence, claims)
                 )
                 what = f"{place['communicators']} communicators of {place['size']} ranks by {_WORDS[way]}"

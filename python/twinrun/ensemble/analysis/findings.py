@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
-from ... import __version__
+from ..._core import __version__
 from ...report import write_json
 from ...report.ensemble import summary_lines, write_html
 from ..study.tasks import load_tasks, statuses, usable

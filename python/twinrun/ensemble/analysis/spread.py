@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
-from ...aggregate.studies import statistics
 from ..study.tasks import condition_columns, statuses, usable
+from . import intervals
 from .model import percent, residuals, span
 from .resampling import BLOCKS, bootstrap
 from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
@@ -48,7 +48,7 @@ def variation_interval(
             seed=options.seed,
         )
         return value, low, high, "blocks"
-    found = statistics.variation(list(x), options.confidence, options.resamples)
+    found = intervals.variation(list(x), options.confidence, options.resamples)
     if not found.known:
         return value, math.nan, math.nan, "tasks"
     return value, found.low, found.high, "tasks"

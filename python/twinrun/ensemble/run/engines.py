@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..study.study import Study
 
-__all__ = ["EngineBase", "Running", "State", "engine_of", "examine", "withdraw"]
+__all__ = ["EngineBase", "Running", "State", "examine", "withdraw"]
 
 WATCH = Path(__file__).with_name("watch.py")
 FOLDER = "TWINRUN_TASK_FOLDER"  # in the environment of each task: its folder
@@ -99,17 +99,6 @@ class EngineBase(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Gives back what it holds; attempts go on."""
-
-
-def engine_of(study: Study, folder: Path) -> EngineBase:
-    """The engine that a study names, for its folder. Raises MissingPackage for PSI/J without psij-python, TwinrunError for what cannot be."""
-    if study.engine.kind == "psij":
-        from .batch import BatchEngine
-
-        return BatchEngine(study, folder)
-    from .local import LocalEngine, MpiEngine
-
-    return (MpiEngine if study.engine.kind == "mpirun" else LocalEngine)(study)
 
 
 class State:

@@ -9,13 +9,23 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from ...aggregate.studies.launch import OVERSUBSCRIBED
 from ...errors import TwinrunError
 from ..study.study import Study, fill
 from .engines import WATCH, EngineBase, Running, examine
 from .watch import cores_of_level, list_of_numbers
 
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
+
+
+# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do nothing.
+OVERSUBSCRIBED = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 def slots(study: Study, allowed: list[int]) -> list[list[int]]:

@@ -23,14 +23,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...aggregate.studies import statistics
-from ...aggregate.studies.engine import Plan, looks
 from ...errors import TwinrunError
+from ..analysis import intervals
 from ..study import interposition, results
 from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, task_line, unfinished
 from ..study.study import UNSET, Study, fill
-from .engines import FOLDER, EngineBase, Running, State, end_stragglers, engine_of, examine, withdraw
+from .choice import engine_of
+from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
+from .looks import Plan, looks
 from .watch import cores_of_level
 
 __all__ = ["Outcome", "Progress", "estimate", "is_enough", "run_study", "status_of"]
@@ -84,7 +85,7 @@ def estimate(
     every = [w for own in walls.values() for w in own]
     if not every:
         return None
-    overhead = statistics.median(overheads) if overheads else 0.0
+    overhead = intervals.median(overheads) if overheads else 0.0
     total = longest = 0.0
     for task in tasks:
         own = walls.get(cell_of(task.factors), every)
@@ -120,7 +121,7 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
     if not wanted or wanted != set(values):
         return False
     for own in values.values():
-        interval = statistics.mean(own, rule.confidence)
+        interval = intervals.mean(own, rule.confidence)
         if not interval.within(rule.precision * interval.value):
             return False
     return True

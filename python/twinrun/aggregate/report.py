@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from .. import __version__
-from ..aggregate.plan import AggregationPlan, PlacementPlan
+from .._core import __version__
 from ..errors import MissingPackage, TwinrunError, one_line
-from .frame import frame
-from .text import byte_size
+from ..report.frame import frame
+from ..words import byte_size
+from .plan import AggregationPlan, PlacementPlan
 
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
 

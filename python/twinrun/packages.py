@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..errors import MissingPackage
+from .errors import MissingPackage
 
 __all__ = ["check"]
 

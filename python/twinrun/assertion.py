@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from ..errors import Incomparable
-from .work import Comparison, compare
+from .comparison.work import Comparison, compare
+from .errors import Incomparable
 
 __all__ = ["NotSame", "assert_same"]
 
@@ -42,7 +42,7 @@ def assert_same(a: object, b: object, **options: object) -> Comparison:
 def _report(result: Comparison) -> str:
     from rich.console import Console
 
-    from ..report.text import print_comparison
+    from .report.text import print_comparison
 
     out = io.StringIO()
     print_comparison(Console(file=out, width=_WIDTH, no_color=True, highlight=False), result)
