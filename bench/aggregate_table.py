@@ -22,7 +22,7 @@ from measure import Spread
 from table import markdown, number, spread
 
 from twinrun.aggregate.studies.launch import Stack, default_program
-from twinrun.ensemble.analysis.intervals import Interval, ratio_of_means
+from twinrun.ensemble.intervals import Interval, ratio_of_means
 
 OURS = "aggregate"
 CEILINGS = ("ceiling-copy", "ceiling-write")

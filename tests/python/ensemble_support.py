@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commands import HANG
 
-from twinrun.ensemble.run import watch
+from twinrun.ensemble import watch
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 

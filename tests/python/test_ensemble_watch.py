@@ -16,7 +16,7 @@ from ensemble_support import PYTHON, attempt, start_watch, within
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinrun.ensemble.run import watch
+from twinrun.ensemble import watch
 
 CORES = sorted(os.sched_getaffinity(0))
 BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"

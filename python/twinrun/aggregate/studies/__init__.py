@@ -10,7 +10,7 @@ more, the intervals are looked at: the study ends when all are narrow enough, or
 as soon as it has ended; a study that was stopped goes on from there (`journal`). Statistics: `statistics`.
 """
 
-from ...ensemble.analysis.intervals import Interval
+from ...ensemble.intervals import Interval
 from .engine import Condition, Plan, conduct, looks
 from .interference import Interference
 from .journal import Journal

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...ensemble.analysis import intervals
-from ...ensemble.analysis.intervals import Interval
+from ...ensemble import intervals
+from ...ensemble.intervals import Interval
 from .engine import Blocks, Condition, key
 from .launch import Result, Stack, data_files
 from .report import Finding, beyond, joint, percent, save_picture, table, top

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...ensemble.analysis.intervals import Interval
+from ...ensemble.intervals import Interval
 from ...errors import MissingPackage, TwinrunError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...ensemble.analysis import intervals
-from ...ensemble.analysis.intervals import Interval
+from ...ensemble import intervals
+from ...ensemble.intervals import Interval
 from .engine import Blocks, Condition, key
 from .report import Finding, beyond, joint, names_of, save_picture, table
 from .study import ManyStacks, launch_arguments

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
+from .. import intervals
 from ..study.tasks import condition_columns, statuses, usable
-from . import intervals
 from .model import percent, residuals, span
 from .resampling import BLOCKS, bootstrap
 from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing

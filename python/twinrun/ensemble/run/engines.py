@@ -20,7 +20,7 @@ from ..study.study import Study
 
 __all__ = ["EngineBase", "Running", "State", "examine", "withdraw"]
 
-WATCH = Path(__file__).with_name("watch.py")
+WATCH = Path(__file__).resolve().parents[1] / "watch.py"
 FOLDER = "TWINRUN_TASK_FOLDER"  # in the environment of each task: its folder
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from ...errors import TwinrunError
 from ..study.study import Study, fill
+from ..watch import cores_of_level, list_of_numbers
 from .engines import WATCH, EngineBase, Running, examine
-from .watch import cores_of_level, list_of_numbers
 
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
 

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TwinrunError
-from ..analysis import intervals
+from .. import intervals
 from ..study import interposition, results
 from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, task_line, unfinished
 from ..study.study import UNSET, Study, fill
+from ..watch import cores_of_level
 from .choice import engine_of
 from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
 from .looks import Plan, looks
-from .watch import cores_of_level
 
 __all__ = ["Outcome", "Progress", "estimate", "is_enough", "run_study", "status_of"]
 

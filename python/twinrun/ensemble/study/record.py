@@ -31,7 +31,7 @@ from types import TracebackType
 
 from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
-from ..run import watch
+from .. import watch
 from . import interposition
 from .design import Task, plan, warmups
 from .study import Metric, Study, read_study
