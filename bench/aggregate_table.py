@@ -21,8 +21,8 @@ from pathlib import Path
 from measure import Spread
 from table import markdown, number, spread
 
-from twinrun.studies.launch import Stack, default_program
-from twinrun.studies.statistics import Interval, ratio_of_means
+from twinrun.aggregate.studies.launch import Stack, default_program
+from twinrun.ensemble.intervals import Interval, ratio_of_means
 
 OURS = "aggregate"
 CEILINGS = ("ceiling-copy", "ceiling-write")

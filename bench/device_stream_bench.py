@@ -37,7 +37,7 @@ from measure import Effort, Spread, Timing, interleave
 
 import twinrun
 from twinrun import _core
-from twinrun.capture import captured_entries
+from twinrun.runs.entries import captured_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = (

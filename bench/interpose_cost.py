@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("command", nargs="*")
     given = parser.parse_args()
     if given.library is None:
-        from twinrun.ensemble.interposition import library
+        from twinrun.ensemble.study.interposition import library
 
         given.library = str(library())
     library_file = os.path.abspath(given.library)

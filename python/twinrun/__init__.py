@@ -14,10 +14,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
-    from .aggregation import AggregationPlan, plan_aggregation
-    from .asserting import NotSame, assert_same
-    from .capture import CaptureFacts, Divergence, Run
-    from .comparison import Comparison, FieldComparison, compare
+    from .aggregate.plan import AggregationPlan, plan_aggregation
+    from .assertion import NotSame, assert_same
+    from .capture.records import (
+        CompactFacts,
+        PackedStep,
+        PackFacts,
+        RecordOptions,
+        compact,
+        pack,
+        read_part,
+        restore,
+        write_part,
+    )
+    from .capture.run import CaptureFacts, Divergence, Run
+    from .comparison.work import Comparison, FieldComparison, compare
     from .errors import (
         DamagedFile,
         FormatError,
@@ -29,20 +40,9 @@ if TYPE_CHECKING:
         TwinrunError,
         Unsupported,
     )
-    from .indexing import index
-    from .recording import (
-        CompactFacts,
-        PackedStep,
-        PackFacts,
-        RecordOptions,
-        compact,
-        pack,
-        read_part,
-        restore,
-        write_part,
-    )
-    from .sketching import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
-    from .verification import verify
+    from .runs.index import index
+    from .runs.sketch import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
+    from .runs.verify import verify
 
 __all__ = [
     "AggregationPlan",
@@ -86,34 +86,34 @@ __all__ = [
 
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
 _PLACES = {
-    "AggregationPlan": "aggregation",
-    "CaptureFacts": "capture",
-    "CompactFacts": "recording",
+    "AggregationPlan": "aggregate.plan",
+    "CaptureFacts": "capture.run",
+    "CompactFacts": "capture.records",
     "Comparison": "comparison",
-    "Divergence": "capture",
+    "Divergence": "capture.run",
     "FieldComparison": "comparison",
-    "FieldSketchComparison": "sketching",
-    "NotSame": "asserting",
-    "PackFacts": "recording",
-    "PackedStep": "recording",
-    "RecordOptions": "recording",
-    "Run": "capture",
-    "Sketch": "sketching",
-    "SketchComparison": "sketching",
+    "FieldSketchComparison": "runs.sketch",
+    "NotSame": "assertion",
+    "PackFacts": "capture.records",
+    "PackedStep": "capture.records",
+    "RecordOptions": "capture.records",
+    "Run": "capture.run",
+    "Sketch": "runs.sketch",
+    "SketchComparison": "runs.sketch",
     "__version__": "_core",
-    "assert_same": "asserting",
-    "compact": "recording",
+    "assert_same": "assertion",
+    "compact": "capture.records",
     "compare": "comparison",
-    "index": "indexing",
-    "pack": "recording",
-    "plan_aggregation": "aggregation",
-    "read_part": "recording",
+    "index": "runs.index",
+    "pack": "capture.records",
+    "plan_aggregation": "aggregate.plan",
+    "read_part": "capture.records",
     "release_device_memory": "_core",
-    "restore": "recording",
-    "sketch": "sketching",
-    "sketch_of": "sketching",
-    "verify": "verification",
-    "write_part": "recording",
+    "restore": "capture.records",
+    "sketch": "runs.sketch",
+    "sketch_of": "runs.sketch",
+    "verify": "runs.verify",
+    "write_part": "capture.records",
 }
 
 

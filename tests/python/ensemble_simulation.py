@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from twinrun.ensemble.tasks import frame_of
+from twinrun.ensemble.study.tasks import frame_of
 
 FACTORIAL = [{"checkpoint": a, "cores": b} for a in ("on", "off") for b in ("all", "all-but-one")]
 NOISES: dict[str, Callable[[np.random.Generator], float]] = {

@@ -16,7 +16,9 @@ import sys
 
 from commands import command
 
-from twinrun import comparison, parallel, units
+from twinrun.comparison import parallel
+from twinrun.comparison import shares as units
+from twinrun.comparison import work as comparison
 
 
 def rank() -> int:

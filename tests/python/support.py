@@ -15,7 +15,7 @@ import xxhash
 
 import twinrun
 from twinrun import FieldComparison
-from twinrun.comparison import histogram_edges
+from twinrun.comparison.work import histogram_edges
 
 
 def step_files(folder: Path) -> list[str]:

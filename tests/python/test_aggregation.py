@@ -13,7 +13,7 @@ from commands import check_error, command, load_json, process
 
 import twinrun
 from twinrun import TwinrunError
-from twinrun.aggregation import LAYOUTS, PARTICLE, PLACEMENTS, read_volumes
+from twinrun.aggregate.plan import LAYOUTS, PARTICLE, PLACEMENTS, read_volumes
 
 TORUS = "torus:4x4x4x4x2"
 MACHINES = (TORUS, "dragonfly:9x4x2", "fattree:8,3", "flat:32")

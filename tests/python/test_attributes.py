@@ -14,7 +14,7 @@ from commands import command, load_json
 
 import twinrun
 from twinrun import golden
-from twinrun.attributes import AttributeDifference
+from twinrun.comparison.attributes import AttributeDifference
 from twinrun.formats.facts import Fact, code, codes, encoded, shown
 
 
@@ -160,7 +160,7 @@ def test_metadata_that_keeps_no_attributes(tmp_path: Path, monkeypatch: pytest.M
     """As older ones: what the file that it was made from said is not known."""
     a, b = write(tmp_path / "a.h5", units="m"), write(tmp_path / "b.h5", units="m")
     with monkeypatch.context() as patch:
-        patch.setattr("twinrun.indexing.summary_fields", lambda *_: [])
+        patch.setattr("twinrun.runs.index.summary_fields", lambda *_: [])
         twinrun.index(a)
     done = command("compare", f"{a}.twm", b)
     assert done.status == 2 and "tells no attributes" in done.last
@@ -328,7 +328,7 @@ def test_shared_work_says_the_same(tmp_path: Path) -> None:
             write(tmp_path / run / f"out_{step}.h5", np.arange(5000), units="m" if run == "a" else "km")
     paths = tmp_path / "a", tmp_path / "b"
     alone = twinrun.compare(*paths, partial=True)
-    shared = twinrun.comparison.compare(*paths, partial=True, team=ManyRanks(3, 1))
+    shared = twinrun.comparison.work.compare(*paths, partial=True, team=ManyRanks(3, 1))
     assert len(alone.attributes) == 2 and shared.attributes == alone.attributes
     assert shared.attributes_compared == alone.attributes_compared
 

@@ -19,7 +19,7 @@ from support import opened, run_of_ranks, sealed, step_files
 from test_history import arrays, steps_of
 
 import twinrun
-from twinrun.capture import CaptureFacts, Divergence
+from twinrun.capture.run import CaptureFacts, Divergence
 
 
 def fields(seed: int) -> dict[str, np.ndarray]:

@@ -15,8 +15,8 @@ import pytest
 
 import twinrun
 from twinrun import golden
-from twinrun.containers import flattened
 from twinrun.golden.single import NotReproduced, Reproducible
+from twinrun.runs.containers import flattened
 
 Moments = namedtuple("Moments", "mu nu")
 

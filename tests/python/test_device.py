@@ -21,9 +21,10 @@ from commands import check_error, command, load_json, process
 from rich.console import Console
 
 import twinrun
-from twinrun import _core, settings
-from twinrun.arrays import ArrayView, DeviceArrayView, stream_handle, taken, view
+from twinrun import _core
+from twinrun import arguments as settings
 from twinrun.report import document, print_comparison
+from twinrun.runs.arrays import ArrayView, DeviceArrayView, stream_handle, taken, view
 
 ADDRESS = 0x7F0000001000  # carried, never read
 NO_GPU = _core.devices()["reason"]

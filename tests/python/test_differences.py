@@ -19,7 +19,7 @@ from test_placed import Parts, cases, part
 
 import twinrun
 from twinrun import formats
-from twinrun.differences import Differences
+from twinrun.comparison.differences import Differences
 from twinrun.errors import MissingPackage, Stale, TwinrunError
 from twinrun.formats.model import Format
 from twinrun.report import listing
@@ -78,13 +78,13 @@ def test_equals_brute_force(
     a = a.reshape(shape)
     if fortran:
         a, b = np.asfortranarray(a), np.asfortranarray(b)
-    before = (twinrun.differences._WINDOW, twinrun.differences._ROWS)
-    twinrun.differences._WINDOW, twinrun.differences._ROWS = window, rows
+    before = (twinrun.comparison.differences._WINDOW, twinrun.comparison.differences._ROWS)
+    twinrun.comparison.differences._WINDOW, twinrun.comparison.differences._ROWS = window, rows
     try:
         found = twinrun.compare(a, b, atol=atol, rtol=rtol)
         got = joined(list(found.differences()))
     finally:
-        twinrun.differences._WINDOW, twinrun.differences._ROWS = before
+        twinrun.comparison.differences._WINDOW, twinrun.comparison.differences._ROWS = before
     integers = kind.kind in "iub"
     truth = brute_force(a, b, 0.0 if integers else atol, 0.0 if integers else rtol)
     pair = 2 if kind.kind == "c" else 1

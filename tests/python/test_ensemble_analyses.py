@@ -29,25 +29,31 @@ from ensemble_simulation import FACTORIAL, lines, study
 from scipy import stats
 
 from twinrun.ensemble import Options, analyse
-from twinrun.ensemble.changes import changes, gains
-from twinrun.ensemble.compare import compare, hodges_lehmann
-from twinrun.ensemble.decompose import components, decompose, difference_of_profiles, shapley
-from twinrun.ensemble.factors import as_verified, factors
-from twinrun.ensemble.findings import ANALYSES, analyse_frame
-from twinrun.ensemble.load import load
-from twinrun.ensemble.model import model_of
-from twinrun.ensemble.nodes import nodes, variance_share
-from twinrun.ensemble.outcome import outcome
-from twinrun.ensemble.packages import check
-from twinrun.ensemble.planning import deviation, planning, repetitions
-from twinrun.ensemble.regimes import regimes, schedule
-from twinrun.ensemble.resampling import permutation_p, permuted
-from twinrun.ensemble.result import FOUND, NONE, OPEN
-from twinrun.ensemble.spread import core_hours, makespan, quantile_interval, spread, variation_interval
-from twinrun.ensemble.tail import mixture, tail
-from twinrun.ensemble.tasks import frame_of, load_tasks, usable
-from twinrun.ensemble.timing import periods, time_of_day
+from twinrun.ensemble.analysis.changes import changes, gains
+from twinrun.ensemble.analysis.compare import compare, hodges_lehmann
+from twinrun.ensemble.analysis.decompose import components, decompose, difference_of_profiles, shapley
+from twinrun.ensemble.analysis.factors import as_verified, factors
+from twinrun.ensemble.analysis.findings import ANALYSES, analyse_frame
+from twinrun.ensemble.analysis.load import load
+from twinrun.ensemble.analysis.model import model_of
+from twinrun.ensemble.analysis.nodes import nodes, variance_share
+from twinrun.ensemble.analysis.outcome import outcome
+from twinrun.ensemble.analysis.planning import deviation, planning, repetitions
+from twinrun.ensemble.analysis.regimes import regimes, schedule
+from twinrun.ensemble.analysis.resampling import permutation_p, permuted
+from twinrun.ensemble.analysis.result import FOUND, NONE, OPEN
+from twinrun.ensemble.analysis.spread import (
+    core_hours,
+    makespan,
+    quantile_interval,
+    spread,
+    variation_interval,
+)
+from twinrun.ensemble.analysis.tail import mixture, tail
+from twinrun.ensemble.analysis.timing import periods, time_of_day
+from twinrun.ensemble.study.tasks import frame_of, load_tasks, usable
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, MissingPackage, TwinrunError, Unsupported
+from twinrun.packages import check
 
 MORE = int(os.environ.get("TWINRUN_SIMULATIONS", "1"))
 FAST = Options(permutations=1999, resamples=499)

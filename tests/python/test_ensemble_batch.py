@@ -14,7 +14,8 @@ import pytest
 from commands import HANG
 from ensemble_support import in_child, lines, within, write_study
 
-from twinrun.ensemble import record, runner
+from twinrun.ensemble.run import runner
+from twinrun.ensemble.study import record
 from twinrun.errors import TwinrunError
 
 pytest.importorskip("psij")
@@ -59,7 +60,7 @@ def die_after_submission(study: Path, folder: Path) -> None:
     """Runs a study in a process that is killed right after it submitted its first job."""
 
     def die() -> None:
-        from twinrun.ensemble import batch
+        from twinrun.ensemble.run import batch
 
         start = batch.BatchEngine.start
 

@@ -22,14 +22,15 @@ from ensemble_support import PYTHON, within, write_study
 from ensemble_support import lines as lines_of
 from scipy import stats
 
-from twinrun.ensemble import Options, analyse, runner
-from twinrun.ensemble.factors import factors
-from twinrun.ensemble.findings import analyse_frame
-from twinrun.ensemble.hypotheses import hypotheses
-from twinrun.ensemble.outcome import outcome
-from twinrun.ensemble.results import compare_results
-from twinrun.ensemble.study import Hypothesis, parse_study
-from twinrun.ensemble.tasks import frame_of
+from twinrun.ensemble import Options, analyse
+from twinrun.ensemble.analysis.factors import factors
+from twinrun.ensemble.analysis.findings import analyse_frame
+from twinrun.ensemble.analysis.hypotheses import hypotheses
+from twinrun.ensemble.analysis.outcome import outcome
+from twinrun.ensemble.run import runner
+from twinrun.ensemble.study.results import compare_results
+from twinrun.ensemble.study.study import Hypothesis, parse_study
+from twinrun.ensemble.study.tasks import frame_of
 from twinrun.errors import DamagedFile, TwinrunError
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinrun.ensemble.design import cells, fraction_of, orders, plan, warmups
-from twinrun.ensemble.study import fill, parse_study, read_study
+from twinrun.ensemble.study.design import cells, fraction_of, orders, plan, warmups
+from twinrun.ensemble.study.study import fill, parse_study, read_study
 from twinrun.errors import DamagedFile, MissingFile, TwinrunError
 
 

@@ -9,9 +9,10 @@ import pytest
 from commands import HANG, check_error, command
 from ensemble_support import lines, within, write_study
 
-from twinrun.ensemble import importing, runner
-from twinrun.ensemble.exporting import flat_rows, write_parquet
-from twinrun.ensemble.study import read_study
+from twinrun.ensemble.run import runner
+from twinrun.ensemble.study import importing
+from twinrun.ensemble.study.exporting import flat_rows, write_parquet
+from twinrun.ensemble.study.study import read_study
 from twinrun.errors import DamagedFile, MissingFile, Unsupported
 
 # As hyperfine 1.18 --export-json writes it, with --parameter-list.

@@ -17,9 +17,10 @@ import pytest
 from commands import COMMAND, HANG, check_error, command, load_json
 from ensemble_support import PYTHON, in_child, lines, within, write_study
 
-from twinrun.ensemble import engines, local, record, runner
-from twinrun.ensemble.design import Task
-from twinrun.ensemble.study import read_study
+from twinrun.ensemble.run import engines, local, runner
+from twinrun.ensemble.study import record
+from twinrun.ensemble.study.design import Task
+from twinrun.ensemble.study.study import read_study
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -15,8 +15,8 @@ from ensemble_support import PYTHON, write_study
 from test_foreign_files import KINDS, check, looks
 
 import twinrun
-from twinrun.ensemble import runner
-from twinrun.studies.journal import Journal
+from twinrun.aggregate.studies.journal import Journal
+from twinrun.ensemble.run import runner
 
 X = np.arange(100.0)
 STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
@@ -258,7 +258,7 @@ def test_a_demonstrations_picture_replaces_no_other(tmp_path: Path) -> None:
 
 
 def test_files_of_a_study_of_storage_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    from twinrun.studies.launch import data_files
+    from twinrun.aggregate.studies.launch import data_files
 
     (tmp_path / f"haccio-study-{os.getpid()}-data").write_text("mine")
     before = looks(tmp_path)

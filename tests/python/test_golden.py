@@ -24,7 +24,7 @@ from twinrun.golden.fields import _residues, _values
 from twinrun.golden.plan import digest_settings
 from twinrun.golden.proof import Rule, weights
 from twinrun.golden.proof import _values as cells_of
-from twinrun.report.golden import span_text
+from twinrun.golden.words import span_text
 
 TIMES = settings(max_examples=80)
 

@@ -22,8 +22,9 @@ pytest.importorskip("ruptures")
 
 from ensemble_support import lines, within
 
-from twinrun.ensemble import Options, analyse, runner
-from twinrun.ensemble.study import read_study
+from twinrun.ensemble import Options, analyse
+from twinrun.ensemble.run import runner
+from twinrun.ensemble.study.study import read_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gromacs"
 FAST = Options(permutations=999, resamples=199)
@@ -116,8 +117,8 @@ def test_a_planted_period_is_found_and_no_other() -> None:
     """A series of tasks as series.toml makes, simulated: noise that takes a third of each period; and none."""
     from ensemble_simulation import NOISES
 
-    from twinrun.ensemble.tasks import frame_of
-    from twinrun.ensemble.timing import periods
+    from twinrun.ensemble.analysis.timing import periods
+    from twinrun.ensemble.study.tasks import frame_of
 
     def series(seed: int, period: float | None) -> list[dict]:
         rng, now, made = np.random.default_rng(seed), 0.0, []

@@ -19,10 +19,20 @@ from commands import HANG, check_error, command, load_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinrun.aggregate.studies import (
+    Interference,
+    Journal,
+    Plan,
+    Size,
+    Split,
+    conduct,
+    engine,
+    looks,
+)
+from twinrun.aggregate.studies.launch import PROGRAM, Result, Running, Stack
+from twinrun.ensemble import intervals
+from twinrun.ensemble.intervals import Interval
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
-from twinrun.studies import Interference, Journal, Plan, Size, Split, conduct, engine, looks, statistics
-from twinrun.studies.launch import PROGRAM, Result, Running, Stack
-from twinrun.studies.statistics import Interval
 
 # Statistics --------------------------------------------------------------------------------------------------------------
 
@@ -35,9 +45,9 @@ POSITIVE = st.lists(st.floats(1.0, 1e6), min_size=5, max_size=15).filter(
 @given(POSITIVE)
 def test_estimates_are_those_of_numpy(x: list[float]) -> None:
     for found, true in (
-        (statistics.mean(x), np.mean(x)),
-        (statistics.deviation(x), np.std(x, ddof=1)),
-        (statistics.variation(x), np.std(x, ddof=1) / np.mean(x)),
+        (intervals.mean(x), np.mean(x)),
+        (intervals.deviation(x), np.std(x, ddof=1)),
+        (intervals.variation(x), np.std(x, ddof=1) / np.mean(x)),
     ):
         assert found.value == pytest.approx(true, rel=1e-9)
         assert found.low <= found.value <= found.high
@@ -47,12 +57,12 @@ def test_estimates_are_those_of_numpy(x: list[float]) -> None:
 @settings(max_examples=50)
 @given(POSITIVE, st.floats(1e-3, 1e3))
 def test_units_do_not_matter(x: list[float], c: float) -> None:
-    a, b = statistics.mean(x), statistics.mean([c * v for v in x])
+    a, b = intervals.mean(x), intervals.mean([c * v for v in x])
     assert (b.low, b.high) == pytest.approx((c * a.low, c * a.high), rel=1e-6)
-    a, b = statistics.variation(x), statistics.variation([c * v for v in x])
+    a, b = intervals.variation(x), intervals.variation([c * v for v in x])
     assert b.low == pytest.approx(a.low, rel=1e-6)
     # Twice as fast in every block: no doubt about the ratio, however much blocks differ.
-    ratio = statistics.ratio_of_means([c * v for v in x], x)
+    ratio = intervals.ratio_of_means([c * v for v in x], x)
     assert (ratio.low, ratio.high) == pytest.approx((c, c), rel=1e-6)
 
 
@@ -74,9 +84,9 @@ def lognormal(sigma: float, n: int) -> Callable[[np.random.Generator], tuple]:
 @pytest.mark.parametrize("sigma", [0.05, 0.3])
 def test_intervals_hold_the_truth_as_often_as_they_say(n: int, sigma: float) -> None:
     mean, cov = math.exp(sigma**2 / 2), math.sqrt(math.exp(sigma**2) - 1)
-    assert 0.92 <= coverage(statistics.mean, lognormal(sigma, n), mean) <= 0.985
-    assert 0.90 <= coverage(statistics.variation, lognormal(sigma, n), cov) <= 0.985
-    assert 0.90 <= coverage(statistics.deviation, lognormal(sigma, n), mean * cov) <= 0.985
+    assert 0.92 <= coverage(intervals.mean, lognormal(sigma, n), mean) <= 0.985
+    assert 0.90 <= coverage(intervals.variation, lognormal(sigma, n), cov) <= 0.985
+    assert 0.90 <= coverage(intervals.deviation, lognormal(sigma, n), mean * cov) <= 0.985
 
 
 @pytest.mark.parametrize("n", [10, 20])
@@ -86,21 +96,21 @@ def test_ratios_hold_the_truth_in_spite_of_drift(n: int) -> None:
         drift = np.linspace(1, 3, n)
         return drift * rng.normal(0.87, 0.05, n), drift * rng.normal(1.0, 0.05, n)
 
-    assert 0.92 <= coverage(statistics.ratio_of_means, draw, 0.87) <= 0.985
+    assert 0.92 <= coverage(intervals.ratio_of_means, draw, 0.87) <= 0.985
     rng = np.random.default_rng(1)
-    widths = [statistics.ratio_of_means(*draw(rng), resamples=499).half_width for _ in range(50)]
+    widths = [intervals.ratio_of_means(*draw(rng), resamples=499).half_width for _ in range(50)]
     assert np.median(widths) < 0.08, "unpaired it would be 0.3"
 
     def spreads(rng: np.random.Generator) -> tuple:
         return rng.normal(1, 0.2, n), rng.normal(1, 0.1, n)
 
-    assert 0.90 <= coverage(statistics.ratio_of_deviations, spreads, 2) <= 0.99
-    assert 0.90 <= coverage(statistics.ratio_of_variations, spreads, 2) <= 0.99
+    assert 0.90 <= coverage(intervals.ratio_of_deviations, spreads, 2) <= 0.99
+    assert 0.90 <= coverage(intervals.ratio_of_variations, spreads, 2) <= 0.99
 
 
 @pytest.mark.parametrize("x", [[], [1.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
 def test_few_repetitions_give_no_interval(x: list[float]) -> None:
-    for interval in (statistics.mean(x), statistics.variation(x), statistics.ratio_of_means(x, x[::-1])):
+    for interval in (intervals.mean(x), intervals.variation(x), intervals.ratio_of_means(x, x[::-1])):
         assert not interval.known and not interval.within(1e9)
         assert not interval.loss().known
         assert "?" in interval.text()
@@ -109,14 +119,14 @@ def test_few_repetitions_give_no_interval(x: list[float]) -> None:
 
 def test_no_spread_tells_nothing_of_spread() -> None:
     same = [2.0] * 10
-    assert statistics.mean(same) == Interval(2.0, 2.0, 2.0, 10)
-    assert statistics.variation(same).value == 0 and not statistics.variation(same).known
+    assert intervals.mean(same) == Interval(2.0, 2.0, 2.0, 10)
+    assert intervals.variation(same).value == 0 and not intervals.variation(same).known
 
 
 @settings(max_examples=50)
 @given(POSITIVE)
 def test_json_brings_intervals_back(x: list[float]) -> None:
-    for interval in (statistics.variation(x), statistics.ratio_of_means(x[:3], x[-3:]).loss()):
+    for interval in (intervals.variation(x), intervals.ratio_of_means(x[:3], x[-3:]).loss()):
         back = Interval.of(load_json(json.dumps(interval.json())))
         assert back == interval or math.isnan(interval.value)
 
@@ -148,7 +158,7 @@ def test_stopping_early_does_not_make_intervals_lie(tmp_path: Path, monkeypatch:
         folder.mkdir()
 
         def mean(blocks: list) -> Interval:
-            return statistics.mean([b["{}"]["x"] for b in blocks], resamples=499)
+            return intervals.mean([b["{}"]["x"] for b in blocks], resamples=499)
 
         blocks, _ = simulate(
             folder,
@@ -353,7 +363,7 @@ def test_ways_of_making_communicators_are_ranked(tmp_path: Path) -> None:
 # A study whose runs are numbers, and that is killed by the kernel's hand in run number KILL, before or after its line is written.
 VICTIM = """
 import os, signal, sys
-from twinrun.studies import Journal, Plan, conduct
+from twinrun.aggregate.studies import Journal, Plan, conduct
 path, kill = sys.argv[1], int(sys.argv[2])
 made = 0
 def run(condition, block):

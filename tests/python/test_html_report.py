@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun.comparison import Comparison
+from twinrun.comparison.work import Comparison
 from twinrun.errors import MissingPackage
 from twinrun.report import charts, places
 from twinrun.report.html import error_html, write_html

@@ -17,9 +17,10 @@ import pytest
 from commands import HANG, check_error, command, process
 from ensemble_support import lines, within, write_study
 
-from twinrun.ensemble import interposition, runner
-from twinrun.ensemble.design import plan
-from twinrun.ensemble.study import parse_study, read_study
+from twinrun.ensemble.run import runner
+from twinrun.ensemble.study import interposition
+from twinrun.ensemble.study.design import plan
+from twinrun.ensemble.study.study import parse_study, read_study
 from twinrun.errors import TwinrunError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ MPIS = mpis()
 def test_counts_of_mpi_are_exact(
     library: str, build: Callable[..., str], name: str, mpicc: str, mpiexec: str
 ) -> None:
-    from twinrun.studies.launch import OVERSUBSCRIBED
+    from twinrun.ensemble.run.local import OVERSUBSCRIBED
 
     program = build("calls_mpi.c", compiler=mpicc, name=name)
     launcher = f"{mpiexec} --oversubscribe --mca osc ^ucx" if "openmpi" in name else mpiexec
@@ -490,7 +491,7 @@ def profile(rank: int, ranks: int, **calls: tuple) -> dict:
 
 def test_the_difference_equals_the_numbers_by_hand() -> None:
     pytest.importorskip("pandas")
-    from twinrun.ensemble.profiles import REST, Difference
+    from twinrun.ensemble.analysis.profiles import REST, Difference
 
     slow = [[profile(0, 2, write=("posix_write", 10, 4.0, 100)), profile(1, 2, write=("posix_write", 30, 2.0, 300))],
             [profile(0, 1, write=("posix_write", 4, 1.0, 40), MPI_Wait=("mpi_wait", 2, 3.0, 0))]]  # fmt: skip
@@ -539,8 +540,8 @@ def test_profiles_of_several_processes_are_one() -> None:
 def test_what_it_costs_is_told(tmp_path: Path) -> None:
     """A planted cost of 2% between tasks with and without the library is found, and tasks with delays are no part of it."""
     pytest.importorskip("pandas")
-    from twinrun.ensemble.profiles import interposition as cost
-    from twinrun.ensemble.tasks import frame_of
+    from twinrun.ensemble.analysis.profiles import interposition as cost
+    from twinrun.ensemble.study.tasks import frame_of
 
     draw = random.Random(3)
     study = parse_study({"command": ["true"], "interpose": {"inject": {"slow": RULE}}})

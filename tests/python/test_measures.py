@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun import _core
-from twinrun.arrays import taken
+from twinrun.runs.arrays import taken
 
 
 def source(values: np.ndarray) -> _core.Source:

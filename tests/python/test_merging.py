@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from test_compare import make_pair
 
 from twinrun import _core
+from twinrun.comparison.merge import merged, ranges_of, with_places
 from twinrun.errors import TwinrunError
-from twinrun.merging import merged, ranges_of, with_places
 
 CODES = {
     "f2": "f16", "f4": "f32", "f8": "f64", "c8": "c64", "c16": "c128", "i1": "i8", "i4": "i32", "i8": "i64", "u8": "u64",

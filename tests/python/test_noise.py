@@ -29,7 +29,8 @@ from ensemble_support import within
 from scipy import stats
 
 from twinrun import _core
-from twinrun.ensemble.noise import (
+from twinrun.errors import MissingFile, TwinrunError, Unsupported
+from twinrun.noise.measurement import (
     ALL,
     BUT_ONE,
     Noise,
@@ -43,7 +44,6 @@ from twinrun.ensemble.noise import (
     share_interval,
     stolen_in_windows,
 )
-from twinrun.errors import MissingFile, TwinrunError, Unsupported
 
 CORES = sorted(os.sched_getaffinity(0))
 

@@ -11,8 +11,9 @@ from commands import command, load_json
 
 import twinrun
 from twinrun import golden
+from twinrun.comparison.words import verdict_line
 from twinrun.errors import Uncompared
-from twinrun.report import document, verdict_line
+from twinrun.report import document
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from support import run_of_ranks
 
 import twinrun
 from twinrun import golden
-from twinrun.fieldwise import Settings, compare_part, put_together
-from twinrun.subject import FieldRef, open_subject
+from twinrun.comparison.field import Settings, compare_part, put_together
+from twinrun.runs.subject import FieldRef, open_subject
 
 SHAPES = [(7,), (5, 6), (1, 9), (9, 1), (3, 500), (500, 3), (4, 5, 6), (2, 1, 700), (33, 2, 3, 5)]
 F = np.asfortranarray

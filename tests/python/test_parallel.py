@@ -25,8 +25,11 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun import fieldwise, parallel, subject, units
+from twinrun.comparison import field as fieldwise
+from twinrun.comparison import parallel
+from twinrun.comparison import shares as units
 from twinrun.errors import MissingPackage, TwinrunError
+from twinrun.runs import subject
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -556,7 +559,7 @@ def test_parts_of_a_divided_field_are_put_together() -> None:
     b[[100, 29_000]] = 1.0, 3.0
     x, y = (
         subject.FieldRef(
-            "x", "f64", "little", v.shape, False, "arrays", memory=twinrun.arrays.taken("x", v, None)
+            "x", "f64", "little", v.shape, False, "arrays", memory=twinrun.runs.arrays.taken("x", v, None)
         )
         for v in (a, b)
     )

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
-from twinrun.arrays import taken
 from twinrun.errors import Incomparable
-from twinrun.placed import Parts as GlobalParts
-from twinrun.subject import FieldRef, Place, Subject
+from twinrun.runs.arrays import taken
+from twinrun.runs.parts import Parts as GlobalParts
+from twinrun.runs.subject import FieldRef, Place, Subject
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset, shape
 

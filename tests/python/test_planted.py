@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from support import brute_force, check_report, run_of_ranks, scalars
 
 import twinrun
-from twinrun.tolerances import parse_steps
+from twinrun.comparison.tolerances import parse_steps
 
 Places = dict[tuple[int, int], dict[str, np.ndarray]]  # (step, rank): fields
 
@@ -411,7 +411,7 @@ class ManyRanks:
 def told(a: Path, b: Path, options: dict, team: object) -> object:
     """What a comparison says, without what depends on the time and on who did it."""
     try:
-        c = twinrun.comparison.compare(a, b, partial=True, team=team, **options)
+        c = twinrun.comparison.work.compare(a, b, partial=True, team=team, **options)
     except twinrun.TwinrunError as error:
         return str(error)
     fields = [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun import _core
 from twinrun.errors import DamagedFile
-from twinrun.provenance import Difference, difference, python_facts, read_provenance
+from twinrun.runs.provenance import Difference, difference, python_facts, read_provenance
 
 Facts = dict[str, dict[str, str]]
 
@@ -274,7 +274,7 @@ def test_python_facts() -> None:
 def test_python_facts_import_nothing_and_know_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, json\nfrom twinrun.provenance import python_facts\nbefore = set(sys.modules)\n"
+        "import sys, json\nfrom twinrun.runs.provenance import python_facts\nbefore = set(sys.modules)\n"
         "facts = python_facts()\nassert set(sys.modules) == before\nprint(json.dumps(facts))\n"
     )
 

@@ -15,7 +15,8 @@ from commands import command
 from twinrun_spec.record import Record
 
 import twinrun
-from twinrun import RecordOptions, recording
+from twinrun import RecordOptions
+from twinrun.capture import records as recording
 
 METHODS = ("runs", "tree", "list", "basic", "full")
 

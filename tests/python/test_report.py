@@ -10,9 +10,10 @@ import pytest
 from commands import command, load_json
 
 import twinrun
-from twinrun.report import byte_size, document, verdict_line, write_json
+from twinrun.comparison.words import verdict_line
+from twinrun.report import document, write_json
 from twinrun.report.picture import growth, save_growth
-from twinrun.report.text import number
+from twinrun.words import byte_size, number
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
+from twinrun.comparison.proposal import propose
+from twinrun.comparison.tolerances import Periods, Rule, is_position, parse_periods, read_tolerances
 from twinrun.errors import Incomparable, TwinrunError
-from twinrun.proposing import propose
-from twinrun.tolerances import Periods, Rule, is_position, parse_periods, read_tolerances
 
 
 def rules(folder: pathlib.Path, text: str) -> pathlib.Path:
@@ -209,7 +209,7 @@ def test_steps_of_a_rule_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         pickle.dumps(Rule(("x*",), steps="1:5,9"))
     )  # as it goes to the other ranks of a comparison
     assert rule == Rule(("x*",), steps="1:5,9") != Rule(("x*",), steps="1:5")
-    monkeypatch.setattr("twinrun.tolerances.parse_steps", None)
+    monkeypatch.setattr("twinrun.comparison.tolerances.parse_steps", None)
     found = [step for step in (None, *range(12)) if rule.matches("x1", step)]
     assert found == [1, 2, 3, 4, 5, 9] and not rule.matches("y", 1)
     monkeypatch.undo()

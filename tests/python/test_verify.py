@@ -12,7 +12,8 @@ from commands import check_error, command
 from support import run_of_ranks
 
 import twinrun
-from twinrun import subject, verification
+from twinrun.runs import subject
+from twinrun.runs import verify as verification
 
 STEP = "step-0000000001"
 

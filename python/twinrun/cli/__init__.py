@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from .. import __version__
+from .._core import __version__
 from ..errors import TwinrunError, one_line
 from . import (
     aggregate,

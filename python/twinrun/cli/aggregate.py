@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..aggregation import LAYOUTS, PARTICLE, PLACEMENTS, plan_aggregation
+from ..aggregate.plan import LAYOUTS, PARTICLE, PLACEMENTS, plan_aggregation
+from ..aggregate.report import plan_document, print_plan, save_html, save_picture
 from ..errors import TwinrunError
-from ..report.aggregation import plan_document, print_plan, save_html, save_picture
 from ..report.document import write_json
 from .common import SIZE, console
 from .study import study

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import parallel
+from ..comparison import parallel
 from ..errors import TwinrunError
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..recording import compact as compact_record
-from ..report.text import byte_size
+from ..capture.records import compact as compact_record
+from ..words import byte_size
 from .common import THREADS, console
 
 

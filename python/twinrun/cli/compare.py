@@ -6,22 +6,15 @@ import contextlib
 
 import click
 
-from .. import parallel
-from ..comparison import ALIGNMENTS, METHODS
-from ..comparison import compare as compare_runs
+from ..comparison import parallel
+from ..comparison.work import ALIGNMENTS, METHODS
+from ..comparison.work import compare as compare_runs
 from ..errors import TwinrunError
 from ..outputs import check_outputs
 from ..report.document import document, incomparable_document, write_json
 from ..report.listing import remove_listing, write_differences
 from ..report.text import print_comparison
-from .common import (
-    EXIT_STATUS,
-    console,
-    device_options,
-    format_options,
-    over_ranks,
-    progress_bar,
-)
+from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
 
 
 @click.command()

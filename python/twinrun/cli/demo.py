@@ -12,11 +12,12 @@ import sys
 
 import click
 
-from ..comparison import Comparison
-from ..comparison import compare as compare_runs
+from ..comparison.work import Comparison
+from ..comparison.work import compare as compare_runs
 from ..errors import MissingFile, MissingPackage, TwinrunError
 from ..report.picture import growth, save_growth
-from ..report.text import byte_size, number, print_comparison
+from ..report.text import print_comparison
+from ..words import byte_size, number
 from .common import console, progress_bar
 
 MINIHACC = "TWINRUN_MINIHACC"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
-from ..ensemble.importing import FORMATS
+from ..ensemble.study.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
 from ..outputs import check_outputs
 from .common import console
 
 if TYPE_CHECKING:
-    from ..ensemble.runner import Progress as Told
+    from ..ensemble.run.runner import Progress as Told
 
 __all__ = ["ensemble"]
 
@@ -105,8 +105,9 @@ def run(
 
     Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second one ends them.
     """
-    from ..ensemble import exporting, runner
-    from ..ensemble.record import files_of_study
+    from ..ensemble.run import runner
+    from ..ensemble.study import exporting
+    from ..ensemble.study.record import files_of_study
 
     file, place = _places(study, folder)
     check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
@@ -131,7 +132,7 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(folder: str, as_json: bool) -> int:
     """Say how far a study is, also while it runs."""
-    from ..ensemble import runner
+    from ..ensemble.run import runner
 
     found = runner.status_of(folder)
     out = console()
@@ -165,8 +166,8 @@ def status(folder: str, as_json: bool) -> int:
 )
 def plan(study: str, blocks: int) -> int:
     """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell apart."""
-    from ..ensemble import design
-    from ..ensemble.study import read_study
+    from ..ensemble.study import design
+    from ..ensemble.study.study import read_study
 
     given = read_study(study)
     cells = design.cells(given)
@@ -221,7 +222,7 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
            against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
     """Say what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
     from ..ensemble import Options, analyse
-    from ..ensemble.record import files_of_study
+    from ..ensemble.study.record import files_of_study
 
     check_outputs(
         {"--json": json_file, "--html": html},
@@ -272,16 +273,16 @@ def profiles(
     json_file: str | None,
 ) -> int:
     """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more than another."""
-    from ..ensemble.packages import check
+    from ..packages import check
     from ..report import write_json
 
     if by and (slow or fast):
         raise TwinrunError("give --by, or tasks")
-    from ..ensemble.record import files_of_study
+    from ..ensemble.study.record import files_of_study
 
     check_outputs({"--json": json_file, "--picture": picture}, files_of_study(folder))
     check()
-    from ..ensemble.profiles import compare_tasks
+    from ..ensemble.analysis.profiles import compare_tasks
 
     found = compare_tasks(folder, slow, fast, by)
     if json_file is not None:
@@ -315,8 +316,8 @@ def profiles(
 @click.argument("parquet", type=click.Path())
 def export(folder: str, parquet: str) -> int:
     """Write the tasks of the study in FOLDER as PARQUET, a row an attempt."""
-    from ..ensemble import exporting
-    from ..ensemble.record import files_of_study
+    from ..ensemble.study import exporting
+    from ..ensemble.study.record import files_of_study
 
     check_outputs({"PARQUET": parquet}, files_of_study(folder))
     number = exporting.write_parquet(folder, parquet)
@@ -332,7 +333,7 @@ def export(folder: str, parquet: str) -> int:
 @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by content.")
 def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
     """Make a study of what others measured: hyperfine's JSON, Caliper or Thicket profiles, RADICAL's .prof files."""
-    from ..ensemble import importing
+    from ..ensemble.study import importing
 
     number = importing.import_tasks(files, output, form)
     console().print(f"{output}: {number} tasks", soft_wrap=True)

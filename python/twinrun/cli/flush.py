@@ -8,10 +8,10 @@ import sys
 import click
 
 from .. import _core
+from ..arguments import checked_path
 from ..errors import MissingFile, TwinrunError, one_line
 from ..formats.folder import is_history
-from ..report.text import byte_size
-from ..settings import checked_path
+from ..words import byte_size
 from .common import console
 
 

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from ..comparison.tolerances import Tolerances, read_tolerances
 from ..errors import TwinrunError, one_line
 from ..golden import CHUNK_BYTES
 from ..golden import check as check_run
@@ -16,8 +17,7 @@ from ..report.document import incomparable_document, write_json
 from ..report.github import annotations, error_annotation, uninterpreted, write_summary
 from ..report.golden import golden_document, golden_line, print_golden
 from ..report.junit import write_junit, write_junit_error
-from ..report.text import byte_size
-from ..tolerances import Tolerances, read_tolerances
+from ..words import byte_size
 from .common import SIZE, console, format_options, progress_bar, read_options
 
 

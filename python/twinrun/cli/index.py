@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from ..indexing import index as index_paths
-from ..report.text import byte_size
+from ..runs.index import index as index_paths
+from ..words import byte_size
 from .common import SIZE, console, format_options, progress_bar, read_options
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ..ensemble import interposition
+from ..ensemble.study import interposition
 from ..errors import TwinrunError
 from ..report.document import write_whole
 from .common import console

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import _core
+from ..arguments import checked_path
 from ..errors import one_line
-from ..report.text import byte_size
-from ..settings import checked_path
-from ..subject import incomplete_note
+from ..runs.subject import incomplete_note
+from ..words import byte_size
 from .common import console
 
 

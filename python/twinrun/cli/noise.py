@@ -68,7 +68,7 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
 
     All cores are busy meanwhile: run it on an idle machine to see the system's own noise, beside other work to see what that does.
     """
-    from ..ensemble.noise import measure
+    from ..noise.measurement import measure
 
     chosen = None if cores == "all" else _cores(cores)
     with progress_bar(quiet) as bar:

@@ -6,10 +6,10 @@ import json
 
 import click
 
+from ..capture.records import METHODS, PackedStep, RecordOptions
+from ..capture.records import pack as pack_steps
 from ..errors import one_line
-from ..recording import METHODS, PackedStep, RecordOptions
-from ..recording import pack as pack_steps
-from ..report.text import byte_size
+from ..words import byte_size
 from .common import SIZE, THREADS, console
 
 MOST = 20  # notes that are shown

@@ -6,9 +6,9 @@ import re
 
 import click
 
+from ..capture.records import restore as restore_steps
+from ..capture.records import write_part
 from ..errors import TwinrunError, one_line
-from ..recording import restore as restore_steps
-from ..recording import write_part
 from .common import SIZE, THREADS, console
 
 

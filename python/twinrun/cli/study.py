@@ -10,15 +10,15 @@ from pathlib import Path
 
 import click
 
-from .. import __version__
+from .._core import __version__
+from ..aggregate.studies import engine, interference, size, split
+from ..aggregate.studies.journal import Journal
+from ..aggregate.studies.launch import Stack, default_program
+from ..aggregate.studies.report import check_pictures
+from ..aggregate.studies.study import Study
 from ..errors import TwinrunError
 from ..outputs import check_outputs
 from ..report.document import write_whole
-from ..studies import engine, interference, size, split
-from ..studies.journal import Journal
-from ..studies.launch import Stack, default_program
-from ..studies.report import check_pictures
-from ..studies.study import Study
 from .common import console, progress_bar
 
 __all__ = ["study"]

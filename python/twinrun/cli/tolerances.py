@@ -6,8 +6,8 @@ import os
 
 import click
 
+from ..comparison.proposal import propose
 from ..errors import TwinrunError
-from ..proposing import propose
 from ..report.document import write_whole
 from .common import device_options, format_options, progress_bar
 

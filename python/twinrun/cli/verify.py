@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from ..verification import verify as verify_path
+from ..runs.verify import verify as verify_path
 from .common import SIZE, THREADS, console
 
 MOST = 20

@@ -31,16 +31,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .packages import check
+from ..packages import check
 
 __all__ = ["Analysis", "Findings", "Options", "analyse", "load_tasks"]
 
 _WHERE = {
-    "Analysis": "result",
-    "Findings": "findings",
-    "Options": "result",
-    "analyse": "findings",
-    "load_tasks": "tasks",
+    "Analysis": "analysis.result",
+    "Findings": "analysis.findings",
+    "Options": "analysis.result",
+    "analyse": "analysis.findings",
+    "load_tasks": "study.tasks",
 }
 
 

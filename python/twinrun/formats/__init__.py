@@ -146,12 +146,9 @@ def _is_plain_text(path: str, found: str | None) -> bool:
     if found is None:
         detected = detect(path)
         found = None if detected is None else detected.name
-    if found == "table":
-        from .table import is_parquet
-
-        return not is_parquet(path)
     if found is not None:
-        return False
+        is_text = by_name(found, path).is_text
+        return is_text is not None and is_text(path)
     file, _ = open_regular(path)
     with file:
         return printable(file.read(_TEXT_SAMPLE))

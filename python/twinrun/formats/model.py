@@ -522,6 +522,7 @@ class Format:
     that a folder does not list them again. many_steps: its files may hold several steps (`Field.step`), so
     that a folder's listing has to open them. aside: options that do not change what is read, so that metadata
     serves whatever they are. describers: names of files that describe others of their folder, and are no data.
+    is_text: whether a file of this format is plain text, which is compared as bytes where it cannot be opened.
     """
 
     name: str
@@ -540,6 +541,7 @@ class Format:
     many_steps: bool = False
     aside: frozenset[str] = frozenset()
     describers: frozenset[str] = frozenset()
+    is_text: Callable[[str], bool] | None = None
 
     @property
     def opens_files(self) -> bool:

@@ -27,7 +27,7 @@ from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .texts import SUFFIX, printable, text_digests
 
-__all__ = ["arrow_columns", "is_parquet", "looks_like_table"]
+__all__ = ["arrow_columns", "looks_like_table"]
 
 _HEAD = 1 << 16
 _BLOCK = 1 << 20
@@ -663,12 +663,12 @@ def _may_miss(meta: Any, at: int, name: str) -> bool:
     return False
 
 
-def is_parquet(path: str) -> bool:
-    """Whether a table is Parquet, by what it begins with or by its name."""
+def _is_text(path: str) -> bool:
+    """Whether a table is no Parquet, by what it begins with and by its name."""
     file, size = open_regular(path)
     with file:
         head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
-    return head == _PARQUET or os.path.splitext(path)[1].lower() in _PARQUET_SUFFIXES
+    return head != _PARQUET and os.path.splitext(path)[1].lower() not in _PARQUET_SUFFIXES
 
 
 def open_table(path: str) -> FileContent:
@@ -696,5 +696,6 @@ FORMAT = Format(
     suffixes=(*_TEXT_SUFFIXES, *_PARQUET_SUFFIXES),
     magic=(_PARQUET,),
     sniff=_sniff,
+    is_text=_is_text,
     order=90,  # text may be many things: asked when nothing else knows it
 )

@@ -17,18 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .. import __version__, _core
-from ..attributes import AttributeDifference, concerns
-from ..comparison import parse_steps
+from .. import _core
+from .._core import __version__
+from ..arguments import check_settings, checked_path
+from ..comparison.attributes import AttributeDifference, concerns
+from ..comparison.tolerances import attribute_glob
+from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
 from ..formats.files import file_size
 from ..formats.texts import never_tolerated
-from ..indexing import FLOATING
-from ..ordering import read_by_row
-from ..provenance import read_provenance
-from ..settings import check_settings, checked_path
-from ..subject import FieldRef, Opened, Place, Subject, open_subject
-from ..tolerances import attribute_glob
+from ..runs.index import FLOATING
+from ..runs.order import read_by_row
+from ..runs.provenance import read_provenance
+from ..runs.subject import FieldRef, Opened, Place, Subject, open_subject
 from .fields import GoldenElement, GoldenField, GoldenSpan, check_field, golden_bytes, known_fields
 from .manifest import (
     MANIFEST,

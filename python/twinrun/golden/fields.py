@@ -13,9 +13,9 @@ import numpy as np
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.model import storage_dtype, unit_told
-from ..indexing import FLOATING, build, field_plan
-from ..ordering import read_by_column, read_by_row
-from ..subject import FieldRef, Place, unit_refs
+from ..runs.index import FLOATING, build, field_plan
+from ..runs.order import read_by_column, read_by_row
+from ..runs.subject import FieldRef, Place, unit_refs
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
 

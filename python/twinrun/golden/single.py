@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core
-from ..containers import flattened, is_container, named_arrays
 from ..errors import TwinrunError, one_line
 from ..formats.texts import never_tolerated
-from ..indexing import FLOATING
-from ..subject import FieldRef, open_subject
+from ..runs.containers import flattened, is_container, named_arrays
+from ..runs.index import FLOATING
+from ..runs.subject import FieldRef, open_subject
 from .fields import GoldenField, check_field, golden_bytes, known_fields
 from .manifest import is_metadata
 
@@ -201,7 +201,7 @@ class Reproducible:
         return problems, results
 
     def _said(self, name: str, path: Path, problems: list[str], wrong: list[GoldenField]) -> str:
-        from ..report.golden import element_text, span_text
+        from .words import element_text, span_text
 
         lines = [f"{name} is not what its golden file says: {path}"]
         lines += [f"  not compared: {p}" for p in problems]

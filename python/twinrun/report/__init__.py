@@ -1,6 +1,8 @@
-"""Results made readable: the verdict's line, the table, JSON, a picture. Knows comparisons, not how they are made."""
+"""Results made readable: the table, JSON, pages, a picture. Knows comparisons, not how they are made."""
 
+from ..comparison.words import verdict_line
+from ..words import byte_size
 from .document import document, write_json
-from .text import byte_size, print_comparison, print_provenance, verdict_line
+from .text import print_comparison, print_provenance
 
 __all__ = ["byte_size", "document", "print_comparison", "print_provenance", "verdict_line", "write_json"]

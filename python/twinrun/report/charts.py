@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .frame import escaped
-from .text import number
+from ..words import escaped, number
 
 __all__ = ["COLOURS", "Line", "bars", "density", "heat_map", "line_chart"]
 

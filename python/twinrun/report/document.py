@@ -10,9 +10,9 @@ import os
 import tempfile
 from typing import Any
 
-from .. import __version__
-from ..attributes import AttributeDifference
-from ..comparison import Comparison, FieldComparison, histogram_edges
+from .._core import __version__
+from ..comparison.attributes import AttributeDifference
+from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line
 
 __all__ = [

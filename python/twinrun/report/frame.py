@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
-from ..errors import one_line
+from ..words import escaped
 
-__all__ = ["BAD", "GOOD", "OPEN", "STYLE", "escaped", "frame", "table"]
+__all__ = ["BAD", "GOOD", "OPEN", "STYLE", "frame", "table"]
 
 GOOD, BAD, OPEN = "good", "bad", "open"  # classes of verdicts
 _LONGEST = 200  # characters of a cell
@@ -52,11 +51,6 @@ ul.lines{padding-left:1.2em;font-size:.93em}li{margin:.35em 0}ul.lines li{margin
 a{color:inherit}code{font:.92em ui-monospace,"DejaVu Sans Mono",monospace}
 @media print{.scroll{overflow:visible}}
 """
-
-
-def escaped(value: object, longest: int = _LONGEST) -> str:
-    """Text from outside as HTML: one line, without controls, cut to `longest`."""
-    return html.escape(one_line(str(value), longest))
 
 
 def frame(title: str, body: Iterable[str]) -> str:

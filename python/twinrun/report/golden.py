@@ -9,61 +9,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
+from .._core import __version__
 from ..errors import one_line
-from ..golden import GoldenCheck, GoldenElement, GoldenField, GoldenSpan
+from ..golden import GoldenCheck, GoldenField
+from ..golden.words import element_text, span_text, tolerance_text
+from ..words import byte_size, number
 from .document import _plain, attribute_document
-from .text import byte_size, number
 
-__all__ = ["element_text", "field_text", "golden_document", "golden_line", "print_golden", "span_text"]
+__all__ = ["field_text", "golden_document", "golden_line", "print_golden"]
 
 MOST_ROWS = 40
 MOST_ELEMENTS = 5  # a field
 _MOST_FIELDS = 10  # whose elements are shown
-
-
-def _tolerance(f: GoldenField) -> str:
-    parts = [f"{f.atol:g}"] if f.atol or not f.rtol else []
-    return " + ".join([*parts, f"{f.rtol:g} |a|"] if f.rtol else parts)
-
-
-def _cells(n: int) -> str:
-    return f"{abs(n)} cell{'s' if abs(n) != 1 else ''} {'above' if n > 0 else 'below'}"
-
-
-def element_text(e: GoldenElement, f: GoldenField) -> str:
-    """'x[3, 7] = 0.25: |a-b| is 0.0019 to 0.002 > 0.001 (31 cells below)'."""
-    at = f"{f.field}[{', '.join(map(str, e.index))}]" if e.index else f.field
-    head = f"{at} = {e.b if isinstance(e.b, str) else repr(e.b)}: "
-    if f.kind is not None:  # codes have no distance
-        return head + ("is not what it was" if e.verdict == "different" else "may be another than it was")
-    if e.cells is None:
-        return f"{head}|a-b| > {_tolerance(f)} (by how much, the golden digests do not tell)"
-    if math.isinf(e.at_most):
-        return head + (
-            "is not what it was" if e.verdict == "different" else "may be another value than it was"
-        )
-    low, high = number(e.at_least), number(e.at_most)
-    said = low if e.at_least == e.at_most else f"about {high}" if low == high else f"{low} to {high}"
-    sign = ">" if e.verdict == "different" else "against"
-    way = (
-        "the golden value lies in the same cell"
-        if e.cells == 0
-        else f"the golden value lies {_cells(e.cells)}"
-    )
-    return f"{head}|a-b| is {said} {sign} {_tolerance(f)} ({way})"
-
-
-def span_text(s: GoldenSpan, f: GoldenField) -> str:
-    """'at least 3 of x[0] to x[2047] differ'."""
-
-    def at(index: tuple[int, ...]) -> str:
-        return f"{f.field}[{', '.join(map(str, index))}]" if index else f.field
-
-    where = at(s.first_index) if s.first == s.last else f"{at(s.first_index)} to {at(s.last_index)}"
-    if s.verdict == "undecided":
-        return f"of {where} any may differ, or none"
-    return f"{'' if s.exact and not s.undecided else 'at least '}{s.different} of {where} differ{'s' if s.different == 1 else ''}"
 
 
 def field_text(f: GoldenField) -> str:
@@ -120,7 +77,7 @@ def golden_line(c: GoldenCheck) -> str:
         return one_line(f"cannot be told within one cell: {_prefix(first)}{field_text(first)}; {counts}")
     elements = sum(f.elements for f in c.fields)
     data = sum(f.bytes for f in c.fields)
-    tolerances = {_tolerance(f) for f in c.fields if f.atol or f.rtol}
+    tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}
     within = (
         f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
     )
@@ -195,7 +152,7 @@ def _print_table(console: Console, shown: list[GoldenField]) -> None:
         else:
             most = f"≥ {number(f.at_least)}" if f.at_least else "?"
         cells += [
-            Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(most), Text(_tolerance(f))
+            Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(most), Text(tolerance_text(f))
         ]  # fmt: skip
         table.add_row(*cells)
     console.print(table)

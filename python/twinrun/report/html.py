@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..comparison import Comparison, FieldComparison, histogram_edges
+from ..comparison.words import tolerance_text, verdict_line
+from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
+from ..words import byte_size, escaped, exact, number
 from .charts import COLOURS, Line, bars, density, heat_map, line_chart
 from .document import write_whole
-from .frame import BAD, GOOD, OPEN, escaped, frame, table
+from .frame import BAD, GOOD, OPEN, frame, table
 from .places import Places, look
-from .text import byte_size, exact, number, tolerance_text, verdict_line
 
 __all__ = ["error_html", "html", "write_error_html", "write_html"]
 

@@ -8,12 +8,14 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..comparison import Comparison, FieldComparison
+from ..comparison.words import verdict_line
+from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
+from ..golden.words import element_text, span_text
+from ..words import exact, number
 from .document import write_whole
-from .golden import element_text, field_text, golden_line, span_text
-from .text import exact, number, verdict_line
+from .golden import field_text, golden_line
 
 __all__ = ["junit_text", "junit_text_of_error", "write_junit", "write_junit_error"]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..comparison import Comparison
-from ..differences import Differences, differences
+from ..comparison.differences import Differences, differences
+from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
 
 if TYPE_CHECKING:

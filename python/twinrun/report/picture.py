@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 
-from ..comparison import Comparison
+from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
 
 __all__ = ["growth", "save_growth"]

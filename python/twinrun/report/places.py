@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import _core
-from ..comparison import Comparison, FieldComparison
-from ..differences import Differences, differences
+from ..comparison.differences import Differences, differences
+from ..comparison.tolerances import is_position
+from ..comparison.work import Comparison, FieldComparison
 from ..errors import TwinrunError
 from ..formats.model import storage_dtype
-from ..subject import FieldRef
-from ..tolerances import is_position
+from ..runs.subject import FieldRef
 
 __all__ = ["Places", "Plane", "look"]
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison import Comparison, FieldComparison
+from ..comparison.words import verdict_line
+from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
-from ..provenance import Provenance
+from ..runs.provenance import Provenance
+from ..words import byte_size, counted, exact, number
 
 __all__ = [
-    "byte_size",
-    "exact",
-    "number",
     "print_comparison",
     "print_provenance",
-    "tolerance_text",
-    "verdict_line",
 ]
 
 MOST_ROWS = 40
@@ -27,116 +22,6 @@ MOST_CONDITIONS = 8
 _LONGEST_FACT = 200  # characters of a table's cell
 _LONGEST_LABEL = 24
 _BAR = 16
-
-
-def number(value: float | int | None) -> str:
-    """A value as a person reads it: 3 significant digits of floats, all of an integer."""
-    if value is None:
-        return "?"
-    if isinstance(value, int):
-        return str(value)
-    if math.isnan(value) or math.isinf(value):
-        return str(value)
-    return f"{value:.3g}"
-
-
-def exact(value: float | int | str | None) -> str:
-    """A value with all its digits."""
-    return "?" if value is None else value if isinstance(value, str) else repr(value)
-
-
-def byte_size(n: float) -> str:
-    """1.2 GB: decimal units, as storage is sold."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000 or unit == "TB":
-            return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000
-    return ""
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def tolerance_text(f: FieldComparison) -> str:
-    """'1e-09 + 0.5 |a|', '4 ulp or 1e-09'."""
-    parts = []
-    if f.ulps:
-        parts.append(f"{f.ulps} ulp")
-    if f.atol == 0 and f.rtol == 0 and not parts:
-        return "0"
-    if f.atol:
-        parts.append(f"{f.atol:g}")
-    if f.rtol:
-        parts.append(f"{f.rtol:g} |a|")
-    return (
-        " + ".join(parts)
-        if not f.ulps
-        else " or ".join([parts[0], *([" + ".join(parts[1:])] if parts[1:] else [])])
-    )
-
-
-def _difference(f: FieldComparison) -> str:
-    """'x[3]: |a-b| = 6.5e-09 > 1e-09', of the first element of a field that differs."""
-    if f.particles is not None:
-        if f.first_a is not None and f.first_b is not None:
-            return f"{f.place()}: the runs hold this particle not equally often"
-        run = "first" if f.first_a is not None else "second"
-        return f"{f.place()}: only the {run} run has this particle"
-    if f.kind is not None and f.first_a is None and f.first_b is None:
-        return f"{f.place()}: another {f.kind}"
-    if f.kind is not None:
-        return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
-    diff = f.first_abs_diff
-    if isinstance(diff, float) and math.isinf(diff):
-        return f"{f.place()}: {number(f.first_a)} against {number(f.first_b)}"
-    allowed = tolerance_text(f)
-    said = number(diff)
-    if said == allowed and isinstance(diff, float):  # as many digits as it takes to see which is larger
-        said = next((t for n in range(4, 18) if (t := f"{diff:.{n}g}") != allowed), repr(diff))
-    return f"{f.place()}: |a-b| = {said} > {allowed}"
-
-
-def _element(value: float | int | str | None) -> str:
-    return value if isinstance(value, str) else number(value)
-
-
-def _attributes(c: Comparison) -> str:
-    """'x@units: 'm' against 'km' (and 2 more)'."""
-    first = c.attributes[0]
-    where = f"{first.place()}: " if first.step is not None else ""
-    more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
-    return f"{where}{first.text()}{more}"
-
-
-def verdict_line(c: Comparison) -> str:
-    """The last line: `different: first at step 500, rank 0, x[1234, 2]: |a-b| = 6.5e-09 > 1e-09`."""
-    first = c.first
-    if c.problems:
-        if first is not None:
-            rest = f"all else differs, first at {_difference(first)}"
-        else:
-            rest = f"attributes differ: {_attributes(c)}" if c.attributes else "all else agrees"
-        count = _count(len(c.problems), "thing")
-        return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
-    if first is not None:
-        also = f"; {_count(len(c.attributes), 'attribute')} too" if c.attributes else ""
-        return one_line(f"different: first at {_difference(first)}{also}")
-    if c.attributes:
-        return one_line(f"different: all elements agree, attributes do not: {_attributes(c)}")
-    elements = sum(f.elements for f in c.fields)
-    steps = len({f.step for f in c.fields})
-    tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol or f.ulps}
-    within = (
-        f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
-    )
-    share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0
-    return (
-        f"same: {_count(len({f.field for f in c.fields}), 'field')}, {_count(steps, 'step')}, {_count(elements, 'element')} "
-        f"({byte_size(c.bytes_compared)} a run) agree{within}; read {share:.3g}% of them"
-        + (f"; {_count(c.attributes_compared, 'attribute')} too" if c.attributes_compared else "")
-        + (f"; not compared: {_count(c.not_compared, 'thing')} (see the notes)" if c.not_compared else "")
-    )
 
 
 def _rows(c: Comparison) -> tuple[list[FieldComparison], int]:
@@ -267,7 +152,7 @@ def _conditions(console: Console, c: Comparison) -> None:
 
 def print_provenance(console: Console, p: Provenance) -> None:
     """Prints under which conditions a run ran."""
-    of = [_count(len(p.ranks), "rank")] + ([_count(p.sessions, "session")] if p.sessions > 1 else [])
+    of = [counted(len(p.ranks), "rank")] + ([counted(p.sessions, "session")] if p.sessions > 1 else [])
     console.print(f"provenance ({', '.join(of)})", style="dim")
     table = _facts_table()
     for group, facts in p.facts().items():

@@ -1,0 +1,331 @@
+"""A plan of aggregators: as a table, as JSON, and as a picture of the machine (SVG by itself, PNG and PDF by matplotlib)."""
+
+from __future__ import annotations
+
+import colorsys
+import dataclasses
+import html
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.console import Console
+
+from .._core import __version__
+from ..errors import MissingPackage, TwinrunError, one_line
+from ..report.frame import frame
+from ..words import byte_size
+from .plan import AggregationPlan, PlacementPlan
+
+__all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
+
+_WIDTH = 1180  # of a picture, in its own units
+_MOST_TITLES = 4000  # nodes that say what they are under the mouse: more would make files too large
+
+
+def _seconds(value: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1 or unit == "us":
+            return f"{value * factor:.3g} {unit}"
+    raise AssertionError
+
+
+def _compared(plan: AggregationPlan) -> list[tuple[PlacementPlan, float | None]]:
+    """Placements, and their sum of costs by that of rank order, where that is there."""
+    ranks = next((p for p in plan.placements if p.placement == "rank"), None)
+    return [(p, p.sum / ranks.sum if ranks and ranks.sum > 0 else None) for p in plan.placements]
+
+
+def _headline(plan: AggregationPlan) -> str:
+    files = f", {plan.files} files" if plan.files > 1 else ""
+    return (
+        f"{plan.topology}: {plan.ranks} ranks, {plan.ranks_per_node} a node, {byte_size(plan.bytes)} in {len(plan.partitions)} "
+        f"partitions{files}, {plan.layout}"
+    )
+
+
+def _aligned(rows: list[list[str]], left: int = 0) -> list[str]:
+    """Rows as lines, columns right-aligned but the first `left`: whole on any terminal, and in a pipe."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if k < left else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
+    """Partitions with the aggregators of the first placement, at most `rows` of them, and what each placement would take."""
+    first = plan.placements[0]
+    shown = min(rows, len(plan.partitions)) if rows else len(plan.partitions)
+    table = [
+        ["partition", "bytes", "ranks", "nodes", "aggregator", "node", "gateway", "C1 gather", "C2 write"]
+    ]
+    for part, a in zip(plan.partitions[:shown], first.aggregators[:shown], strict=True):
+        among = f"{part.first_rank}-{part.last_rank}"
+        if part.last_rank - part.first_rank + 1 != part.ranks:
+            among += f" ({part.ranks})"
+        name = str(part.number) if plan.files == 1 else f"{part.file}.{part.number}"
+        cells = [name, byte_size(part.bytes), among, part.nodes, a.rank, a.node, part.gateway]
+        table.append([*map(str, cells), _seconds(a.gather), _seconds(a.write)])
+    if plan.places:
+        table[0].append("where")
+        for row, a in zip(table[1:], first.aggregators, strict=False):
+            row.append(_node_name(plan, a.node))
+    lines = [one_line(_headline(plan)), "", *_aligned(table)]
+    if shown < len(plan.partitions):
+        lines.append(f"… {len(plan.partitions) - shown} more partitions (--rows 0: all; --json)")
+    table = [
+        ["placement", "sum of C1+C2", "of rank's", "largest C1+C2", "all at once", "nodes that aggregate"]
+    ]
+    for p, ratio in _compared(plan):
+        share = "" if ratio is None else f"{ratio:.3f}"
+        nodes = len({a.node for a in p.aggregators})
+        table.append([p.placement, _seconds(p.sum), share, _seconds(p.most), _seconds(p.seconds), str(nodes)])
+    for line in [*lines, "", *_aligned(table, left=1)]:
+        console.print(line, soft_wrap=True)
+
+
+def plan_document(plan: AggregationPlan) -> dict:
+    """All of a plan, for JSON: keys are those of AggregationPlan; placements have `of_rank_order` too."""
+    d = dataclasses.asdict(plan)
+    for entry, (_, ratio) in zip(d["placements"], _compared(plan), strict=True):
+        entry["of_rank_order"] = ratio
+    return {"twinrun": __version__, **d}
+
+
+class _Box(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    edge: str = ""  # "": none
+    title: str = ""
+
+
+class _Dot(NamedTuple):
+    x: float
+    y: float
+    radius: float
+    fill: str
+    edge: str
+
+
+class _Words(NamedTuple):
+    x: float
+    y: float
+    size: float
+    text: str
+    bold: bool = False
+
+
+class _Picture(NamedTuple):
+    width: float
+    height: float
+    shapes: list[_Box | _Dot | _Words]
+
+
+def _colour(k: int) -> str:
+    """Neighbours in number differ most in colour: hues by the golden section."""
+    r, g, b = colorsys.hls_to_rgb(k * 0.61803398875 % 1, (0.72, 0.6, 0.8)[k % 3], 0.55)
+    return f"#{round(r * 255):02x}{round(g * 255):02x}{round(b * 255):02x}"
+
+
+def _panel(plan: AggregationPlan, node: int, gateway: int) -> tuple[int, ...]:
+    """What is drawn together: nodes of a gateway; cores of a NUMA node."""
+    if not plan.places:
+        return (gateway,)
+    place = plan.places[node]
+    return (place.host, *(-1 if part is None else part for part in (place.package, place.numa)))
+
+
+def _panel_name(plan: AggregationPlan, panel: tuple[int, ...]) -> str:
+    if not plan.places:
+        return f"gateway {panel[0]}"
+    hosts = {place.host for place in plan.places}
+    names = [f"host {panel[0]}"] if len(hosts) > 1 else []
+    names += [f"{name} {k}" for name, k in zip(("package", "NUMA"), panel[1:], strict=True) if k >= 0]
+    return ", ".join(names) or "host"
+
+
+def _node_name(plan: AggregationPlan, node: int) -> str:
+    """A node, and where in its host a core is: "core 5 (host 0, package 0, NUMA 1, L3 2)"."""
+    if not plan.places:
+        return f"node {node}"
+    place = plan.places[node]
+    parts = [("host", place.host), ("package", place.package), ("NUMA", place.numa), ("L3", place.cache)]
+    where = ", ".join(f"{name} {k}" for name, k in parts if k is not None)
+    return f"core {node if place.core is None else place.core} ({where})"
+
+
+def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
+    """The machine: a panel a gateway (a NUMA node, where nodes are cores), a square a node in its partition's colour, a ring where an aggregator is."""
+    chosen = plan.placement(placement)
+    shapes: list[_Box | _Dot | _Words] = [_Words(10, 26, 18, _headline(plan), True)]
+    by_node: dict[int, list[int]] = {}
+    for k, a in enumerate(chosen.aggregators):
+        by_node.setdefault(a.node, []).append(k)
+    panels: dict[tuple[int, ...], list[int]] = {}
+    for node, gateway in enumerate(plan.gateway_of):
+        panels.setdefault(_panel(plan, node, gateway), []).append(node)
+    bridges = set(plan.bridges)
+    largest = max(map(len, panels.values()))
+    # Squares as large as the width allows, panels as close to a square as can be.
+    columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.8))))
+    across = max(1, math.ceil(math.sqrt(largest * 1.6)))
+    across = 1 << max(0, round(math.log2(across)))
+    gap = 14.0
+    cell = max(1.0, min(34.0, ((_WIDTH - 20) / columns - gap) / across))
+    down = math.ceil(largest / across)
+    top = 62.0
+    squares = "a square a core; " if plan.places else ""
+    words = f"{placement} placement: {squares}a colour a partition; ring: its aggregator; dot: node linked to its gateway directly"
+    shapes.append(_Words(10, 46, 12, words))
+    for k, (panel, nodes) in enumerate(sorted(panels.items())):
+        left = 10 + k % columns * (across * cell + gap)
+        upper = top + k // columns * (down * cell + gap + 12)
+        shapes.append(_Words(left, upper + 8, 10, _panel_name(plan, panel)))
+        for j, node in enumerate(nodes):
+            part = plan.partition_of_node[node]
+            x, y = left + j % across * cell, upper + 12 + j // across * cell
+            mine = by_node.get(node, [])
+            title = ""
+            if plan.nodes <= _MOST_TITLES or mine:
+                title = f"{_node_name(plan, node)}, " + (
+                    f"partition {part}" if part is not None else "no data"
+                )
+                for p in mine:
+                    a = chosen.aggregators[p]
+                    title += f"; rank {a.rank} aggregates partition {p}: C1 {_seconds(a.gather)}, C2 {_seconds(a.write)}"
+            shapes.append(
+                _Box(x, y, cell * 0.94, cell * 0.94, "#eeeeee" if part is None else _colour(part), "", title)
+            )
+            middle = x + cell * 0.47, y + cell * 0.47
+            if mine:
+                shapes.append(_Dot(*middle, cell * 0.34, _colour(mine[0]), "#000000"))
+                if len(mine) > 1 and cell >= 8:
+                    shapes.append(
+                        _Words(middle[0] - cell * 0.15, middle[1] + cell * 0.16, cell * 0.45, str(len(mine)))
+                    )
+            if node in bridges and len(bridges) < plan.nodes:
+                shapes.append(_Dot(*middle, cell * 0.1, "#ffffff", "#000000"))
+    y = top + math.ceil(len(panels) / columns) * (down * cell + gap + 12) + 16
+    shapes.append(_Words(10, y, 13, "Sum of C1 + C2 over partitions, and all partitions at once", True))
+    longest = max([p.sum for p in plan.placements] + [1e-30])
+    slowest = max([p.seconds for p in plan.placements] + [1e-30])
+    for p, ratio in _compared(plan):
+        y += 22
+        beside = f"{_seconds(p.sum)}" + (f", {ratio:.2f} of rank order's" if ratio is not None else "")
+        shapes += [
+            _Words(10, y, 12, p.placement, p.placement == placement),
+            _Box(
+                80,
+                y - 11,
+                max(1.0, p.sum / longest * 330),
+                14,
+                "#4878a8" if p.placement == placement else "#b0c4d8",
+            ),
+            _Words(86 + p.sum / longest * 330, y, 11, beside),
+            _Box(
+                640,
+                y - 11,
+                max(1.0, p.seconds / slowest * 330),
+                14,
+                "#a87848" if p.placement == placement else "#d8c4b0",
+            ),
+            _Words(646 + p.seconds / slowest * 330, y, 11, _seconds(p.seconds)),
+        ]
+    return _Picture(_WIDTH, y + 16, shapes)
+
+
+def _svg_lines(picture: _Picture) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {picture.width:g} {picture.height:g}" '
+        'font-family="sans-serif">'
+    )
+    yield f'<rect width="{picture.width:g}" height="{picture.height:g}" fill="white"/>'
+    for s in picture.shapes:
+        if isinstance(s, _Box):
+            title = f"<title>{html.escape(s.title)}</title>" if s.title else ""
+            yield (
+                f'<rect x="{s.x:.5g}" y="{s.y:.5g}" width="{s.width:.4g}" height="{s.height:.4g}" fill="{s.fill}">'
+                f"{title}</rect>"
+            )
+        elif isinstance(s, _Dot):
+            yield (
+                f'<circle cx="{s.x:.5g}" cy="{s.y:.5g}" r="{s.radius:.4g}" fill="{s.fill}" stroke="{s.edge}" '
+                f'stroke-width="{max(0.5, s.radius / 3):.3g}" pointer-events="none"/>'
+            )
+        else:
+            weight = ' font-weight="bold"' if s.bold else ""
+            yield f'<text x="{s.x:.5g}" y="{s.y:.5g}" font-size="{s.size:.3g}"{weight}>{html.escape(one_line(s.text))}</text>'
+    yield "</svg>"
+
+
+def svg(plan: AggregationPlan, placement: str | None = None) -> str:
+    """The picture of a placement (the first one) as SVG."""
+    return "\n".join(_svg_lines(_drawn(plan, placement or plan.placements[0].placement))) + "\n"
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as e:
+        raise TwinrunError(f"cannot write the picture: {e.strerror or e}", where=path) from None
+
+
+def save_html(plan: AggregationPlan, path: str) -> None:
+    """A page with the picture of each placement."""
+    pictures = [f'<div class="scroll" tabindex="0">{svg(plan, p.placement)}</div>' for p in plan.placements]
+    _write(path, frame(_headline(plan), pictures))
+
+
+def save_picture(plan: AggregationPlan, path: str, placement: str | None = None) -> None:
+    """Draws a placement (the first one) into a file: .svg, or what matplotlib writes (.png, .pdf).
+
+    Raises MissingPackage without matplotlib, TwinrunError where it cannot write."""
+    if path.lower().endswith(".svg"):
+        _write(path, svg(plan, placement))
+        return
+    try:
+        from matplotlib.collections import PatchCollection
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Circle, Rectangle
+    except ImportError:
+        raise MissingPackage.of("matplotlib", "twinrun[plot]") from None
+    picture = _drawn(plan, placement or plan.placements[0].placement)
+    figure = Figure(figsize=(picture.width / 100, picture.height / 100))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, picture.width)
+    axes.set_ylim(picture.height, 0)
+    axes.axis("off")
+    boxes = [s for s in picture.shapes if isinstance(s, _Box)]
+    dots = [s for s in picture.shapes if isinstance(s, _Dot)]
+    axes.add_collection(
+        PatchCollection(
+            [Rectangle((s.x, s.y), s.width, s.height) for s in boxes],
+            facecolors=[s.fill for s in boxes],
+            edgecolors="none",
+        )
+    )
+    axes.add_collection(
+        PatchCollection(
+            [Circle((s.x, s.y), s.radius) for s in dots],
+            facecolors=[s.fill for s in dots],
+            edgecolors=[s.edge for s in dots],
+            linewidths=[max(0.5, s.radius / 4) for s in dots],
+        )
+    )
+    for s in picture.shapes:
+        if isinstance(s, _Words):
+            axes.text(
+                s.x, s.y, one_line(s.text), fontsize=s.size * 0.72, weight="bold" if s.bold else "normal"
+            )
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as e:
+        raise TwinrunError(f"cannot write the picture: {e}", where=path) from None

@@ -1,0 +1,290 @@
+"""A job alone, and the same job beside a second one of varying intensity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...ensemble import intervals
+from ...ensemble.intervals import Interval
+from .engine import Blocks, Condition, key
+from .launch import Result, Stack, data_files
+from .report import Finding, beyond, joint, percent, save_picture, table, top
+from .study import Study, stack_words, storage_identity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["INTENSITIES", "Interference"]
+
+INTENSITIES = (0.2, 0.5, 1.0, 2.0, 4.0)  # MB a rank, as on Mira
+_FOR_EVER = 1_000_000_000  # repetitions; the second job ends when it is told to
+_PARTICLE = 38e-6  # MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interference(Study):
+    """What is run. A run is a launch of the job, `repeat` repetitions, with the second job at work all the while or not at all.
+
+    precision: how well losses are to be known (absolute). tolerated: a loss that does not matter.
+    """
+
+    name = "interference"
+    stack: Stack
+    folder: Path
+    particles: int = 52_632  # 2 MB a rank, as the paper's
+    intensities: Sequence[float] = INTENSITIES
+    other_ranks: int = 0  # 0: as many
+    method: str = "aggregate"
+    other_method: str = ""  # the same
+    layout: str = "records"
+    synced: bool = False
+    repeat: int = 3
+    tolerated: float = 0.05
+
+    def own_identity(self) -> dict:
+        """What runs of one journal have in common."""
+        return {
+            "stack": stack_words(self.stack),
+            "other_ranks": self.other_ranks or self.ranks,
+            **storage_identity(self.folder, self.layout, self.synced),
+            "particles": self.particles,
+            "intensities": sorted(self.intensities),
+            "method": self.method,
+            "other_method": self.other_method or self.method,
+            "repeat": self.repeat,
+        }
+
+    def conditions(self) -> list[Condition]:
+        """Alone (intensity 0), then beside the second job."""
+        return [{"intensity": x} for x in (0.0, *sorted(self.intensities))]
+
+    def _arguments(self, method: str, particles: int, repeat: int) -> list[str]:
+        return [
+            *(
+                "--method",
+                method,
+                "--particles",
+                str(particles),
+                "--layout",
+                self.layout,
+                "--repeat",
+                str(repeat),
+            ),
+            *("--sync", "after" if self.synced else "none", *self.arguments),
+        ]
+
+    def run(self, condition: Condition, block: int) -> dict:
+        """Launches the job once."""
+        intensity = condition["intensity"]
+        own = ["--warmup", str(self.warmup), *self._arguments(self.method, self.particles, self.repeat)]
+        with data_files(self.folder) as prefix:
+            own.append(f"{prefix}a")
+            if intensity == 0:
+                return self._record(self.stack.run(self.ranks, own, self.seconds), None)
+            # The second job ends where this file is found.
+            stop = Path(f"{prefix}stop")
+            particles = max(round(intensity / _PARTICLE), 1)
+            other = self._arguments(self.other_method or self.method, particles, _FOR_EVER)
+            # And should nobody be there to make it, after two runs of the longest kind.
+            other += ["--until", str(stop), "--seconds", str(2 * self.seconds), f"{prefix}b"]
+            with self.stack.start(self.other_ranks or self.ranks, other) as beside:
+                beside.wait_for("repetition", self.seconds)
+                result = self.stack.run(self.ranks, own, self.seconds)
+                stop.touch()
+                return self._record(result, beside.wait(self.seconds))
+
+    def _taken(self, x: dict) -> float:
+        return x["seconds"] + (x.get("sync_seconds", 0.0) if self.synced else 0.0)
+
+    def _record(self, own: Result, other: Result | None) -> dict:
+        mine = own.all("repetition")
+        record = {
+            "mpi": own.run["mpi"],
+            "hosts": own.run["hosts"],
+            "begin": mine[0]["begin"],
+            "rate": sum(x["bytes"] for x in mine) / sum(map(self._taken, mine)),
+            "rates": [x["bytes"] / self._taken(x) for x in mine],
+        }
+        if other is not None:
+            spans = [(x["begin"], x["begin"] + self._taken(x)) for x in mine]
+            during = [
+                x
+                for x in other.all("repetition")
+                if any(x["begin"] < end and x["begin"] + self._taken(x) > begin for begin, end in spans)
+            ]
+            covered = sum(
+                max(0.0, min(end, x["begin"] + self._taken(x)) - max(begin, x["begin"]))
+                for begin, end in spans
+                for x in during
+            )
+            record["overlap"] = min(covered / sum(end - begin for begin, end in spans), 1.0)
+            taken = sum(map(self._taken, during))
+            record["other_rate"] = sum(x["bytes"] for x in during) / taken if taken else None
+        return record
+
+    def _rates(self, blocks: Blocks, intensity: float) -> list[float]:
+        return [b[key({"intensity": intensity})]["rate"] for b in blocks]
+
+    def _loss(self, blocks: Blocks, intensity: float, confidence: float) -> Interval:
+        alone = self._rates(blocks, 0.0)
+        return intervals.ratio_of_means(self._rates(blocks, intensity), alone, confidence).loss()
+
+    def enough(self, blocks: Blocks) -> bool:
+        """Whether all losses are known well enough."""
+        return all(self._loss(blocks, x, self.confidence).within(self.precision) for x in self.intensities)
+
+    def result(self, blocks: Blocks, ended: bool) -> dict:
+        """All figures, and what follows from them."""
+        rows = []
+        for x in (0.0, *sorted(self.intensities)):
+            rates = self._rates(blocks, x)
+            runs = [b[key({"intensity": x})] for b in blocks]
+            row = {
+                "intensity": x,
+                "mean": intervals.mean(rates, self.confidence).json(),
+                "deviation": intervals.deviation(rates, self.confidence).json(),
+                "variation": intervals.variation(rates, self.confidence).json(),
+                "rates": rates,
+            }
+            if x:
+                others = [r["other_rate"] for r in runs if r["other_rate"]]
+                alone = self._rates(blocks, 0.0)
+                row |= {
+                    "loss": self._loss(blocks, x, self.confidence).json(),
+                    "deviation_ratio": intervals.ratio_of_deviations(rates, alone, self.confidence).json(),
+                    "other_mean": intervals.mean(others, self.confidence).json(),
+                    "other_deviation": intervals.deviation(others, self.confidence).json(),
+                    "overlap": intervals.median([r["overlap"] for r in runs]) if runs else None,
+                }
+            rows.append(row)
+        runs = [r for b in blocks for r in b.values()]
+        facts = {
+            "mpi": sorted({r["mpi"] for r in runs}),
+            "hosts": sorted({h for r in runs for h in r["hosts"]}),
+        }
+        return self.document(blocks, ended, rows, **facts, tolerated=self.tolerated)
+
+    def guidance(self, blocks: Blocks) -> list[Finding]:
+        """Beside which jobs this one may run."""
+        intensities = sorted(self.intensities)
+        confidence = joint(self.confidence, len(intensities))
+        losses = {x: self._loss(blocks, x, confidence) for x in intensities}
+        shown = "; ".join(f"{losses[x].text(100, '%')} beside {x:g} MB a rank" for x in intensities)
+        harmful = [x for x in intensities if losses[x].known and losses[x].low > self.tolerated]
+        harmless = [x for x in intensities if losses[x].known and losses[x].high <= self.tolerated]
+        limit = percent(self.tolerated)
+        runs = [r for b in blocks for r in b.values()]
+        hosts = sorted({h for r in runs for h in r["hosts"]})
+        found = []
+        if harmful:
+            found.append(
+                Finding(
+                    f"allocate so that no job writes {harmful[0]:g} MB a rank or more to the same storage beside this one: "
+                    f"it loses over {limit} of its bandwidth ({shown})",
+                    True,
+                )
+            )
+        elif len(harmless) == len(intensities):
+            found.append(
+                Finding(f"any allocation will do: a job beside costs no more than {limit} ({shown})", True)
+            )
+        undecided = [x for x in intensities if x not in harmful and x not in harmless]
+        if undecided:
+            which = ", ".join(f"{x:g}" for x in undecided)
+            found.append(
+                Finding(
+                    f"whether a job of {which} MB a rank beside costs more than {limit} {beyond(len(blocks))} ({shown})",
+                    False,
+                )
+            )
+        strongest = intensities[-1]
+        ratio = intervals.ratio_of_deviations(
+            self._rates(blocks, strongest), self._rates(blocks, 0.0), self.confidence
+        )
+        shown = f"standard deviation beside {strongest:g} MB a rank by that alone: {ratio.text()}"
+        if ratio.low > 1:
+            found.append(Finding(f"a job beside makes the bandwidth vary more ({shown})", True))
+        elif ratio.high < 1:
+            found.append(Finding(f"a job beside makes the bandwidth vary less ({shown})", True))
+        else:
+            found.append(
+                Finding(
+                    f"whether a job beside makes the bandwidth vary more {beyond(len(blocks))} ({shown})",
+                    False,
+                )
+            )
+        if len(hosts) == 1:
+            found.append(
+                Finding(
+                    f"both jobs ran on {hosts[0]} alone, so that losses hold its processors and memory too, not storage only",
+                    True,
+                )
+            )
+        overlaps = [r["overlap"] for r in runs if "overlap" in r]
+        if overlaps and intervals.median(overlaps) < 0.5:
+            found.append(
+                Finding(
+                    f"the second job was writing for only {percent(intervals.median(overlaps))} of the first one's time "
+                    "(the median run): losses are those of a job that writes now and then",
+                    True,
+                )
+            )
+        return found
+
+
+def lines(result: dict) -> list[str]:
+    """A table of a result."""
+    header = ["beside", "MB/s", "deviation", "CoV", "loss", "deviation by that alone", "other MB/s"]
+    rows = []
+    for r in result["rows"]:
+        rows.append(
+            [
+                f"{r['intensity']:g} MB a rank" if r["intensity"] else "nothing",
+                Interval.of(r["mean"]).text(1e-6),
+                Interval.of(r["deviation"]).text(1e-6),
+                Interval.of(r["variation"]).text(100, "%"),
+                Interval.of(r["loss"]).text(100, "%") if r["intensity"] else "",
+                Interval.of(r["deviation_ratio"]).text() if r["intensity"] else "",
+                Interval.of(r["other_mean"]).text(1e-6) if r["intensity"] else "",
+            ]
+        )
+    return table(header, rows)
+
+
+def draw(result: dict, path: str | Path) -> None:
+    """Bandwidth and loss against the second job's intensity."""
+    rows = result["rows"]
+
+    def rates(axes: Axes) -> None:
+        for i, r in enumerate(rows):
+            axes.plot([i] * len(r["rates"]), [x / 1e6 for x in r["rates"]], ".", color="grey", alpha=0.5)
+            v = Interval.of(r["mean"])
+            axes.errorbar(
+                [i], [v.value / 1e6], yerr=[[x] for x in v.bars(1e-6)], fmt="o", color="C0", capsize=3
+            )
+        axes.set_xticks(
+            range(len(rows)), ["alone" if not r["intensity"] else f"{r['intensity']:g}" for r in rows]
+        )
+        axes.set_xlabel("second job, MB a rank")
+        axes.set_ylabel("bandwidth, MB/s (dots: runs)")
+        axes.set_ylim(0, top(1e-6, [Interval.of(r["mean"]) for r in rows]))
+
+    def loss(axes: Axes) -> None:
+        for i, r in enumerate(rows[1:], 1):
+            v = Interval.of(r["loss"])
+            axes.errorbar(
+                [i], [100 * v.value], yerr=[[x] for x in v.bars(100)], fmt="o", color="C1", capsize=3
+            )
+        axes.axhline(0, color="black", linewidth=1)
+        axes.axhline(100 * result["tolerated"], color="black", linestyle="--", linewidth=1)
+        axes.set_xticks(range(1, len(rows)), [f"{r['intensity']:g}" for r in rows[1:]])
+        axes.set_xlabel("second job, MB a rank")
+        axes.set_ylabel("loss of bandwidth, %")
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -100), min(high, 105))
+
+    title = f"{result['method']}, {result['layout']}, {result['ranks']} ranks, {result['blocks']} repetitions"
+    save_picture(path, [rates, loss], title)

@@ -1,0 +1,107 @@
+"""Arguments that the core takes as fixed-width numbers and UTF-8: checked here, so that a wrong one is a clear error."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+
+from . import _core
+from .errors import FormatError, TwinrunError, Unsupported
+
+__all__ = ["any_path", "check_settings", "checked_path", "chosen_devices", "step_number", "utf8"]
+
+_MOST_THREADS = 4096
+
+
+def check_settings(
+    *,
+    threads: int = 0,
+    memory: int = 1,
+    residue_bits: int = 4,
+    chunk_bytes: int = 4096,
+    io: str = "auto",
+    gds: bool = False,
+) -> None:
+    """Raises TwinrunError for what no comparison or capture can use. gds: io may be that too."""
+    if not 0 <= threads <= _MOST_THREADS:
+        raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
+    if not 0 <= memory < 1 << 62:
+        raise TwinrunError(f"memory must be a number of bytes, not {memory!r}")
+    if residue_bits not in (0, 2, 4):
+        raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
+    if not 4096 <= chunk_bytes <= 1 << 20 or chunk_bytes & (chunk_bytes - 1):
+        raise TwinrunError(
+            f"the chunk size must be a power of two from 4096 to 1048576 bytes, not {chunk_bytes!r}"
+        )
+    if io not in ("auto", "uring", "pread") and not (gds and io == "gds"):
+        raise TwinrunError(f"io must be auto, uring{', pread or gds' if gds else ' or pread'}, not {io!r}")
+
+
+def chosen_devices(device: object) -> tuple[str, list[int]]:
+    """('auto' | 'cpu' | 'cuda', numbers) of 'auto', 'cpu', 'cuda', 'cuda:1', 'cuda:0,2' or 'cuda:0-3'; no number: all.
+
+    Raises TwinrunError for anything else, Unsupported where a device that is asked for cannot be used.
+    """
+    text = str(device).strip().lower()
+    if text in ("auto", "cpu"):
+        return text, []
+    if text != "cuda" and not re.fullmatch(
+        r"cuda:[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", text
+    ):
+        raise TwinrunError(
+            f"device {str(device)!r:.60} is not understood", fix="write auto, cpu, cuda, cuda:0 or cuda:0,1"
+        )
+    numbers: list[int] = []
+    for part in text[5:].split(",") if text != "cuda" else ():
+        low, dash, high = part.partition("-")
+        numbers.extend(range(int(low), int(high if dash else low) + 1))
+    found = _core.devices()
+    if found["reason"]:
+        raise Unsupported(
+            f"no GPU can be used: {found['reason']}", fix="leave out the device, or ask for the cpu"
+        )
+    for number in numbers:
+        if number >= len(found["devices"]):
+            last = len(found["devices"]) - 1
+            raise Unsupported(f"there is no cuda:{number}", fix=f"devices are cuda:0 to cuda:{last}")
+        if found["devices"][number]["reason"]:
+            raise Unsupported(f"cuda:{number} cannot be used: {found['devices'][number]['reason']}")
+    return "cuda", list(dict.fromkeys(numbers))
+
+
+def step_number(step: object) -> int:
+    """A step: an integer of 64 bits."""
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        raise TwinrunError(f"a step is an integer, not {step!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise TwinrunError(f"step {number} does not fit into 64 bits")
+    return number
+
+
+def utf8(text: str, what: str, where: str | None = None) -> str:
+    """`text`, or FormatError where it is not Unicode: metadata and manifests hold UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise FormatError(f"{what} is not UTF-8", where=where or text, fix="rename it") from None
+    return text
+
+
+def checked_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file or folder as the core can take it."""
+    text = os.fspath(path)
+    return utf8(text, "its name", text)
+
+
+def any_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file or folder whose name may be any bytes: for what takes paths by os.fsencode."""
+    text = os.fsdecode(path)
+    if "\0" in text or not text:
+        raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
+    return text
+
+
+MEMORY = 1 << 30  # bytes of memory for restore and verify, where nobody says how much

@@ -1,0 +1,240 @@
+"""What files of two runs say beside their elements: attributes, dimensions, links. They are the same or they are not.
+
+What is told of one place by several ranks' files is compared as the values that it has among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..errors import Uncompared
+from ..formats.facts import SUMMARY, Fact
+from ..formats.model import summary_fields
+from ..runs.subject import Opened, Place, Subject, refs_of_fields
+
+__all__ = [
+    "AttributeDifference",
+    "Attributes",
+    "add_summaries",
+    "concerns",
+    "match_attributes",
+    "uncompared",
+    "under_one_name",
+]
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class AttributeDifference:
+    """An attribute, or something else that a file says, in which two runs differ.
+
+    owner: the field or group that it belongs to, '' for the file. name: its own; in parentheses where it is no attribute but
+    something else that the format has, as `(dimensions)`. a, b: the values for people, None where a run has none. meaning:
+    it changes what the owner's numbers mean.
+    """
+
+    step: int | None
+    rank: int
+    owner: str
+    name: str
+    a: str | None
+    b: str | None
+    meaning: bool
+
+    @property
+    def label(self) -> str:
+        """'x@units'."""
+        return f"{self.owner}@{self.name}"
+
+    def text(self) -> str:
+        """'x@units: 'm' against 'km''."""
+        a, b = ("not there" if value is None else value for value in (self.a, self.b))
+        return f"{self.label}: {a} against {b}"
+
+    def place(self) -> str:
+        """'step 500, rank 0'."""
+        return f"rank {self.rank}" if self.step is None else f"step {self.step}, rank {self.rank}"
+
+
+@dataclass
+class Attributes:
+    """What came of comparing those of a place. compared: how many. problem: why none could be."""
+
+    compared: int = 0
+    differences: list[AttributeDifference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problem: Uncompared | None = None
+
+
+def _by_label(opened: Sequence[Opened]) -> dict[str, list[Fact]]:
+    """Facts with one label, those of one value once, in the order of their values."""
+    found: dict[str, dict[bytes, Fact]] = {}
+    for side in opened:
+        for label, fact in (side.facts or {}).items():
+            found.setdefault(label, {}).setdefault(fact.identity, fact)
+    return {label: [values[key] for key in sorted(values)] for label, values in found.items()}
+
+
+def _text(facts: Sequence[Fact]) -> str:
+    more = f" and {len(facts) - _MOST_NAMED} more" if len(facts) > _MOST_NAMED else ""
+    return ", ".join(fact.text for fact in facts[:_MOST_NAMED]) + more
+
+
+def _above(owner: str, names: Iterable[str]) -> bool:
+    """Whether one of the names is the owner's, or of something in it."""
+    return not owner or any(n == owner or n.startswith((owner + "/", owner + ".")) for n in names)
+
+
+def match_attributes(
+    a: Subject,
+    b: Subject,
+    opened: tuple[Sequence[Opened], Sequence[Opened]],
+    place: Place,
+    *,
+    wanted: Callable[[str], bool],
+    left_out: Callable[[str], bool],
+    ignored: Callable[[str], bool],
+    named: bool,
+    common: bool,
+) -> Attributes:
+    """Compares what the files of a place say.
+
+    wanted: whether a field is; left_out: whether a rule leaves a name out; ignored: whether a rule leaves an attribute out, by
+    its label. named: fields were chosen by name: of what does not belong to one of them only what their numbers mean is
+    compared. common: what only one run says is left out.
+    """
+    result = Attributes()
+    told = [any(side.facts is not None for side in sides) for sides in opened]
+    facts = [_by_label(sides) for sides in opened]
+    if not all(told):
+        others = [label for label in (*facts[0], *facts[1]) if not ignored(label)]
+        if others and not any(SUMMARY in side for sides in opened for side in sides):
+            silent, other = (a, b) if told[1] else (b, a)
+            some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
+            said = f"tells no attributes: those of {other.label} are not compared ({some})"
+            if silent.kind == "file":  # metadata of an older twinrun: its file may have had others
+                fix = "index it again, or name the data files"
+                result.problem = Uncompared(said, where=silent.label, fix=fix)
+            else:  # arrays and histories have none
+                result.notes.append(f"{silent.label} {said}")
+        return result
+    here = [{name for side in sides for name in side} for sides in opened]
+    fields = {name for name in here[0] & here[1] if wanted(name)}
+    everything = here[0] | here[1]
+    formats = [{f for side in sides for f in side.formats} for sides in opened]
+    said_by = [
+        {label: format for side in sides for label, format in side.format_of.items()} for sides in opened
+    ]
+    alone: list[str] = []
+    for label in dict.fromkeys((*facts[0], *facts[1])):
+        x, y = facts[0].get(label, []), facts[1].get(label, [])
+        fact = (x or y)[0]
+        owner = fact.owner
+        if ignored(label) or left_out(owner):
+            continue
+        if not concerns(
+            owner, fact.meaning, everything, fields, named
+        ):  # of fields: told where they are matched
+            continue
+        if not x or not y:
+            if said_by[0 if x else 1].get(label) not in formats[1 if x else 0] and not fact.meaning:
+                alone.append(label)
+                continue
+            if common:
+                result.notes.append(f"{label}: only in {(a if x else b).label}")
+                continue
+        elif said_by[0].get(label) != said_by[1].get(label) and not fact.is_attribute:
+            continue
+        result.compared += 1
+        if [f.identity for f in x] != [f.identity for f in y]:
+            result.differences.append(
+                AttributeDifference(
+                    place[0],
+                    place[1],
+                    owner,
+                    fact.name,
+                    _text(x) if x else None,
+                    _text(y) if y else None,
+                    any(f.meaning for f in (*x, *y)),
+                )
+            )
+    if alone:
+        some = ", ".join(alone[:_MOST_NAMED]) + (", …" if len(alone) > _MOST_NAMED else "")
+        result.notes.append(
+            f"the files are of several formats: what only one of them says is not compared ({some})"
+        )
+    result.differences.sort(key=lambda d: not d.meaning)
+    return result
+
+
+def concerns(owner: str, meaning: bool, present: Iterable[str], chosen: Iterable[str], named: bool) -> bool:
+    """Whether what is said of an owner counts. present, chosen: all fields, and those that are compared; named: chosen by name."""
+    if owner in present:
+        return owner in chosen
+    if not named:
+        return True
+    return (meaning and bool(owner) and _above(owner, chosen)) or _part_of(owner, chosen)
+
+
+def _part_of(owner: str, fields: Iterable[str]) -> bool:
+    """Whether an owner is a chosen field's dataset: a struct, whose members are the fields."""
+    return bool(owner) and any(name.startswith(owner + ".") for name in fields)
+
+
+def uncompared(
+    sides: Iterable[tuple[Subject, Iterable[tuple[str, str, str]]]], wanted: Callable[[str], bool]
+) -> Iterator[tuple[Subject, Uncompared | None]]:
+    """What is there and cannot be compared, of each run: a problem each, None where the other run said the same already."""
+    said: set[tuple[str, str]] = set()
+    for subject, skipped in sides:
+        for name, where, why in skipped:
+            if not wanted(name):
+                continue
+            problem = Uncompared(
+                f"{name!r} cannot be compared: {why}",
+                where=where,
+                fix="leave it out with a rule (skip), with --leave-out or --common",
+            )
+            yield subject, None if (name, why) in said else problem
+            said.add((name, why))
+
+
+def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
+    """Single arrays are compared whatever they are called: what b has and says of its own goes by a's name.
+
+    Where b is metadata alone, which keeps no attributes by name, a's goes by b's.
+    """
+    if a.array_name is None or b.array_name is None or a.array_name == b.array_name:
+        return
+    if SUMMARY in in_b and SUMMARY not in in_a:
+        _rename(in_a, a.array_name, b.array_name)
+    else:
+        _rename(in_b, b.array_name, a.array_name)
+
+
+def _rename(opened: Opened, old: str, new: str) -> None:
+    """Calls an array otherwise: its field or those of its members, and what is said of them."""
+
+    def named(name: str) -> str:
+        return new + name[len(old) :] if name == old or name.startswith((old + ".", old + "@")) else name
+
+    fields = [replace(ref, name=named(ref.name)) for ref in opened.values()]
+    opened.clear()
+    opened.update({ref.name: ref for ref in fields})
+    opened.skipped = [(named(name), where, why) for name, where, why in opened.skipped]
+    if opened.facts is not None:
+        renamed = [(label, replace(f, owner=named(f.owner))) for label, f in opened.facts.items()]
+        # A label that is there several times has marks behind it (see `subject`).
+        labels = {label: f.label + label[len(opened.facts[label].label) :] for label, f in renamed}
+        opened.facts = {labels[label]: f for label, f in renamed}
+        opened.format_of = {labels[label]: format for label, format in opened.format_of.items()}
+
+
+def add_summaries(a: Opened, b: Opened) -> None:
+    """Where one run's metadata alone is at hand, what the other one's files say is put together as metadata has it."""
+    for here, there in ((a, b), (b, a)):
+        if SUMMARY in here and SUMMARY not in there and there.facts:
+            found: Mapping = {f.name: f for f in summary_fields(there.facts, 0, "attributes")}
+            there.update({ref.name: ref for ref in refs_of_fields(found, "attributes")})

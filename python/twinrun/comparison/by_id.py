@@ -1,0 +1,566 @@
+"""Particles: elements matched by their IDs, whatever the order, the rank or the file they lie in.
+
+IDs are matched in passes over shares of them (by a hash), so that memory stays bounded: in each, both runs' IDs are read and
+sorted, and the rows of every field that belong to them are brought into the order of IDs and compared by the core. An ID that
+a run holds several times has no partner of its own: such rows are compared in the order in which they lie, where both runs
+hold it equally often, and count as differing where they do not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import _core
+from ..errors import Incomparable, TwinrunError
+from ..formats.model import storage_dtype
+from ..runs.particles import INTEGERS, Particles, read_items
+from ..runs.subject import FieldRef
+from .field import Decision, FieldComparison, Settings, facts_of
+from .merge import merged, with_places
+from .sums import TwoSums, why_not
+
+__all__ = [
+    "compare_particles",
+    "gather_rows",
+    "ids_of_share",
+    "match_ids",
+    "order_note",
+]
+
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+_KNOWN_IDS = (
+    "id",
+    "ids",
+    "particleids",
+    "particle_ids",
+    "pid",
+    "global_id",
+)  # for the note that the order changed
+_FEW = 10  # IDs that are named
+_BLOCK_BITS = 20  # a bucket is a megabyte at most
+_NUMBERS = 1 << 20  # IDs whose sums are made at a time
+_BYTES_A_ROW = 56  # of IDs, places and orders, both runs, while a pass matches them
+
+
+@dataclass
+class _Ids:
+    """IDs of one share of one run, sorted, with the row (numbered through all parts) of each."""
+
+    ids: np.ndarray  # int64 or uint64
+    rows: np.ndarray  # int64
+
+
+def ids_of_share(
+    parts: Sequence[tuple[int, FieldRef, dict]],
+    share: int,
+    shares: int,
+    piece: int,
+    sources: dict,
+    by_block: bool = False,
+) -> _Ids:
+    """The IDs of one share of all, of one run. piece: elements that are read in one go.
+
+    by_block: consecutive IDs stay together, as many as a bucket of sums may hold.
+    """
+    block = np.uint64(_BLOCK_BITS if by_block else 0)
+    kept, rows, base = [], [], 0
+    for _, ref, _ in parts:
+        kind = np.uint64 if ref.dtype.startswith("u") else np.int64
+        for first in range(0, ref.items, piece):
+            count = min(piece, ref.items - first)
+            ids = read_items(ref, first, count, sources).astype(kind)
+            at = np.arange(base + first, base + first + count, dtype=np.int64)
+            if shares > 1:
+                blocks = ids.view(np.uint64) >> block
+                mine = (blocks * _HASH >> np.uint64(32)) % np.uint64(shares) == share
+                ids, at = ids[mine], at[mine]
+            kept.append(ids)
+            rows.append(at)
+        base += ref.items
+    if not kept:
+        return _Ids(np.empty(0, np.int64), np.empty(0, np.int64))
+    if len({k.dtype for k in kept}) > 1:
+        raise Incomparable("IDs are signed in one part and unsigned in another")
+    ids, at = np.concatenate(kept), np.concatenate(rows)
+    order = np.argsort(ids, kind="stable")
+    return _Ids(ids[order], at[order])
+
+
+@dataclass
+class _Matched:
+    ids: np.ndarray
+    rows_a: np.ndarray
+    rows_b: np.ndarray
+    lost: np.ndarray
+    born: np.ndarray
+    doubled_a: np.ndarray
+    doubled_b: np.ndarray
+    unequal: int  # rows of IDs that the runs hold not equally often, though both hold them
+
+
+def match_ids(a: _Ids, b: _Ids) -> _Matched:
+    """Rows that belong together, in the order of their IDs, and the IDs that have no partner."""
+    if np.array_equal(a.ids, b.ids) and (a.ids[1:] > a.ids[:-1]).all():  # most often
+        none = a.ids[:0]
+        return _Matched(a.ids, a.rows, b.rows, none, none, none, none, 0)
+    unique_a, start_a, times_a = np.unique(a.ids, return_index=True, return_counts=True)
+    unique_b, start_b, times_b = np.unique(b.ids, return_index=True, return_counts=True)
+    common, in_a, in_b = np.intersect1d(unique_a, unique_b, assume_unique=True, return_indices=True)
+    equal = times_a[in_a] == times_b[in_b]
+    unequal = int(np.maximum(times_a[in_a], times_b[in_b])[~equal].sum())
+    times = times_a[in_a][equal]
+    # Rows of an ID that comes several times: stretches, one after another, of both sorted lists.
+    within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    return _Matched(
+        np.repeat(common[equal], times),
+        a.rows[np.repeat(start_a[in_a][equal], times) + within],
+        b.rows[np.repeat(start_b[in_b][equal], times) + within],
+        np.setdiff1d(unique_a, common, assume_unique=True),
+        np.setdiff1d(unique_b, common, assume_unique=True),
+        unique_a[times_a > 1],
+        unique_b[times_b > 1],
+        unequal,
+    )
+
+
+_NO_IDS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.int64)
+_NOBODY = _Matched(_NO_IDS, _NO_ROWS, _NO_ROWS, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, 0)
+
+
+def gather_rows(
+    refs: Sequence[tuple[FieldRef | None, int]],
+    rows: np.ndarray,
+    width: int,
+    piece: int,
+    sources: dict,
+    storage: np.dtype,
+    read: Callable[[FieldRef, int, int, dict], np.ndarray] | None = None,
+) -> np.ndarray:
+    """Rows of a field that lies in several parts, in the order of `rows`. refs: (field, its rows).
+
+    read: gives `count` numbers of a part from `first` on, `width` a row; by default its elements.
+    """
+    read = read or read_items
+    out = np.empty((rows.size, width), storage)
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    base = 0
+    for ref, count in refs:
+        low, high = np.searchsorted(ascending, (base, base + count))
+        if low == high:
+            base += count
+            continue
+        step = max(1, piece // max(width, 1))
+        for first in range(0, count, step):
+            n = min(step, count - first)
+            begin, end = np.searchsorted(ascending, (base + first, base + first + n))
+            if begin == end:
+                continue
+            assert ref is not None
+            low_row, high_row = int(ascending[begin]) - base, int(ascending[end - 1]) - base + 1
+            values = read(ref, low_row * width, (high_row - low_row) * width, sources)
+            out[order[begin:end]] = values.reshape(-1, width)[ascending[begin:end] - (base + low_row)]
+        base += count
+    return out
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """How rows are read and compared. piece: elements that are read in one go. sources: of fields, once opened."""
+
+    settings: Settings
+    step: int | None
+    piece: int
+    sources: dict[int, _core.Source]
+
+
+class _Found:
+    """What the passes over shares of the IDs found of one field."""
+
+    def __init__(self, sums: TwoSums | None) -> None:
+        self.sums = sums
+        self.total: dict | None = None
+        self.by_tree = 0  # scalars in buckets of equal sums
+
+    def add(self, r: dict, ids: np.ndarray, width: int) -> None:
+        """r: of the core, with places in the order of ids, which become (ID, scalar of its row)."""
+        scalars = max(width, 1)
+        r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
+        self.total = r if self.total is None else merged([self.total, r])
+
+
+def _common_fields(
+    kind: Particles, chosen: Callable[[str], bool], label_a: str, label_b: str, step: int | None
+) -> tuple[list[str], list[TwinrunError]]:
+    """Fields that every part of both runs has, alike; and what is to be said of the others."""
+    problems: list[TwinrunError] = []
+    parts = [*((label_a, p) for p in kind.parts_a), *((label_b, p) for p in kind.parts_b)]
+    good = []
+    for name in dict.fromkeys(n for _, (_, _, own) in parts for n in own if chosen(n)):
+        rows: dict[tuple[str, tuple[int, ...]], str] = {}  # a unit of time is another type than plain numbers
+        missing = None
+        for label, (rank, ids, own) in parts:
+            if name in own:
+                ref = own[name]
+                rows.setdefault((ref.unit or ref.dtype, ref.user_shape[1:]), f"rank {rank} of {label}")
+            elif ids.items:  # a rank without particles may have no such field
+                missing = f"rank {rank} of {label} has no such field, or another number of rows than IDs"
+        if missing is None and len(rows) > 1:
+            missing = " against ".join(
+                f"{dtype} rows of {list(row)} on {where}" for (dtype, row), where in rows.items()
+            )
+        if missing is None:
+            good.append(name)
+        else:
+            problems.append(
+                Incomparable(f"{_at(step)}field {name!r}: {missing}", fix="nothing was compared of it")
+            )
+    return good, problems
+
+
+def compare_particles(
+    kind: Particles,
+    step: int | None,
+    settings: Settings,
+    chosen: Callable[[str], bool],
+    label_a: str,
+    label_b: str,
+) -> tuple[list[FieldComparison], list[TwinrunError], list[str]]:
+    """Compares one kind of particles of one step: the key's own entry first (which were lost, born, doubled), then each field.
+
+    chosen: whether a field of this name is wanted. Returns comparisons, problems (fields that could not be compared), notes.
+    """
+    begin = time.perf_counter()
+    fields, problems = _common_fields(kind, chosen, label_a, label_b, step)
+    sources: dict[int, _core.Source] = {}
+    totals = [sum(ids.items for _, ids, _ in parts) for parts in (kind.parts_a, kind.parts_b)]
+    found = {name: _Found(_sums_by_id(kind, name, settings, step)) for name in fields}
+    if _proven_by_sums(kind, found, settings, step, totals):
+        return _all_proven(kind, found, settings, step, totals, begin, label_a), problems, []
+    by_sums = any(f.sums is not None for f in found.values())
+    widest = max((_width(kind, n) * _item(kind, n) for n in fields), default=8)
+    needed = sum(totals) * (_BYTES_A_ROW + 2 * widest)
+    shares = max(1, math.ceil(needed / max(settings.memory, 1 << 20)))
+    piece = max(1 << 16, settings.memory // 256)
+    sums = {"matched": 0, "lost": 0, "born": 0, "doubled_a": 0, "doubled_b": 0, "moved": 0, "unequal": 0}
+    named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
+    in_order = True
+    ends = [np.cumsum([ids.items for _, ids, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
+    ranks = [np.array([rank for rank, _, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
+    how = _Pass(settings, step, piece, sources)
+    for share in range(shares):
+        of_a = ids_of_share(kind.parts_a, share, shares, piece, sources, by_sums)
+        of_b = ids_of_share(kind.parts_b, share, shares, piece, sources, by_sums)
+        if of_a.ids.size and of_b.ids.size and of_a.ids.dtype != of_b.ids.dtype:
+            raise Incomparable(f"field {kind.key!r}: IDs are signed in one run and unsigned in the other")
+        m = match_ids(of_a, of_b)
+        sums["matched"] += m.ids.size
+        sums["unequal"] += m.unequal
+        for name, ids in (("lost", m.lost), ("born", m.born)):
+            sums[name] += ids.size
+            named[f"{name}_ids"] = sorted([*named[f"{name}_ids"], *ids[:_FEW].tolist()])[:_FEW]
+        for name, ids in (("doubled_a", m.doubled_a), ("doubled_b", m.doubled_b)):
+            sums[name] += ids.size
+            named["doubled_ids"] = sorted({*named["doubled_ids"], *ids[:_FEW].tolist()})[:_FEW]
+        if m.ids.size:
+            rank_a = ranks[0][np.searchsorted(ends[0], m.rows_a, "right")]
+            rank_b = ranks[1][np.searchsorted(ends[1], m.rows_b, "right")]
+            sums["moved"] += int((rank_a != rank_b).sum())
+        in_order = in_order and bool((m.rows_a == m.rows_b).all())
+        for name in fields:
+            _compare_share(kind, name, m, found[name], how)
+    result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
+    for name in fields:
+        if found[name].total is not None:
+            result.append(_shaped(kind, name, found[name], settings, step, sums["matched"], begin, label_a))
+    notes = []
+    if not in_order or sums["moved"]:
+        where = f", {sums['moved']} of them on another rank" if sums["moved"] else ""
+        notes.append(
+            f"{_at(step)}{kind.key}: {sums['matched']} particles lie in another order{where}: matched by ID"
+        )
+    if sums["doubled_a"] or sums["doubled_b"]:
+        said = ", ".join(map(str, named["doubled_ids"]))
+        notes.append(
+            f"{_at(step)}{kind.key}: {sums['doubled_a']} IDs of {label_a} and {sums['doubled_b']} of {label_b} come several "
+            f"times ({said}, …): compared in the order in which they lie"
+        )
+    return result, problems, notes
+
+
+def _shaped(
+    kind: Particles,
+    name: str,
+    found: _Found,
+    settings: Settings,
+    step: int | None,
+    rows: int,
+    begin: float,
+    label: str,
+) -> FieldComparison:
+    """What was found of a field as its comparison. rows: that were matched."""
+    ref, total = _ref(kind, name), found.total
+    assert total is not None
+    if found.sums is not None:
+        total = found.sums.result(total, rows * _scalars(kind, name), found.by_tree)
+    like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label, kind=ref.kind)
+    shaped = facts_of(
+        with_places(total, lambda place: place[1]),
+        like,
+        (step, 0),
+        _decision(kind, name, settings, step),
+        "matched by ID" if found.sums is None else "matched by ID: by sums of digests",
+        time.perf_counter() - begin,
+    )
+    shaped.key = kind.key
+    if ref.kind is not None:  # codes: which elements they are of is not looked up
+        shaped.first_a = shaped.first_b = None
+    shaped.first_id = None if total["first"] is None else total["first"][0]
+    shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
+    cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
+    shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
+    shaped.max_rel_index = cut(shaped.max_rel_index)
+    return shaped
+
+
+def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None) -> TwoSums | None:
+    """The sums of a field (the key itself among them), where every part of both runs has them for these IDs."""
+    parts: list[list[FieldRef]] = []
+    for side in (kind.parts_a, kind.parts_b):
+        parts.append([])
+        for _, ids, own in side:
+            ref = ids if name == kind.key else own.get(name)
+            if not ids.items or ref is None or not ref.items:
+                continue
+            if ref.facts is None or ids.facts is None or ref.facts["key"] != ids.facts["name"]:
+                return None
+            parts[-1].append(ref)
+    decision = Decision() if name == kind.key else _decision(kind, name, settings, step)
+    if why_not(*parts, "ids", decision, settings):
+        return None
+    return TwoSums(*parts, "ids", decision)
+
+
+def _proven_by_sums(
+    kind: Particles, found: Mapping[str, _Found], settings: Settings, step: int | None, totals: Sequence[int]
+) -> bool:
+    """Whether sums alone prove that both runs hold the same IDs, each once, and that no field differs.
+
+    That no ID comes twice is proven where they are consecutive: then the sums are those of the numbers from the smallest to the
+    largest. (Sums of rows that share an ID would say nothing of each.)
+    """
+    if totals[0] != totals[1] or any(f.sums is None or f.sums.open.any() for f in found.values()):
+        return False
+    if any(f.sums is not None and not f.sums.held_by_both() for f in found.values()):
+        return False
+    refs = [ids for _, ids, _ in (*kind.parts_a, *kind.parts_b) if ids.items]
+    if not refs or any(ref.facts is None or ref.facts["atol"] or ref.facts["rtol"] for ref in refs):
+        return False
+    sums = _sums_by_id(kind, kind.key, settings, step)
+    if sums is None or not sums.identical():
+        return False
+    low = min(ref.facts["sums"]["smallest_id"] for ref in refs)  # type: ignore[index]
+    high = max(ref.facts["sums"]["largest_id"] for ref in refs)  # type: ignore[index]
+    if high - low + 1 != totals[0]:
+        return False
+    expected = []
+    for first in range(low, high + 1, _NUMBERS):
+        ids = np.arange(first, min(first + _NUMBERS, high + 1), dtype=np.uint64)
+        values = ids.astype(storage_dtype(refs[0].dtype))
+        made = _core.sums_of_rows(refs[0].dtype, ids, values.ctypes.data, 1, 0.0, 0.0, sums.chunk_bytes)
+        if made is None or made[1] > sums.height:
+            return False
+        expected.append(made)
+    return sums.is_sum_of(_core.add_sums(expected, sums.height, sums.dtype, sums.chunk_bytes).reshape(-1, 3))
+
+
+def _all_proven(
+    kind: Particles,
+    found: Mapping[str, _Found],
+    settings: Settings,
+    step: int | None,
+    totals: Sequence[int],
+    begin: float,
+    label: str,
+) -> list[FieldComparison]:
+    """The comparisons where nothing had to be read. Which particles changed their rank is not known then."""
+    sums = {
+        "matched": totals[0],
+        "lost": 0,
+        "born": 0,
+        "doubled_a": 0,
+        "doubled_b": 0,
+        "moved": None,
+        "unequal": 0,
+    }
+    named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
+    identity = _identity(kind, step, sums, named, list(totals), time.perf_counter() - begin)
+    identity.elements_read, identity.proven_by_tree = 0, totals[0]
+    identity.stages["elements"]["bytes_read"] = 0
+    identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
+    result = [identity]
+    for name, f in found.items():
+        _compare_rows(kind, name, _NOBODY, f, _Pass(settings, step, 1, {}))
+        f.by_tree = totals[0] * _scalars(kind, name)
+        result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
+    return result
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f"step {step}: "
+
+
+def _ref(kind: Particles, name: str) -> FieldRef:
+    return next(own[name] for _, _, own in (*kind.parts_a, *kind.parts_b) if name in own)
+
+
+def _width(kind: Particles, name: str) -> int:
+    """Items a row."""
+    return math.prod(_ref(kind, name).user_shape[1:])
+
+
+def _scalars(kind: Particles, name: str) -> int:
+    """Scalars a row."""
+    return _width(kind, name) * (2 if _ref(kind, name).dtype in ("c64", "c128") else 1)
+
+
+def _item(kind: Particles, name: str) -> int:
+    return _ref(kind, name).itemsize
+
+
+def _decision(kind: Particles, name: str, settings: Settings, step: int | None) -> Decision:
+    of_a = next((own[name] for _, _, own in kind.parts_a if name in own), _ref(kind, name))
+    of_b = next((own[name] for _, _, own in kind.parts_b if name in own), of_a)
+    return settings.decision(of_a, of_b, step)
+
+
+def _compare_share(
+    kind: Particles,
+    name: str,
+    m: _Matched,
+    found: _Found,
+    how: _Pass,
+) -> None:
+    """The rows of a share: by sums where they prove something, else by elements."""
+    sums = found.sums
+    if sums is None or not m.ids.size:
+        _compare_rows(kind, name, m, found, how)
+        return
+    scalars = _scalars(kind, name)
+    stride = np.uint64(_core.id_stride(scalars))
+    size = np.uint64(sums.bucket_scalars)
+    starts = m.ids.astype(np.uint64) * stride
+    buckets = starts // size
+    at = sums.at(buckets)
+    # Where an ID has no partner, or comes several times, sums say nothing of single rows.
+    alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
+    blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
+    found.by_tree += int((~sums.open[at] & ~blind).sum()) * scalars
+    asked = sums.open[at] & ~blind
+    if asked.any() and sums.residues_help:
+        start = time.perf_counter()
+        with sums.reading():
+            residues = [
+                gather_rows(refs, rows[asked], scalars, how.piece, how.sources, np.dtype(np.uint8), _residues)
+                for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
+            ]
+            sums.settle(starts[asked], scalars, *(np.ascontiguousarray(r).reshape(-1) for r in residues))
+        sums.sketch.seconds += time.perf_counter() - start
+    left = sums.open[at] | blind
+    rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
+    _compare_rows(kind, name, rest, found, how)
+
+
+def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
+    """Of both runs, (field, its rows) of each part."""
+    return [[(own.get(name), ids.items) for _, ids, own in parts] for parts in (kind.parts_a, kind.parts_b)]
+
+
+def _residues(ref: FieldRef, first: int, count: int, sources: dict) -> np.ndarray:
+    return _core.read_residues(ref.metadata, ref.metadata_field, first, count)
+
+
+def _compare_rows(
+    kind: Particles,
+    name: str,
+    m: _Matched,
+    found: _Found,
+    how: _Pass,
+) -> None:
+    """The elements of matched rows."""
+    ref = _ref(kind, name)
+    width, storage = _width(kind, name), storage_dtype(ref.dtype)
+    decision = _decision(kind, name, how.settings, how.step)
+    gathered = [
+        np.ascontiguousarray(gather_rows(refs, rows, width, how.piece, how.sources, storage)).reshape(-1)
+        for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
+    ]
+    made = [
+        _core.memory_source(ref.dtype, x.size, x.ctypes.data, storage.itemsize, False, x) for x in gathered
+    ]
+    r = _core.compare(
+        made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct",
+        threads=how.settings.threads,
+    )  # fmt: skip
+    read = sum(x.nbytes for x in gathered)
+    r["stages"]["elements"]["bytes_read"] = read
+    found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))
+
+
+def _identity(
+    kind: Particles, step: int | None, sums: dict, named: dict, totals: list[int], seconds: float
+) -> FieldComparison:
+    """The entry of the key itself: particles that only one run has differ."""
+    ref = next(iter((*kind.parts_a, *kind.parts_b)))[1]
+    different = sums["lost"] + sums["born"] + sums["unequal"]
+    lost, born = named["lost_ids"], named["born_ids"]
+    first_a = first_b = None
+    if lost or born:
+        if not born or (lost and lost[0] <= born[0]):
+            first_a = lost[0]
+        else:
+            first_b = born[0]
+    elif sums["unequal"]:
+        first_a = first_b = named["doubled_ids"][0]
+    first = first_a if first_a is not None else first_b
+    elements = sums["matched"] + different
+    return FieldComparison(
+        step=step, rank=0, field=kind.key, dtype=ref.dtype, shape=(elements,), atol=0.0, rtol=0.0, elements=elements,
+        bytes=max(totals) * ref.itemsize, different=different, infinite=different, first_index=() if different else None,
+        first_a=first_a, first_b=first_b, first_abs_diff=math.inf if different else None,
+        max_abs_diff=math.inf if different else 0.0, max_abs_diff_is_bound=False, max_abs_diff_at_least=0.0,
+        max_abs_index=() if different else None, max_abs_a=first_a, max_abs_b=first_b,
+        max_rel_diff=math.inf if different else 0.0, max_rel_index=() if different else None, rms_diff=0.0,
+        rms_diff_all=0.0, rms_diff_all_is_bound=False,
+        histogram=[sums["matched"], *[0] * (len(_core.histogram_edges()) + 1), different],
+        histogram_different=[0, *[0] * (len(_core.histogram_edges()) + 1), different],
+        elements_read=elements, proven_by_tree=0, proven_by_cells=[0] * 8, cell=0.0, coarse_cell=0.0, chunks=0,
+        stages={"elements": {"ran": True, "chunks_in": 0, "chunks_out": 0,
+                             "bytes_read": sum(totals) * ref.itemsize, "seconds": seconds}},
+        method="direct", reason="matched by ID", io="", seconds=seconds, key=kind.key, first_id=first,
+        max_abs_id=first, particles={**sums, **named, "of_a": totals[0], "of_b": totals[1]},
+    )  # fmt: skip
+
+
+def order_note(
+    a: Mapping[str, FieldRef], b: Mapping[str, FieldRef], differing: Sequence[str], memory: int
+) -> str | None:
+    """What to say where an ID field of two places differs and holds the same IDs: the order changed."""
+    for name in differing:
+        x, y = a.get(name), b.get(name)
+        if x is None or y is None or x.dtype not in INTEGERS or x.items != y.items or len(x.shape) != 1:
+            continue
+        known = name.rsplit("/", 1)[-1].lower() in _KNOWN_IDS or (
+            x.key is not None and x.key in (name, x.own_name)
+        )
+        if not known or x.items * 16 > memory:
+            continue
+        ids = [np.sort(read_items(ref, 0, ref.items, {})) for ref in (x, y)]
+        if bool((ids[0] == ids[1]).all()):
+            return f"{name!r} holds the same IDs in another order: --key {name} compares particles by ID"
+    return None

@@ -1,0 +1,483 @@
+"""Every element that differs, a stretch at a time: both runs are opened again, and only fields that differ are read.
+
+Nothing is kept of them while a comparison runs, and memory stays bounded here, however many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import _core
+from ..errors import Incomparable, Stale, TwinrunError
+from ..formats.model import storage_dtype
+from ..runs.containers import is_container
+from ..runs.order import read_by_row
+from ..runs.particles import Particles, find_particles
+from ..runs.parts import give_places, parts_of_both
+from ..runs.subject import FieldRef, Subject, open_subject, opened_of
+from .attributes import under_one_name
+from .by_id import gather_rows, ids_of_share, match_ids
+from .field import Decision, FieldComparison, Settings, place_text
+from .matching import StepMatch, match_fields, match_steps
+from .tolerances import parse_steps
+
+if TYPE_CHECKING:
+    from .work import Comparison
+
+__all__ = ["Again", "Differences", "differences"]
+
+_WINDOW = 4 << 20  # bytes of a field that are looked at in one go
+_ROWS = 1 << 18  # differences that are handed over in one go, at most
+_BYTES_AN_ID = 112  # of IDs, places and orders, both runs, while a share of them is matched
+
+
+class _Gone(TwinrunError):
+    """What was compared is not at hand any more."""
+
+
+def _held(what: object) -> object:
+    """What a later look needs of one side. Arrays are the caller's: nothing here keeps them alive."""
+    if isinstance(what, Subject):
+        return what if what.kind != "arrays" else None
+    if isinstance(what, (list, tuple)) and is_container(what):
+        names = getattr(what, "_fields", None)
+        entries = enumerate(what) if names is None else zip(names, what, strict=True)
+        return _Container(names is None, [(k, _held(v)) for k, v in entries])
+    try:
+        return weakref.ref(what)
+    except TypeError:
+        pass
+    if isinstance(what, Mapping):
+        return _Container(False, [(k, _held(v)) for k, v in what.items()])
+    return _Value(what)  # numbers and texts
+
+
+@dataclass
+class _Container:
+    """Entries of a list or a mapping, by their keys."""
+
+    is_list: bool
+    entries: list[tuple[object, object]]
+
+
+@dataclass
+class _Value:
+    value: object
+
+
+def _there(held: object) -> object:
+    """What `_held` was given. Raises _Gone."""
+    if isinstance(held, _Container):
+        entries = [(k, _there(v)) for k, v in held.entries]
+        return [v for _, v in entries] if held.is_list else dict(entries)
+    if isinstance(held, _Value):
+        return held.value
+    found = held() if isinstance(held, weakref.ref) else None
+    if found is None:
+        raise _Gone("the arrays that were compared are gone", fix="keep them until this is done")
+    return found
+
+
+@dataclass
+class Again:
+    """How to open both sides of a comparison once more, and what it was asked for."""
+
+    a: object
+    b: object
+    settings: Settings
+    globs: list[str] | None
+    key: str | None
+    use_metadata: bool
+    steps: str | None
+    ranks: str | None
+    align: str
+    options: Mapping[str, object] | None
+    stream: object
+
+    @classmethod
+    def of(cls, a: object, b: object, settings: Settings, **asked: object) -> Again:
+        """For paths and arrays as `compare` takes them; arrays are not kept alive."""
+        sides = [os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)]
+        return cls(*sides, dataclasses.replace(settings, progress=None), **asked)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict:
+        state = dict(self.__dict__)  # arrays do not travel along
+        state.update({k: None for k in ("a", "b") if not isinstance(state[k], str)}, stream=None)
+        return state
+
+    def open(self) -> tuple[Subject, Subject]:
+        """Both sides. Raises TwinrunError where one is gone."""
+        return self._side(self.a), self._side(self.b)
+
+    def _side(self, held: object) -> Subject:
+        if isinstance(held, (str, Subject)):
+            return open_subject(held, self.options, self.stream)
+        return open_subject(_there(held), self.options, self.stream)
+
+
+@dataclass
+class Differences:
+    """Some of the elements in which one field differs.
+
+    field: what the comparison knows of it. index: (n, dimensions), N-D indices as the user knows them; complex numbers have a
+    last 0 (real part) or 1; of fields that were matched by ID the components, without the particle. ids: (n,) the particles'
+    IDs there, else None. a, b: (n,) values in the type of the field (float32 for bf16, both parts of complex numbers).
+    in_a, in_b: where not every particle is in both runs, which has it: else None. abs_diff: (n,) float64, infinite where a NaN
+    or an infinity meets something else. rows_a: (n,) rows of the first run, numbered through `parts_a`, of what has IDs.
+    parts_a: (rank, fields) of the first run at this place, open until the next stretch is asked for.
+    """
+
+    field: FieldComparison
+    index: np.ndarray
+    ids: np.ndarray | None
+    a: np.ndarray
+    b: np.ndarray
+    abs_diff: np.ndarray
+    in_a: np.ndarray | None = None
+    in_b: np.ndarray | None = None
+    rows_a: np.ndarray | None = None
+    parts_a: Sequence[tuple[int, Mapping[str, FieldRef]]] = ()
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return int(self.abs_diff.size)
+
+
+def differences(
+    comparison: Comparison,
+    wanted: Callable[[FieldComparison], bool] | None = None,
+    more: Callable[[FieldComparison, int], bool] | None = None,
+) -> Iterator[Differences]:
+    """Every element that differs, in stretches: by step, rank and field, of a field row by row; particles by shares of their IDs.
+
+    wanted: which fields; all by default. more: is asked before so many bytes are read for a field, and may say that it is
+    enough of it. Of each as many are given as the comparison counted, unless it was. Raises Stale where the data was changed since,
+    and whatever reading raises.
+    """
+    fields = [f for f in comparison.fields if not f.same and (wanted is None or wanted(f))]
+    if not fields:
+        return
+    again = comparison._again
+    if again is None:
+        raise _Gone("this comparison does not say what it was made of", fix="compare again")
+    walk = _Walk(again, more)
+    found: dict[int, int] = {id(f): 0 for f in fields}
+    for at, some in _by_place(fields):
+        for part in walk.place(at, some):
+            found[id(part.field)] += part.count
+            yield part
+        for f in some:
+            if found[id(f)] != f.different and id(f) not in walk.enough:
+                raise Stale(
+                    f"{place_text((f.step, f.rank))}: field {f.field!r}: {found[id(f)]} elements differ, "
+                    f"and {f.different} when it was compared",
+                    where=comparison.b,
+                    fix="the data was changed since: compare again",
+                )
+
+
+def _by_place(fields: Iterable[FieldComparison]) -> Iterator[tuple[tuple, list[FieldComparison]]]:
+    """Fields that are opened together: those of a rank, of a global array, or of one kind of particles."""
+    groups: dict[tuple, list[FieldComparison]] = {}
+    for f in fields:
+        kind = (
+            ("key", f.key) if f.key is not None else ("whole",) if f.ranks is not None else ("rank", f.rank)
+        )
+        groups.setdefault((f.step, *kind), []).append(f)
+    yield from groups.items()
+
+
+class _Walk:
+    """Both runs, open."""
+
+    def __init__(self, again: Again, more: Callable[[FieldComparison, int], bool] | None) -> None:
+        self.again, self.more = again, more
+        self.enough: set[int] = set()  # fields that were left before their end
+        self.a, self.b = again.open()
+        steps = None if again.steps is None else parse_steps(again.steps)
+        ranks = None if again.ranks is None else parse_steps(again.ranks, "ranks")
+        self.matches = {m.step: m for m in match_steps(self.a, self.b, steps, again.align, ranks).matches}
+
+    def _goes_on(self, f: FieldComparison, size: int) -> bool:
+        if id(f) not in self.enough and (self.more is None or self.more(f, size)):
+            return True
+        self.enough.add(id(f))
+        return False
+
+    def place(self, at: tuple, fields: list[FieldComparison]) -> Iterator[Differences]:
+        step, kind = at[0], at[1]
+        match = self.matches.get(step)
+        if match is None:
+            raise Stale(f"step {step} is not there any more", where=f"{self.a.label}, {self.b.label}")
+        if kind == "rank":
+            yield from self._rank(match, at[2], fields)
+            return
+        with contextlib.ExitStack() as stack:
+            sides = tuple(
+                [
+                    (rank, stack.enter_context(subject.open((s, rank), self.again.use_metadata)))
+                    for rank in ranks
+                ]
+                for subject, s, ranks in (
+                    (self.a, match.step_a, match.ranks_a),
+                    (self.b, match.step_b, match.ranks_b),
+                )
+            )
+            if kind == "key":
+                yield from self._particles(match, sides, at[2], fields)
+                return
+            for f in fields:
+                held = []
+                for side, label in zip(sides, (self.a.label, self.b.label), strict=True):
+                    held.append([(rank, refs[f.field]) for rank, refs in side if f.field in refs])
+                    if not held[-1]:
+                        raise _missing(f, label)
+                of_field = [{f.field: side} for side in held]
+                give_places(of_field)
+                held = [side[f.field] for side in of_field]
+                x, y = parts_of_both(f.field, held, (self.a.label, self.b.label), self.again.settings.cache)
+                for of_run in (x, y):
+                    of_run.check_data()
+                yield from self._pair(f, x.field(), y.field(), ())
+
+    def _rank(self, match: StepMatch, rank: int, fields: list[FieldComparison]) -> Iterator[Differences]:
+        ranks = match.ranks_a if match.step_a is not None else match.ranks_b
+        if rank not in ranks:
+            raise _missing(fields[0], self.a.label)
+        at = ranks.index(rank)
+        rank_a, rank_b = match.ranks_a[at], match.ranks_b[at]
+        metadata = self.again.use_metadata
+        with (
+            self.a.open((match.step_a, rank_a), metadata) as in_a,
+            self.b.open((match.step_b, rank_b), metadata) as in_b,
+        ):
+            in_a, in_b = opened_of(in_a), opened_of(in_b)
+            if self.again.globs is None:
+                under_one_name(self.a, self.b, in_a, in_b)
+            found = match_fields(
+                self.a, self.b, in_a, in_b, lambda n: True, self.again.globs is not None, (match.step, rank)
+            )
+            pairs = {x.name: (x, y) for x, y in found.pairs}
+            for f in fields:
+                if f.field not in pairs:
+                    raise _missing(f, self.b.label)
+                yield from self._pair(f, *pairs[f.field], [(rank_a, in_a)])
+
+    def _pair(
+        self, f: FieldComparison, x: FieldRef, y: FieldRef, parts_a: Sequence[tuple[int, Mapping]]
+    ) -> Iterator[Differences]:
+        """Of two fields whose elements lie in the same order; they come row by row."""
+        x, y = read_by_row(x), read_by_row(y)
+        decision = self.again.settings.decision(x, y, f.step)
+        sources = [ref.source(self.again.settings.cache) for ref in (x, y)]
+        for ref, source in zip((x, y), sources, strict=True):
+            if source is None:
+                raise Incomparable(f"field {f.field!r}: only its metadata is at hand", where=ref.where)
+        pair = _scalars_an_item(x.dtype)
+        window = max(1, _WINDOW // x.itemsize)
+        left = f.different
+        for first in range(_first_item(f, x), x.items, window):
+            if left <= 0:
+                break
+            count = min(window, x.items - first)
+            if not self._goes_on(f, 2 * count * x.itemsize):
+                break
+            scalars = _core.list_differences(*sources, first, count, **decision.arguments())
+            left -= scalars.size
+            for part in _pieces(scalars):
+                begin, end = int(part[0]) // pair, int(part[-1]) // pair + 1
+                values = [
+                    _scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[
+                        (part - np.uint64(begin * pair)).astype(np.int64)
+                    ]
+                    for s in sources
+                ]
+                yield Differences(
+                    f,
+                    _indices(x.shape, part, pair),
+                    None,
+                    *values,
+                    _abs_diff(*values, part, decision),
+                    parts_a=parts_a,
+                )
+
+    def _particles(
+        self, match: StepMatch, sides: tuple, key: str, fields: list[FieldComparison]
+    ) -> Iterator[Differences]:
+        assert self.again.key is not None
+        kind = find_particles(sides, self.again.key).get(key)
+        if kind is None or not kind.parts_a or not kind.parts_b:
+            raise _missing(fields[0], self.b.label)
+        settings = self.again.settings
+        sources: dict[int, _core.Source] = {}
+        refs = {f.field: _ref(kind, f.field) for f in fields if f.particles is None}
+        widest = max((math.prod(r.user_shape[1:]) * r.itemsize for r in refs.values()), default=8)
+        total = sum(ids.items for _, ids, _ in (*kind.parts_a, *kind.parts_b))
+        shares = max(1, math.ceil(total * (_BYTES_AN_ID + 2 * widest) / max(settings.memory, 1 << 20)))
+        piece = max(1 << 16, settings.memory // 256)
+        parts_a = [(rank, own) for rank, _, own in kind.parts_a]
+        allowed = [self._goes_on(f, total * 8 * shares) for f in fields]  # each share reads all IDs
+        if not all(allowed):
+            self.enough.update(id(f) for f in fields)
+            return
+        for share in range(shares):
+            of_a = ids_of_share(kind.parts_a, share, shares, piece, sources)
+            of_b = ids_of_share(kind.parts_b, share, shares, piece, sources)
+            m = match_ids(of_a, of_b)
+            for f in fields:
+                if f.particles is not None:
+                    yield from _alone(f, of_a.ids, of_b.ids)
+                    continue
+                ref = refs[f.field]
+                row = math.prod(ref.user_shape[1:]) * ref.itemsize
+                if not self._goes_on(f, total * row // shares):
+                    continue
+                width, pair = math.prod(ref.user_shape[1:]), _scalars_an_item(ref.dtype)
+                storage = storage_dtype(ref.dtype)
+                gathered = []
+                for parts, rows in ((kind.parts_a, m.rows_a), (kind.parts_b, m.rows_b)):
+                    of = [(own.get(f.field), ids.items) for _, ids, own in parts]
+                    values = gather_rows(of, rows, width, piece, sources, storage)
+                    gathered.append(np.ascontiguousarray(values).reshape(-1))
+                made = [
+                    _core.memory_source(ref.dtype, v.size, v.ctypes.data, storage.itemsize, False, v)
+                    for v in gathered
+                ]
+                of_a_and_b = [next((own[f.field] for _, _, own in parts if f.field in own), ref)
+                              for parts in (kind.parts_a, kind.parts_b)]  # fmt: skip
+                decision = settings.decision(*of_a_and_b, f.step)
+                flat = [_scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
+                window = max(1, _WINDOW // storage.itemsize)
+                for first in range(0, gathered[0].size, window):
+                    count = min(window, gathered[0].size - first)
+                    scalars = _core.list_differences(*made, first, count, **decision.arguments())
+                    for part in _pieces(scalars):
+                        at = part.astype(np.int64)
+                        rows = at // (width * pair)
+                        values = [v[at] for v in flat]
+                        yield Differences(
+                            f,
+                            _indices(ref.user_shape[1:], part % np.uint64(width * pair), pair),
+                            m.ids[rows],
+                            *values,
+                            _abs_diff(*values, part, decision),
+                            rows_a=m.rows_a[rows],
+                            parts_a=parts_a,
+                        )
+
+
+def _missing(f: FieldComparison, label: str) -> TwinrunError:
+    return Stale(
+        f"{place_text((f.step, f.rank))}: field {f.field!r} is not there any more", where=label,
+        fix="the data was changed since: compare again",
+    )  # fmt: skip
+
+
+def _ref(kind: Particles, name: str) -> FieldRef:
+    for _, _, own in (*kind.parts_a, *kind.parts_b):
+        if name in own:
+            return own[name]
+    raise Stale(f"field {name!r} is not there any more", fix="the data was changed since: compare again")
+
+
+def _alone(f: FieldComparison, ids_a: np.ndarray, ids_b: np.ndarray) -> Iterator[Differences]:
+    """Particles that only one run has, or one more often than the other: an entry for each that has no partner.
+
+    Of an ID that both have, not equally often, every one counts, as in the comparison: `in_a` and `in_b` say how often.
+    """
+    if not ids_a.size or not ids_b.size:  # a run without particles does not say of what type their IDs are
+        kind = ids_a.dtype if ids_a.size else ids_b.dtype
+        ids_a, ids_b = ids_a.astype(kind), ids_b.astype(kind)
+    unique_a, times_a = np.unique(ids_a, return_counts=True)
+    unique_b, times_b = np.unique(ids_b, return_counts=True)
+    every = np.union1d(unique_a, unique_b)
+    times = np.zeros((2, every.size), np.int64)
+    times[0, np.searchsorted(every, unique_a)] = times_a
+    times[1, np.searchsorted(every, unique_b)] = times_b
+    # An ID that only one run has counts once, however often that has it.
+    both = (times > 0).all(axis=0)
+    times[:, ~both] = times[:, ~both] > 0
+    odd = times[0] != times[1]
+    every, times = every[odd], times[:, odd]
+    most = times.max(axis=0, initial=0)
+    ids = np.repeat(every, most)
+    turn = np.arange(ids.size) - np.repeat(np.cumsum(most) - most, most)
+    in_a, in_b = turn < np.repeat(times[0], most), turn < np.repeat(times[1], most)
+    for first in range(0, ids.size, _ROWS):
+        part = slice(first, first + _ROWS)
+        n = ids[part].size
+        yield Differences(
+            f, np.empty((n, 0), np.int64), ids[part], ids[part], ids[part], np.full(n, np.inf),
+            in_a=in_a[part], in_b=in_b[part],
+        )  # fmt: skip
+
+
+def _pieces(scalars: np.ndarray) -> Iterator[np.ndarray]:
+    for first in range(0, scalars.size, _ROWS):
+        yield scalars[first : first + _ROWS]
+
+
+def _scalars_an_item(dtype: str) -> int:
+    return 2 if dtype in ("c64", "c128") else 1
+
+
+def _first_item(f: FieldComparison, ref: FieldRef) -> int:
+    """Where the first difference lies: nothing in front of it needs to be read."""
+    index = f.first_index or ()
+    at = index[: len(ref.shape)]
+    if len(at) != len(ref.shape) or ref.user_shape != tuple(f.shape):
+        return 0
+    if not at:
+        return 0
+    return int(np.ravel_multi_index(at, ref.shape))
+
+
+def _indices(shape: tuple[int, ...], scalars: np.ndarray, pair: int) -> np.ndarray:
+    """(n, dimensions) indices as the user knows them."""
+    items, part = np.divmod(scalars.astype(np.int64), pair)
+    columns = list(np.unravel_index(items, shape)) if shape else []
+    if pair == 2:
+        columns.append(part)
+    return np.stack(columns, axis=1).astype(np.int64) if columns else np.empty((scalars.size, 0), np.int64)
+
+
+def _scalar_values(raw: np.ndarray, dtype: str) -> np.ndarray:
+    """Bytes as scalars: bf16 as float32, complex numbers as pairs, booleans as 0 and 1."""
+    values = raw.view(np.uint8 if dtype == "bool" else storage_dtype(dtype))
+    if dtype == "bf16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if dtype in ("c64", "c128"):
+        return values.view(np.float32 if dtype == "c64" else np.float64)
+    return values
+
+
+def _abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:
+    """|a - b| as float64, on the circle where there is one."""
+    if a.dtype.kind in "iu":
+        high, low = np.maximum(a, b), np.minimum(a, b)
+        kind = np.int64 if a.dtype.kind == "i" else np.uint64
+        high, low = (v.astype(kind).view(np.uint64) for v in (high, low))
+        return (high - low).astype(np.float64)  # modulo 2^64, where every difference fits
+    with np.errstate(invalid="ignore", over="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        d = np.abs(x - y)
+        if any(decision.period):
+            component = (scalars // np.uint64(decision.component_stride)).astype(np.int64) % len(
+                decision.period
+            )
+            length = np.array(decision.period)[component]
+            turned = np.abs(
+                d - length * np.rint(np.divide(d, length, where=length > 0, out=np.zeros_like(d)))
+            )
+            d = np.where(length > 0, turned, d)
+    return np.where(np.isfinite(x) & np.isfinite(y), d, np.inf)

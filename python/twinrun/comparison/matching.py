@@ -1,0 +1,266 @@
+"""What of one run belongs to what of the other: steps, ranks and fields.
+
+What has no partner is a problem: told, and never counted as compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.order import in_one_order, in_one_type
+from ..runs.subject import FieldRef, Place, Subject, check_alike
+from .field import place_text
+
+__all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
+
+ALIGNMENTS = ("step", "time")
+# Times that two runs wrote for the same moment: the last digits depend on how each summed them up.
+_SAME_TIME = 1e-9
+
+
+def names(values: Iterable[object], most: int = 5) -> str:
+    """The first few, and how many more."""
+    listed = [str(v) for v in values]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+@dataclass
+class StepMatch:
+    """A step of both runs. ranks_a, ranks_b: sorted."""
+
+    step_a: int | None
+    step_b: int | None
+    ranks_a: list[int]
+    ranks_b: list[int]
+
+    @property
+    def step(self) -> int | None:
+        """As reports name it: of the first-named run, where it has one."""
+        return self.step_b if self.step_a is None else self.step_a
+
+
+@dataclass
+class Steps:
+    """Steps that both runs have, and what is to be said of the others."""
+
+    matches: list[StepMatch] = field(default_factory=list)
+    problems: list[TwinrunError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _by_step(places: Iterable[Place]) -> dict[int | None, list[int]]:
+    found: dict[int | None, list[int]] = {}
+    for step, rank in places:
+        found.setdefault(step, []).append(rank)
+    return found
+
+
+def match_steps(
+    a: Subject,
+    b: Subject,
+    steps: Callable[[int | None], bool] | None,
+    align: str = "step",
+    ranks: Callable[[int | None], bool] | None = None,
+) -> Steps:
+    """The steps to compare: those of the same number, or of the same time. steps, ranks: which are wanted; None: all.
+
+    Arrays have no step and belong to any single one. Raises Incomparable where nothing is left to compare.
+    """
+
+    wanted = ranks or (lambda _: True)
+    arrays, other = (a, b) if a.kind == "arrays" else (b, a)
+    if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
+        places = [p for p in other.places if (steps is None or steps(p[0])) and wanted(p[1])]
+        if len(places) > 1:  # beside the steps: files that no step has
+            places = [p for p in places if p not in other.unknown]
+        if len(places) != 1:
+            raise Incomparable(
+                f"{len(places)} steps and ranks are chosen, and arrays compare with one",
+                where=other.label,
+                fix="choose one with steps and ranks",
+            )
+        none, only = arrays.places[0], places[0]
+        first, second = (none, only) if arrays is a else (only, none)
+        return Steps([StepMatch(first[0], second[0], [first[1]], [second[1]])])
+    in_a = _by_step(p for p in a.places if steps is None or steps(p[0]))
+    in_b = _by_step(p for p in b.places if steps is None or steps(p[0]))
+    if not in_a and not in_b:
+        what = "no steps were committed" if steps is None else "no step matches --steps"
+        raise Incomparable(what, where=f"{a.label}, {b.label}", fix="nothing was compared")
+    result = Steps()
+    pairs = _by_time(a, b, in_a, in_b, result) if align == "time" else [(s, s) for s in in_a if s in in_b]
+    for here, there, mine, matched in (
+        (a, b, in_a, {s for s, _ in pairs}),
+        (b, a, in_b, {s for _, s in pairs}),
+    ):
+        alone = sorted((s for s in mine if s not in matched), key=lambda s: -1 if s is None else s)
+        if alone:
+            said = "files without a step" if alone == [None] else f"step {names(alone)}"
+            result.problems.append(
+                Unmatched(
+                    f"{said} of {here.label}: not there", where=there.label, fix=_fix(in_a, in_b, align)
+                )
+            )
+    # Ranks are chosen within steps: a step stays one of both runs where one of them has lost what is chosen.
+    for x, y in pairs:
+        match = StepMatch(x, y, sorted(filter(wanted, in_a[x])), sorted(filter(wanted, in_b[y])))
+        if match.ranks_a or match.ranks_b:
+            result.matches.append(match)
+    if pairs and not result.matches:
+        raise Incomparable(
+            "no rank matches --ranks", where=f"{a.label}, {b.label}", fix="nothing was compared"
+        )
+    return result
+
+
+def _fix(in_a: dict, in_b: dict, align: str) -> str:
+    common = [s for s in in_a if s in in_b]
+    if not common and align == "step" and None not in in_a and None not in in_b:
+        return "the runs count their steps otherwise: --align time, if their files tell it"
+    return "compare the common ones with --common, or choose with --steps"
+
+
+def _by_time(
+    a: Subject, b: Subject, in_a: dict, in_b: dict, result: Steps
+) -> list[tuple[int | None, int | None]]:
+    times = []
+    for subject, mine in ((a, in_a), (b, in_b)):
+        known = subject.times()
+        without = [s for s in mine if s not in known and not (s is None and (None, 0) in subject.unknown)]
+        if without:
+            raise Incomparable(
+                f"step {names(without)} tells no time",
+                where=subject.label,
+                fix="align by step, or choose steps",
+            )
+        times.append(sorted((known[s], s) for s in mine if s in known))
+    pairs: list[tuple[int | None, int | None]] = []
+    if None in in_a and None in in_b:  # files that no step has
+        pairs.append((None, None))
+        times = [[entry for entry in side if entry[1] is not None] for side in times]
+    at = 0
+    for time, step in times[0]:
+        while at < len(times[1]) and times[1][at][0] < time and not _same_time(times[1][at][0], time):
+            at += 1
+        if at < len(times[1]) and _same_time(times[1][at][0], time):
+            pairs.append((step, times[1][at][1]))
+            at += 1
+    renamed = [(x, y) for x, y in pairs if x != y]
+    if renamed:
+        said = names(f"{x} with {y}" for x, y in renamed)
+        result.notes.append(f"aligned by time: step {said} (of {a.label} and {b.label})")
+    return pairs
+
+
+def _same_time(x: float, y: float) -> bool:
+    return math.isclose(x, y, rel_tol=_SAME_TIME, abs_tol=1e-300)
+
+
+@dataclass
+class FieldMatch:
+    """Fields of one place. recut: those that both runs have a place in a global array for, cut otherwise."""
+
+    pairs: list[tuple[FieldRef, FieldRef]] = field(default_factory=list)
+    recut: list[str] = field(default_factory=list)
+    problems: list[TwinrunError] = field(default_factory=list)
+
+
+def match_fields(
+    a: Subject,
+    b: Subject,
+    in_a: dict[str, FieldRef],
+    in_b: dict[str, FieldRef],
+    chosen: Callable[[str], bool],
+    named: bool,
+    place: Place,
+) -> FieldMatch:
+    """The fields to compare: those of the same name, or the only ones of one-array files, whatever their names.
+
+    chosen: whether a field of this name is wanted. named: whether the caller chose by names.
+    """
+    result = FieldMatch()
+    if not named and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
+        x, y = next(iter(in_a.values())), next(iter(in_b.values()))
+        alike = x.name == y.name or (a.kind != "folder" and a.one_array and b.one_array)
+        if alike and chosen(x.name):
+            _check(result, x, y, a, b, place)
+            return result
+    chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
+    chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
+    for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
+        missing = [n for n in mine if n not in theirs]
+        if missing:
+            result.problems.append(
+                Unmatched(
+                    f"{place_text(place)}: field {names(map(repr, missing))} of {here.label}: not there",
+                    where=there.label,
+                    fix="compare the common ones with --common, or choose with --field",
+                )
+            )
+    for n, x in chosen_a.items():
+        if n in chosen_b:
+            _check(result, x, chosen_b[n], a, b, place)
+    return result
+
+
+def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject, place: Place) -> None:
+    try:
+        of_x, of_y = x.user_place, y.user_place
+        if of_x is not None and of_y is not None and of_x[0] != of_y[0]:  # equal parts of them say nothing
+            raise Incomparable(
+                f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
+                f"of {list(of_y[0])} in {b.label}",
+                fix="the shapes must be the same",
+            )
+        x, y = in_one_type(x, y)
+        if cut_otherwise(x, y):
+            result.recut.append(x.name)
+            return
+        check_alike(x, y, f"{place_text(place)}: field {x.name!r}", a.label, b.label)
+    except Incomparable as error:
+        result.problems.append(error)
+        return
+    result.pairs.append(in_one_order(x, y))
+
+
+def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:
+    """Whether two parts of the same global array are different parts of it."""
+    of_x, of_y = x.user_place, y.user_place
+    if of_x is None or of_y is None or (of_x == of_y and x.user_shape == y.user_shape):
+        return False
+    return x.dtype == y.dtype and of_x[0] == of_y[0]
+
+
+def same_ranks(match: StepMatch) -> bool:
+    """Whether both runs have the same ranks in a step. Where one has no steps, single places belong together whatever their rank."""
+    single = len(match.ranks_a) == len(match.ranks_b) == 1 and None in (match.step_a, match.step_b)
+    return single or match.ranks_a == match.ranks_b
+
+
+def lost(match: StepMatch, ranks: Iterable[int], of_a: bool) -> bool:
+    """Whether what lies on these ranks of one run lies on none that the other has: it went with its ranks."""
+    theirs = match.ranks_b if of_a else match.ranks_a
+    return not same_ranks(match) and not set(ranks) & set(theirs)
+
+
+def missing_ranks(match: StepMatch, a: Subject, b: Subject) -> Sequence[TwinrunError]:
+    """Of runs whose parts cannot be put together. Told as what only one run has; who finds fields on them says that they are lost."""
+    found: list[TwinrunError] = []
+    for here, there, mine, theirs in (
+        (a, b, match.ranks_a, match.ranks_b),
+        (b, a, match.ranks_b, match.ranks_a),
+    ):
+        alone = [place_text((match.step, rank)) for rank in mine if rank not in theirs]
+        if alone:
+            found.append(
+                Unmatched(
+                    f"{names(alone)} of {here.label}: not there",
+                    where=there.label,
+                    fix="runs of other rank counts need fields with a place in a global array, or --key; "
+                    "leave ranks out with --ranks",
+                )
+            )
+    return found

@@ -1,0 +1,343 @@
+"""Sums of digests: metadata that proves agreement whatever way two runs cut an array, or order their particles.
+
+A part's metadata holds what it adds to the digests of the whole, bucket by bucket. Added up over the ranks of each run these
+compare as the digests of one array: equal coarse sums prove a bucket, and so do residues, brought into one order, that explain
+by how much the fine sums differ. What neither proves is open: elements decide there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import _core
+from ..errors import DamagedFile
+from ..formats.model import ITEMSIZE
+from ..runs.parts import Parts
+from ..runs.subject import FieldRef, Place
+from .field import Decision, FieldPart, Settings, compare_part
+from .merge import bound
+
+__all__ = ["TwoSums", "compare_placed", "why_not"]
+
+_PRIME = (1 << 61) - 1
+_STRETCH = 1 << 24  # scalars whose residues are in memory at a time
+_METHODS = ("auto", "staged")
+_WORDS = 11  # of `_core.residues_of_buckets`: bucket, correction, without an estimate, counts by |c|
+
+
+def scalar_bytes(dtype: str) -> int:
+    """Bytes of a scalar: complex numbers are two."""
+    return ITEMSIZE[dtype] // (2 if dtype in ("c64", "c128") else 1)
+
+
+def _kind_of(ref: FieldRef) -> str | None:
+    """What the field's sums say of: 'place', 'ids', 'whole' (all of an array, whose own digests serve), or nothing."""
+    facts = ref.facts
+    if ref.metadata is None or facts is None or facts["digest"] != "linear":
+        return None
+    if facts["sums"] is not None:
+        return facts["sums"]["kind"]
+    if facts["key"]:
+        return None
+    return "whole" if not facts["global_shape"] or facts["global_shape"] == facts["shape"] else None
+
+
+def why_not(
+    parts_a: Sequence[FieldRef],
+    parts_b: Sequence[FieldRef],
+    kind: str,
+    decision: Decision,
+    settings: Settings,
+) -> str:
+    """Why sums cannot compare these parts of two runs; empty: they can. kind: 'place' or 'ids'."""
+    if settings.method not in _METHODS:
+        return "another method was asked for"
+    if not parts_a or not parts_b:
+        return "there are no elements"
+    first = parts_a[0]
+    for ref in (*parts_a, *parts_b):
+        if ref.metadata is None:
+            return f"{ref.where} has no metadata"
+        if (ref.dtype, ref.fortran_order) != (first.dtype, first.fortran_order):
+            return "types or orders of storage differ"
+        own = _kind_of(ref)
+        if own != kind and (kind != "place" or own != "whole"):
+            return f"the metadata of {ref.where} holds no sums of digests"
+        if own == "whole" and (ref.place is None or ref.place[0] != ref.shape):
+            return f"the metadata of {ref.where} holds no sums of digests"
+        reason = _core.why_not_staged(
+            first.metadata,
+            first.metadata_field,
+            ref.metadata,
+            ref.metadata_field,
+            decision.atol,
+            decision.rtol,
+            decision.equal_nan,
+        )
+        if reason:
+            return reason
+    return ""
+
+
+@dataclass
+class _Stage:
+    chunks_in: int = 0
+    chunks_out: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    ran: bool = False
+
+
+def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[tuple[np.ndarray, int]]:
+    found = []
+    for ref in parts:
+        own = _kind_of(ref)
+        assert ref.facts is not None
+        height = ref.facts["sums"]["height"] if own == kind else 0
+        found.append((_core.read_sums(ref.metadata, ref.metadata_field, own != kind), height))
+    return found
+
+
+def _opened(parts: Sequence[FieldRef]) -> list[_core.Metadata]:
+    return list({id(ref.metadata): ref.metadata for ref in parts}.values())
+
+
+class TwoSums:
+    """The sums of one field of two runs, over all parts, and which buckets they prove.
+
+    buckets: ascending. open: of each bucket, that nothing proved it so far. bucket_scalars: of the whole array.
+    """
+
+    def __init__(
+        self, parts_a: Sequence[FieldRef], parts_b: Sequence[FieldRef], kind: str, decision: Decision
+    ) -> None:
+        start = time.perf_counter()
+        facts = parts_a[0].facts
+        assert facts is not None
+        self.dtype, self.chunk_bytes, self.bits = facts["dtype"], facts["chunk_bytes"], facts["residue_bits"]
+        self.tree, self.sketch = _Stage(ran=True), _Stage()
+        self.proven_by_cells = [0] * 8
+        self.atol, self.rtol = decision.atol, decision.rtol
+        self._metadata = _opened([*parts_a, *parts_b])
+        coarse_proves, self.widest, self.cell, self.coarse_cell = _core.proof_of(
+            parts_a[0].metadata, parts_a[0].metadata_field, decision.atol, decision.rtol
+        )
+        before = self._bytes()
+        sides = [_sums_of(parts, kind) for parts in (parts_a, parts_b)]
+        self.height = max(height for side in sides for _, height in side)
+        self.bucket_scalars = (self.chunk_bytes // scalar_bytes(self.dtype)) << self.height
+        added = [_core.add_sums(s, self.height, self.dtype, self.chunk_bytes).reshape(-1, 3) for s in sides]
+        self.buckets = np.union1d(added[0][:, 0], added[1][:, 0])
+        self._coarse, self._fine = [], []
+        self._held = np.zeros((2, self.buckets.size), bool)
+        for sums, held in zip(added, self._held, strict=True):
+            at = np.searchsorted(self.buckets, sums[:, 0])
+            held[at] = True
+            for column, into in ((1, self._coarse), (2, self._fine)):
+                values = np.zeros(self.buckets.size, np.uint64)
+                values[at] = sums[:, column]
+                into.append(values)
+        if coarse_proves:
+            self.open = self._coarse[0] != self._coarse[1]
+        else:
+            self.open = np.ones(self.buckets.size, bool)
+        self.counted = self.buckets.size
+        self.tree.chunks_in = self.counted
+        self.tree.chunks_out = int(self.open.sum())
+        self.tree.bytes_read = self._bytes() - before
+        self.tree.seconds = time.perf_counter() - start
+
+    def _bytes(self) -> int:
+        return sum(m.bytes_read for m in self._metadata)
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """From now on only these buckets, by their places in `buckets`, are open or counted."""
+        mask = np.zeros(self.buckets.size, bool)
+        mask[chosen.astype(np.int64)] = True
+        self.open &= mask
+        self.counted = int(mask.sum())
+        self.tree.chunks_in, self.tree.chunks_out = self.counted, int(self.open.sum())
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the reading of residues: keeps the sketch stage's account."""
+        before, open_before = self._bytes(), int(self.open.sum())
+        if not self.sketch.ran:
+            self.sketch.ran, self.sketch.chunks_in, self.sketch.chunks_out = True, open_before, open_before
+        yield
+        self.sketch.bytes_read += self._bytes() - before
+        self.sketch.chunks_out -= open_before - int(self.open.sum())
+
+    @property
+    def residues_help(self) -> bool:
+        """Whether residues can prove what is open."""
+        return self.bits != 0 and self.widest >= 1
+
+    def at(self, buckets: np.ndarray) -> np.ndarray:
+        """Where buckets stand in `buckets`; both runs must have sums of them."""
+        at = np.minimum(np.searchsorted(self.buckets, buckets), max(self.buckets.size - 1, 0))
+        known = self.buckets.size and (self.buckets[at] == buckets).all() and self._held[:, at].all()
+        if not known and buckets.size:
+            raise DamagedFile(
+                "elements lie where the metadata has no sums of digests",
+                where=self._metadata[0].path,
+                fix="index the data again",
+            )
+        return at
+
+    def settle(self, starts: np.ndarray, row_scalars: int, of_a: np.ndarray, of_b: np.ndarray) -> None:
+        """Takes the residues of rows, all of the buckets that they lie in, and closes the buckets that they prove.
+
+        starts: uint64, index of each row's first scalar in the whole array. of_a, of_b: uint8, one a scalar.
+        """
+        words = _core.residues_of_buckets(
+            starts, row_scalars, of_a, of_b, self.bits, self.dtype, self.chunk_bytes, self.height
+        ).reshape(-1, _WORDS)
+        at = self.at(words[:, 0])
+        fine_a, fine_b = self._fine[0][at], self._fine[1][at]
+        difference = np.where(fine_a >= fine_b, fine_a - fine_b, fine_a + np.uint64(_PRIME) - fine_b)
+        counts = words[:, 3:]
+        proven = (
+            (words[:, 2] == 0)
+            & (counts[:, self.widest + 1 :].sum(axis=1) == 0)
+            & (words[:, 1] == difference)
+            & self.open[at]
+        )
+        self.open[at[proven]] = False
+        for cells, n in enumerate(counts[proven].sum(axis=0).tolist()):
+            self.proven_by_cells[cells] += n
+
+    def held_by_both(self) -> bool:
+        """Whether both runs have sums of every bucket."""
+        return bool(self._held.all())
+
+    def identical(self) -> bool:
+        """Whether the sums of both runs are the same, of every bucket."""
+        return self.held_by_both() and bool(all((s[0] == s[1]).all() for s in (self._coarse, self._fine)))
+
+    def is_sum_of(self, sums: np.ndarray) -> bool:
+        """Whether the first run's are these fine sums, (n, 3) as `_core.add_sums` gives them at this height."""
+        return np.array_equal(sums[:, 0], self.buckets) and np.array_equal(sums[:, 2], self._fine[0])
+
+    def result(self, found: dict, scalars: int, by_tree: int) -> dict:
+        """What the core found of the elements that were read, made that of all. by_tree: scalars in buckets of equal sums."""
+        unread = self._largest_unread(by_tree)
+        largest, is_bound = bound(found["max_abs_read"], unread)
+        return found | {
+            "method": "staged",
+            "scalars": scalars,
+            "chunks": self.counted,
+            "proven_by_tree": by_tree,
+            "proven_by_cells": list(self.proven_by_cells),
+            "cell": self.cell,
+            "coarse_cell": self.coarse_cell,
+            "max_abs_unread": unread,
+            "max_abs": largest,
+            "max_abs_is_bound": is_bound,
+            "stages": found["stages"] | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
+        }
+
+    def _largest_unread(self, by_tree: int) -> float:
+        """What |a - b| of no scalar exceeds that was proven; NaN: no bound is known. As the core has it."""
+        cells = [c for c, n in enumerate(self.proven_by_cells) if n]
+        if not by_tree and not cells:
+            return 0.0
+        if self.cell > 0:
+            return max(self.coarse_cell if by_tree else 0.0, (max(cells) + 1) * self.cell if cells else 0.0)
+        if self.cell < 0:
+            return 0.0
+        return math.nan if self.rtol > 0 else self.atol
+
+
+def compare_placed(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    settings: Settings,
+    ranges: Sequence[tuple[int, int]] | None = None,
+) -> FieldPart:
+    """Compares a field that two runs cut differently, as the global array that its parts are parts of.
+
+    a, b: of `Parts.field`. ranges: (first scalar, count), from multiples of a megabyte to such ones or the end. By sums of digests
+    where every part has them, else by its elements. Raises what `compare_part` raises.
+    """
+    start = time.perf_counter()
+    x, y = a.parts, b.parts
+    assert isinstance(x, Parts) and isinstance(y, Parts)
+    decision = settings.decision(a, b, place[0])
+    pair = 2 if a.dtype in ("c64", "c128") else 1
+    scalars = a.items * pair
+    asked = [(0, scalars)] if ranges is None else list(ranges)
+    wanted = sum(n for _, n in asked)
+    cuts = f"cut into {x.count} parts in one run, {y.count} in the other"
+    without = why_not(x.refs, y.refs, "place", decision, settings)
+    if without:
+        for of_run in (x, y):
+            of_run.check_data()
+        part = compare_part(a, b, place, settings, ranges)
+        # By the parts' own sources.
+        part.found["stages"]["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
+        part.reason = f"{cuts}: elements, as {without}"
+    else:
+        sums = TwoSums(x.refs, y.refs, "place", decision)
+        size = sums.bucket_scalars
+        every = -(-scalars // size)
+        sums.at(np.arange(every, dtype=np.uint64))
+        if sums.buckets.size > every:
+            raise DamagedFile(
+                "has sums of digests beyond the array", where=x.label, fix="index the data again"
+            )
+        if ranges is not None:
+            sums.keep(np.concatenate([np.arange(f // size, -(-(f + n) // size)) for f, n in asked] or [[]]))
+        open_before = _stretches(sums.open, size, scalars)
+        by_tree = wanted - sum(n for _, n in open_before)
+        if open_before and sums.residues_help:
+            _settle_stretches(sums, x, y, open_before, pair)
+        left = _stretches(sums.open, size, scalars)
+        for of_run in (x, y) if left else ():
+            of_run.check_data()
+        part = compare_part(a, b, place, replace(settings, method="direct"), left)
+        part.found["stages"]["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
+        part.found = sums.result(part.found, wanted, by_tree)
+        part.first = asked[0][0] if asked else 0
+        part.reason = f"{cuts}: by sums of digests"
+    part.ranks = max(x.count, y.count)
+    part.seconds = time.perf_counter() - start
+    return part
+
+
+def _stretches(chosen: np.ndarray, size: int, scalars: int) -> list[tuple[int, int]]:
+    """(first scalar, scalars) of each run of chosen buckets."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.astype(np.int8), [0]])))
+    return [
+        (begin * size, min(end * size, scalars) - begin * size)
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    ]
+
+
+def _settle_stretches(
+    sums: TwoSums, x: Parts, y: Parts, stretches: Sequence[tuple[int, int]], pair: int
+) -> None:
+    """Residues of stretches of the array, a few at a time."""
+    start = time.perf_counter()
+    size = sums.bucket_scalars
+    piece = max(1, _STRETCH // size) * size
+    with sums.reading():
+        for begin, count in stretches:
+            for first in range(begin, begin + count, piece):
+                n = min(piece, begin + count - first)
+                of_a, of_b = (parts.residues(first // pair, n // pair) for parts in (x, y))
+                whole = n // size * size
+                if whole:
+                    rows = np.arange(first, first + whole, size, dtype=np.uint64)
+                    sums.settle(rows, size, of_a[:whole], of_b[:whole])
+                if n > whole:  # the array ends within a bucket
+                    rows = np.array([first + whole], np.uint64)
+                    sums.settle(rows, n - whole, of_a[whole:], of_b[whole:])
+    sums.sketch.seconds += time.perf_counter() - start

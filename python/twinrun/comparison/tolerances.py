@@ -1,0 +1,427 @@
+"""Which tolerance holds for which field and step: rules of a TOML file.
+
+    [[tolerance]]
+    field = "velocity_*"      # a glob, or a list of them; the first rule that matches holds
+    steps = "100:"            # these steps only
+    atol = 1e-6
+    rtol = 1e-5               # differs: |a - b| > atol + rtol |a|
+    ulp = 4                   # and more than 4 representable values apart
+    period = 62.5             # on a circle of this circumference; [10, 10, 20]: by component
+    nan_differs = true        # a NaN differs from a NaN
+    integers = true           # holds for integers and booleans too
+
+    [[tolerance]]
+    field = "timers/*"
+    skip = true               # left out
+
+    [[tolerance]]
+    attribute = "*@history"   # a glob, or a list of them, over path@name: attributes have no tolerance
+    skip = true
+
+Fields that no rule matches get the tolerance of the caller (--atol, --rtol), else what their metadata was made for, else
+equality.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import TwinrunError
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+__all__ = ["Rule", "Tolerances", "attribute_glob", "parse_periods", "parse_steps", "read_tolerances"]
+
+_LARGEST_FILE = 16 << 20  # bytes
+_KEYS = frozenset(
+    {
+        "field",
+        "attribute",
+        "steps",
+        "atol",
+        "rtol",
+        "ulp",
+        "period",
+        "nan_differs",
+        "integers",
+        "skip",
+        "comment",
+    }
+)
+_MOST_ULPS = (1 << 64) - 2
+_MOST_COMPONENTS = 4
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps in any of these spans, (first, last), both ends included; None: no end."""
+
+    spans: tuple[tuple[int | None, int | None], ...]
+
+    def __call__(self, step: int | None) -> bool:
+        return step is not None and any(
+            (low is None or step >= low) and (high is None or step <= high) for low, high in self.spans
+        )
+
+
+def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
+    """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
+    spans: list[tuple[int | None, int | None]] = []
+    for part in text.split(","):
+        low, colon, high = part.strip().partition(":")
+        try:
+            first = int(low) if low.strip() else None
+            last = (int(high) if high.strip() else None) if colon else first
+        except ValueError:
+            first = last = None
+            colon = ""
+        if not colon and first is None:
+            raise TwinrunError(f"{what} {text!r} are not understood", fix="write 10, or 10,20, or 100:200")
+        spans.append((first, last))
+    return _Steps(tuple(spans))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as different in the fields that it matches. None: not said.
+
+    fields: globs; of fields, or of attributes where `of_attributes`, which leaves them out. steps: as `parse_steps` takes them; None: all. ulps: representable values between a and b that are
+    forgiven. period: lengths by component; (): on a line. label: for messages.
+    """
+
+    fields: tuple[str, ...] = ("*",)
+    steps: str | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    ulps: int | None = None
+    period: tuple[float, ...] = ()
+    equal_nan: bool | None = None
+    integers: bool = False
+    skip: bool = False
+    label: str = ""
+    of_attributes: bool = False
+    said: bool = True  # in a file of tolerances: then fields without a rule are told
+    _chosen: Callable[[int | None], bool] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:  # once, not for each field that is asked for
+            object.__setattr__(self, "_chosen", parse_steps(self.steps))
+
+    def matches(self, name: str, step: int | None) -> bool:
+        """Whether it holds for a field of this name at this step."""
+        if self._chosen is not None and not self._chosen(step):
+            return False
+        return any(fnmatch.fnmatchcase(name, glob) for glob in self.fields)
+
+
+@dataclass
+class Tolerances:
+    """Rules in their order. Keeps count of what each matched: `unused` and `without` are told to the user.
+
+    Not thread-safe.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    source: str = ""
+    _matched: set[int] = field(default_factory=set)
+    _without: dict[str, None] = field(default_factory=dict)
+    _skipped: dict[str, None] = field(default_factory=dict)
+
+    def find(self, name: str, step: int | None) -> Rule | None:
+        """The first rule that matches."""
+        for at, rule in enumerate(self.rules):
+            if not rule.of_attributes and rule.matches(name, step):
+                self._matched.add(at)
+                if rule.skip:
+                    self._skipped[name] = None
+                return rule
+        if any(not rule.of_attributes and rule.said for rule in self.rules):
+            self._without[name] = None
+        return None
+
+    def ignores(self, label: str, step: int | None) -> bool:
+        """Whether a rule leaves out the attribute of this label, `path@name`."""
+        for at, rule in enumerate(self.rules):
+            if rule.of_attributes and rule.matches(label, step):
+                self._matched.add(at)
+                self._skipped[label] = None
+                return True
+        return False
+
+    def leaves_out(self, name: str, step: int | None) -> bool:
+        """Whether a rule leaves out what has this name. Counts nothing."""
+        first = next(
+            (rule for rule in self.rules if not rule.of_attributes and rule.matches(name, step)), None
+        )
+        return first is not None and first.skip
+
+    def ignored(self) -> list[str]:
+        """Globs of the rules that leave attributes out at every step."""
+        return [g for rule in self.rules if rule.of_attributes and rule.steps is None for g in rule.fields]
+
+    def with_left_out(self, fields: Iterable[str], attributes: Iterable[str]) -> Tolerances:
+        """These rules, behind those that leave out fields and attributes by globs."""
+        front = [Rule(fields=(glob,), skip=True, label=f"--leave-out {glob}", said=False) for glob in fields]
+        front += [
+            Rule(
+                fields=(attribute_glob(glob),),
+                skip=True,
+                label=f"--ignore-attribute {glob}",
+                of_attributes=True,
+                said=False,
+            )
+            for glob in attributes
+        ]
+        return Tolerances((*front, *self.rules), self.source)
+
+    def met(self) -> tuple[list[int], list[str], list[str]]:
+        """What `find` has met: rules that matched, fields that none matched, fields to leave out."""
+        return sorted(self._matched), list(self._without), list(self._skipped)
+
+    def add(self, met: tuple[Iterable[int], Iterable[str], Iterable[str]]) -> None:
+        """Counts what `find` has met elsewhere."""
+        if met:
+            self._matched.update(met[0])
+            self._without.update(dict.fromkeys(met[1]))
+            self._skipped.update(dict.fromkeys(met[2]))
+
+    def skipped(self) -> list[str]:
+        """Globs of the rules that leave fields out at every step. Which fields those are `find` says: an earlier rule may hold."""
+        return [
+            glob
+            for rule in self.rules
+            if rule.skip and rule.steps is None and not rule.of_attributes
+            for glob in rule.fields
+        ]
+
+    def notes(self) -> list[str]:
+        """Rules that matched nothing, fields that no rule matched, fields that were left out."""
+        where = f"{self.source}: " if self.source else ""
+        found = [
+            f"{where if rule.said else ''}{rule.label or ', '.join(rule.fields)} matched "
+            + ("no attribute" if rule.of_attributes else "no field")
+            for at, rule in enumerate(self.rules)
+            if at not in self._matched
+        ]
+        if self._without:
+            found.append(f"{where}no rule for {_listed(self._without)}")
+        if self._skipped:
+            found.append(f"{where}left out as told: {_listed(self._skipped)}")
+        return found
+
+
+def attribute_glob(text: str) -> str:
+    """A glob over path@name; a name alone is that attribute of whatever."""
+    return text if "@" in text else f"*@{text}"
+
+
+def _listed(names: Iterable[str], most: int = 8) -> str:
+    given = sorted(names)
+    more = f" and {len(given) - most} more" if len(given) > most else ""
+    return ", ".join(given[:most]) + more
+
+
+def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
+    """Rules of a TOML file. Raises TwinrunError: not there, not TOML, a key that is not understood, a wrong value."""
+    path = os.fspath(path)
+    try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would keep us waiting
+            raise TwinrunError("is not a regular file", where=path, fix="write its content to a file first")
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as e:
+        raise TwinrunError(f"cannot be read: {e.strerror or e}", where=path) from None
+    if len(text) > _LARGEST_FILE:
+        raise TwinrunError(
+            f"more than {_LARGEST_FILE} bytes", where=path, fix="is this a file of tolerances?"
+        )
+    try:
+        document = tomllib.loads(text.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise TwinrunError(f"is not TOML: {e}", where=path) from None
+    wrong = sorted(set(document) - {"tolerance", "comment"})
+    if wrong:
+        raise TwinrunError(
+            f"{wrong[0]!r} is not understood", where=path, fix="rules are [[tolerance]] tables"
+        )
+    given = document.get("tolerance", [])
+    if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
+        raise TwinrunError("tolerance must be tables", where=path, fix="write [[tolerance]] above each rule")
+    return Tolerances(tuple(_rule(entry, n + 1, path) for n, entry in enumerate(given)), path)
+
+
+def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
+    where = f"{path}: rule {number}"
+
+    def wrong(key: str, must: str) -> TwinrunError:
+        return TwinrunError(f"{key} must be {must}, not {entry[key]!r:.60}", where=where)
+
+    unknown = sorted(set(entry) - _KEYS)
+    if unknown:
+        raise TwinrunError(
+            f"{unknown[0]!r} is not understood", where=where, fix="known are " + " ".join(sorted(_KEYS))
+        )
+    of = "attribute" if "attribute" in entry else "field"
+    if of not in entry:
+        raise TwinrunError("names no field", where=where, fix='write field = "name", a glob or a list')
+    if of == "attribute" and (
+        entry.get("skip") is not True or set(entry) - {"attribute", "steps", "skip", "comment"}
+    ):
+        raise TwinrunError(
+            "attributes have no tolerance: they are compared, or left out",
+            where=where,
+            fix="write skip = true and nothing else, or read them as fields: --format-option attributes=true",
+        )
+    globs = entry[of] if isinstance(entry[of], list) else [entry[of]]
+    if not globs or not all(isinstance(glob, str) and glob for glob in globs):
+        raise wrong(of, "a glob or a list of globs")
+    steps = entry.get("steps")
+    if steps is not None:
+        if isinstance(steps, int) and not isinstance(steps, bool):
+            steps = str(steps)
+        if not isinstance(steps, str):
+            raise wrong("steps", "such as '10,20' or '100:200'")
+        parse_steps(steps)
+    for key in ("skip", "integers", "nan_differs"):
+        if not isinstance(entry.get(key, False), bool):
+            raise wrong(key, "true or false")
+    values = {key: _length(entry[key], lambda key=key: wrong(key, "finite and not negative"))
+              for key in ("atol", "rtol") if key in entry}  # fmt: skip
+    ulps = entry.get("ulp")
+    if ulps is not None and (type(ulps) is not int or not 0 <= ulps <= _MOST_ULPS):
+        raise wrong("ulp", "a number of representable values")
+    period: tuple[float, ...] = ()
+    if "period" in entry:
+        lengths = entry["period"] if isinstance(entry["period"], list) else [entry["period"]]
+        refuse = lambda: wrong("period", "a length, or 1 to 4 of them by component")  # noqa: E731
+        if not 1 <= len(lengths) <= _MOST_COMPONENTS:
+            raise refuse()
+        period = tuple(_length(length, refuse) for length in lengths)
+    if entry.get("skip", False) and set(entry) - {"field", "attribute", "steps", "skip", "comment"}:
+        raise TwinrunError("leaves fields out, and gives them a tolerance", where=where, fix="do one of them")
+    if not set(entry) - {"field", "attribute", "steps", "comment"}:
+        raise TwinrunError(
+            "says nothing of its fields", where=where, fix="give atol, rtol, ulp, period or skip"
+        )
+    if of == "attribute":
+        globs = [attribute_glob(glob) for glob in globs]
+    return Rule(
+        fields=tuple(globs),
+        steps=steps,
+        atol=values.get("atol"),
+        rtol=values.get("rtol"),
+        ulps=ulps,
+        period=period,
+        equal_nan=None if "nan_differs" not in entry else not entry["nan_differs"],
+        integers=entry.get("integers", False),
+        skip=entry.get("skip", False),
+        label=f"rule {number} ({', '.join(globs)})",
+        of_attributes=of == "attribute",
+    )
+
+
+def _length(value: object, error: Callable[[], TwinrunError]) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise error()
+    try:
+        number = float(value)
+    except OverflowError:
+        raise error() from None
+    if not (math.isfinite(number) and number >= 0):
+        raise error()
+    return number
+
+
+# Fields that hold positions, by the names that codes give them: a period alone is for these. A letter below another name is a
+# component of whatever that is ("momentum/x"), so only below such a name it is one of a position.
+_POSITIONS = (
+    "pos",
+    "pos_[xyz]",
+    "position",
+    "positions",
+    "position_[xyz]",
+    "coordinates",
+    "coords",
+    "points",
+)
+_AXES = {"x": 0, "y": 1, "z": 2, "xx": 0, "yy": 1, "zz": 2, "x1": 0, "x2": 1, "x3": 2}
+
+
+def is_position(name: str) -> bool:
+    """Whether a field's name is one that codes give to positions."""
+    *above, last = name.lower().split("/")
+    if last in _AXES:
+        return not above or _is_position_word(above[-1])
+    return _is_position_word(last)
+
+
+def _is_position_word(word: str) -> bool:
+    return any(fnmatch.fnmatchcase(word, p) for p in _POSITIONS)
+
+
+@dataclass(frozen=True)
+class Periods:
+    """--period: lengths of the periodic box by axis for fields that hold positions, or by field.
+
+    axes: one length for all, or one an axis; () where only `named` is given. named: (glob, lengths).
+    """
+
+    axes: tuple[float, ...] = ()
+    named: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def of(self, name: str, shape: tuple[int, ...]) -> tuple[float, ...]:
+        """Lengths by component of a field of this shape (as the user knows it); (): it is not periodic."""
+        for glob, lengths in self.named:
+            if fnmatch.fnmatchcase(name, glob):
+                return lengths
+        if not self.axes or not is_position(name):
+            return ()
+        if len(self.axes) == 1:
+            return self.axes
+        last = name.lower().rsplit("/", 1)[-1]
+        axis = _AXES.get(last.removeprefix("position_").removeprefix("pos_"))
+        if axis is not None:
+            return (self.axes[axis],) if axis < len(self.axes) else ()
+        if len(shape) > 1 and shape[-1] == len(self.axes):
+            return self.axes
+        return ()
+
+
+def parse_periods(text: str) -> Periods:
+    """'62.5', '10,10,20' (by axis), 'Coordinates=62.5,pos_*=10x10x20' (by field). 0: not periodic along it."""
+
+    def lengths(part: str, separator: str) -> tuple[float, ...]:
+        found = []
+        for word in part.split(separator):
+            try:
+                value = float(word)
+            except ValueError:
+                value = math.nan
+            if not (math.isfinite(value) and value >= 0):
+                raise TwinrunError(
+                    f"period {text!r} is not understood", fix="write 62.5, or 10,10,20, or pos=10x10x20"
+                )
+            found.append(value)
+        if len(found) > _MOST_COMPONENTS:
+            raise TwinrunError(f"period {text!r} has more than {_MOST_COMPONENTS} components")
+        return tuple(found)
+
+    if "=" not in text:
+        return Periods(lengths(text, ","))
+    named = []
+    for part in text.split(","):
+        glob, equals, value = part.partition("=")
+        if not equals or not glob.strip():
+            raise TwinrunError(f"period {text!r} is not understood", fix="write field=10x10x20,other=5")
+        named.append((glob.strip(), lengths(value, "x")))
+    return Periods((), tuple(named))

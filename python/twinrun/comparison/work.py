@@ -1,0 +1,979 @@
+"""Compare two runs: histories, folders, files or arrays. `compare` gives facts; report/ makes them readable."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fnmatch
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from .. import _core
+from ..arguments import check_settings, chosen_devices
+from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.order import in_one_order
+from ..runs.particles import find_particles, without_ids
+from ..runs.parts import give_places, parts_of_both
+from ..runs.provenance import Difference, Provenance, difference, read_provenance
+from ..runs.subject import FieldRef, Opened, Place, Subject, check_alike, open_subject, opened_of
+from .attributes import AttributeDifference, add_summaries, match_attributes, uncompared, under_one_name
+from .by_id import compare_particles, order_note
+from .differences import Again, Differences
+from .differences import differences as list_differences
+from .field import FieldComparison, Settings, compare_part, divisible, place_text, put_together
+from .matching import ALIGNMENTS, StepMatch, lost, match_fields, match_steps, missing_ranks, same_ranks
+from .shares import Outcome, Piece, Unit, in_shares, owners, pieces, shares_by_size
+from .sums import compare_placed
+from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+    from .parallel import Team
+
+__all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
+
+METHODS = ("auto", "staged", "direct", "published")
+STAGES = ("tree", "sketch", "elements")
+# Shares a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
+_SHARES_A_RANK = 4
+_FILES_A_PLACE = 4  # open at once: metadata, data, a record's
+_OTHER_FILES = 256
+_LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node share what one process would take
+
+
+def histogram_edges() -> list[float]:
+    """Edges of the histograms: bin 0 is |a-b| = 0, bin 1 below the first edge, the last two 1e40 and up, infinite."""
+    return _core.histogram_edges()
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left. True only if 'same'.
+
+    problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
+    first one raises). A verdict never is 'same' with one of them.
+
+    fields: by step, rank and field. attributes: in what else the files differ, first what changes the meaning of numbers;
+    attributes_compared: how many of these there are in all. seconds: of all work. not_compared: things that cannot be compared,
+    in both runs: they are problems, or left out by `common`. notes: what the user should know (left-out datasets, …).
+    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …). provenance_a, provenance_b: under which conditions
+    the runs ran, where their histories say.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    fields: list[FieldComparison]
+    seconds: float
+    bytes_compared: int
+    bytes_read: int
+    notes: list[str]
+    not_compared: int = 0
+    device_asked: str = "auto"
+    provenance_a: Provenance | None = None
+    provenance_b: Provenance | None = None
+    problems: list[str] = field(default_factory=list)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
+    _again: Again | None = field(default=None, repr=False, compare=False)
+
+    def differences(self) -> Iterator[Differences]:
+        """Every element that differs, in stretches: both runs are opened again, and what differs is read."""
+        return list_differences(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """A row a step, rank and field. Raises MissingPackage without pyarrow."""
+        from .tables import arrow_table
+
+        return arrow_table(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a step, rank and field. Raises MissingPackage without pandas."""
+        from .tables import data_frame
+
+        return data_frame(self)
+
+    def _repr_html_(self) -> str:
+        from .notebook import comparison_html
+
+        return comparison_html(self)
+
+    @property
+    def conditions(self) -> list[Difference] | None:
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not say."""
+        if self.provenance_a is None or self.provenance_b is None:
+            return None
+        return difference(self.provenance_a, self.provenance_b)
+
+    @property
+    def device(self) -> str:
+        """Where fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'."""
+        return ", ".join(sorted({f.device for f in self.fields}))
+
+    @property
+    def device_seconds(self) -> float:
+        """Of copies to devices and their kernels, in all fields."""
+        return sum(f.device_seconds for f in self.fields)
+
+    @property
+    def same(self) -> bool:
+        """Everything was compared, and agrees within the tolerance. So says `bool(comparison)`."""
+        return self.verdict == "same"
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    @property
+    def different(self) -> int:
+        """Elements that differ, in all fields."""
+        return sum(f.different for f in self.fields)
+
+    @property
+    def first(self) -> FieldComparison | None:
+        """The field in which the runs first part: the earliest step, then the lowest rank, then the order of fields.
+
+        None where they only differ in `attributes`, or not at all.
+        """
+        return next((f for f in self.fields if not f.same), None)
+
+    @property
+    def first_divergence(self) -> dict | None:
+        """{step, rank, field, index, a, b, abs_diff} of the first difference."""
+        f = self.first
+        if f is None:
+            return None
+        return {
+            "step": f.step,
+            "rank": f.rank,
+            "field": f.field,
+            "index": list(f.first_index or ()),
+            **({} if f.key is None else {"key": f.key, "id": f.first_id}),
+            "a": f.first_a,
+            "b": f.first_b,
+            "abs_diff": f.first_abs_diff,
+        }
+
+    @property
+    def stages(self) -> dict[str, dict]:
+        """Sums over all fields of each stage's chunks_in, chunks_out, bytes_read and seconds."""
+        total = {s: {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0} for s in STAGES}
+        for f in self.fields:
+            for name, stage in f.stages.items():
+                into = total.setdefault(
+                    name, {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0}
+                )
+                for key in into:
+                    into[key] += stage[key]
+        return total
+
+
+def _provenance(subject: Subject) -> Provenance | None:
+    """Of a history; one that is damaged takes no verdict away, but the user is told."""
+    try:
+        return read_provenance(subject.settings or {})
+    except TwinrunError as e:
+        subject.notes.append(f"{subject.label}: {e}")
+        return None
+
+
+class _Work:
+    """One comparison under way."""
+
+    def __init__(
+        self,
+        a: Subject,
+        b: Subject,
+        settings: Settings,
+        globs: list[str] | None,
+        key: str | None,
+        use_metadata: bool,
+        partial: bool,
+        common: bool = False,
+        by_time: bool = False,
+    ) -> None:
+        self.common, self.by_time = common, by_time
+        self.a, self.b, self.settings, self.globs, self.key = a, b, settings, globs, key
+        self.use_metadata, self.partial = use_metadata, partial
+        self.results: list[FieldComparison] = []
+        self.problems: list[TwinrunError] = []
+        self.attributes: list[AttributeDifference] = []
+        self.attributes_compared = 0
+        self.notes: list[str] = []
+        self.opening = 0  # bytes of headers and directories
+        self.keyed: set[str] = set()
+        # The field pair whose particles only lie in another order, and what to say.
+        self.order: tuple[int, str] | None = None
+        self.told_order: int | None = None  # the first unit of this process that had such a note
+        self.matched: StepMatch | None = None  # of what is being compared
+
+    # ---- units: see units.py ----
+
+    def compare(self, matches: Sequence[StepMatch], team: Team | None) -> None:
+        """Compares all steps, here or on all ranks of the team."""
+        if team is None or team.size == 1 or "arrays" in (self.a.kind, self.b.kind):
+            index = 0
+            for match in matches:
+                units = self._units(match, index)
+                index += len(units)
+                outcomes = [[self.run(unit)] for unit in units]
+                again = self._left(match, index, outcomes)
+                self._merge(outcomes, None if again is None else self.run(again))
+            return
+        steps: list[list[Unit]] = []
+        index = 0
+        for match in matches:
+            steps.append(self._units(match, index))
+            index += len(steps[-1])
+        made = self._on_all([unit for units in steps for unit in units], team)  # in the units' order
+        found = [[next(made) for _ in units] for units in steps]
+        follow = [
+            self._left(units[0].match, units[-1].index, outcomes)
+            for units, outcomes in zip(steps, found, strict=True)
+        ]
+        again = self._on_all([unit for unit in follow if unit is not None], team)
+        for outcomes, unit in zip(found, follow, strict=True):
+            self._merge(outcomes, None if unit is None else in_shares(next(again), self._labels))
+
+    def _units(self, match: StepMatch, first: int) -> list[Unit]:
+        """Of a step: its places, or the step as a whole. first: the number of the first one."""
+        paired = same_ranks(match)
+        if self.key is not None or not paired:
+            return [Unit(first, match)]
+        pairs = zip(match.ranks_a, match.ranks_b, strict=True)
+        return [Unit(first + at, match, ranks) for at, ranks in enumerate(pairs)]
+
+    def _left(self, match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -> Unit | None:
+        """What is left of a step when its places are compared: fields that the runs cut differently."""
+        recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
+        return Unit(index, match, recut=tuple(recut)) if recut else None
+
+    def _shares(self, units: Sequence[Unit], sizes: Sequence[int], ranks: int) -> list[int]:
+        """Into how many shares each unit goes, so that all ranks have work. sizes: bytes of the units, of both runs."""
+        wanted = _SHARES_A_RANK * ranks
+        found = shares_by_size(sizes, wanted)
+        places = [at for at, unit in enumerate(units) if unit.ranks is not None]
+        if places and len(places) < wanted:  # few: their fields are counted
+            most = math.ceil(wanted / len(places))
+            least = min(most, self._pieces_of(units[places[0]], most))
+            for at in places:
+                found[at] = max(found[at], least)
+        if self.key is not None:
+            return [1] * len(units)
+        return found
+
+    def _pieces_of(self, unit: Unit, shares: int) -> int:
+        """How many pieces of fields a place holds for so many shares, as far as its first run tells."""
+        a = copy.copy(self.a)  # what opening it says is said when it is compared
+        a.notes = []
+        with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
+            refs = list(opened.values())
+            sizes = [ref.items * ref.itemsize for ref in refs]
+            return max(1, len(pieces(sizes, [ref.reads_anywhere for ref in refs], shares)))
+        return 1
+
+    @property
+    def _labels(self) -> str:
+        return f"{self.a.label}, {self.b.label}"
+
+    def _on_all(self, units: Sequence[Unit], team: Team) -> Iterator[list[Outcome]]:
+        """Runs the units on all ranks of the team. Returns for each the outcomes of its shares."""
+        if not units:
+            return iter(())
+        sizes = []
+        for unit in units:
+            of_a, of_b = unit.places()
+            unit.entries_a = {place: self.a.entry(place) for place in of_a}
+            unit.entries_b = {place: self.b.entry(place) for place in of_b}
+            sizes.append(
+                sum(self.a.size(place) for place in of_a) + sum(self.b.size(place) for place in of_b)
+            )
+        shares = self._shares(units, sizes, team.size)
+        parts = [replace(unit, share=(k, n)) for unit, n in zip(units, shares, strict=True) for k in range(n)]
+        part_sizes = [size // n for size, n in zip(sizes, shares, strict=True) for _ in range(n)]
+        job = copy.copy(self)
+        job.a, job.b = self.a.without_places(), self.b.without_places()
+        job.settings = replace(self.settings, progress=None)
+        job.results, job.problems, job.notes, job.attributes = [], [], [], []
+        made = iter(team.share(_Job(job), parts, part_sizes, self.settings.progress))
+        return iter([[next(made) for _ in range(n)] for n in shares])
+
+    def run(self, unit: Unit) -> Outcome:
+        """Compares a part of both runs, and leaves everything else as it was."""
+        own = copy.copy(self)
+        own.results, own.problems, own.notes, own.opening, own.keyed, own.order = [], [], [], 0, set(), None
+        own.attributes, own.attributes_compared = [], 0
+        own.a, own.b = copy.copy(self.a), copy.copy(self.b)
+        for subject in (own.a, own.b):
+            subject.notes, subject.left_out = [], 0
+        tolerances = self.settings.tolerances
+        own.settings = replace(
+            self.settings, periodic={}, tolerances=Tolerances(tolerances.rules, tolerances.source)
+        )
+        if self.told_order is not None and self.told_order < unit.index:
+            own.order = (-1, "")  # said already, of an earlier unit
+        found = Outcome()
+        if unit.recut is not None:
+            own._recut(unit.match, set(unit.recut), set(), unit.share, found)
+        elif unit.ranks is not None:
+            found.recut = own._place(unit.match, *unit.ranks, set(), unit.share, found)
+        else:
+            own.step(unit.match, unit.share, found)
+        if own.order is not None and own.order[0] >= 0:
+            found.order, self.told_order = own.order, unit.index
+        found.results, found.problems, found.notes = own.results, own.problems, own.notes
+        found.keep_places(-1, len(found.results), len(found.problems))
+        found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
+        found.notes_a, found.notes_b = own.a.notes, own.b.notes
+        found.left_out = (own.a.left_out, own.b.left_out)
+        found.attributes, found.attributes_compared = own.attributes, own.attributes_compared
+        found.rules = own.settings.tolerances.met()
+        return found
+
+    def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
+        """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
+        results: list[FieldComparison] = []
+        whole = [in_shares(of_place, self._labels) for of_place in outcomes]
+        for outcome in [*whole, *([] if again is None else [again])]:
+            if outcome.error is not None:
+                raise outcome.error
+            for problem in outcome.problems:
+                self.tell(problem)
+            if outcome is again:
+                left = {name for of_place in outcomes for o in of_place for name in o.recut}
+                results = [f for f in results if f.field not in left or f.key is not None]
+            results += outcome.results
+            self.notes += outcome.notes
+            if outcome.order is not None and self.order is None:
+                self.order = outcome.order
+                self.notes.append(outcome.order[1])
+            self.opening += outcome.opening
+            self.keyed |= outcome.keyed
+            self.a.notes += outcome.notes_a
+            self.b.notes += outcome.notes_b
+            self.attributes += outcome.attributes
+            self.attributes_compared += outcome.attributes_compared
+            self.a.left_out += outcome.left_out[0]
+            self.b.left_out += outcome.left_out[1]
+            self.settings.tolerances.add(outcome.rules)
+            self.settings.periodic.update(outcome.periodic)
+        self.results += results
+
+    def tell(self, problem: TwinrunError) -> None:
+        """Keeps it, or raises it where the caller wants all or nothing."""
+        problem = self.explained(problem)
+        if not self.partial:
+            raise problem
+        self.problems.append(problem)
+
+    def explained(self, problem: TwinrunError) -> TwinrunError:
+        """The problem, or that a run which is being written let the step go meanwhile."""
+        if self.matched is None or isinstance(problem, Incomparable):
+            return problem
+        for subject, step in ((self.a, self.matched.step_a), (self.b, self.matched.step_b)):
+            why = subject.explained(problem, step)
+            if why is not problem:
+                return why
+        return problem
+
+    def chosen(self, step: int | None) -> Callable[[str], bool]:
+        """Whether a field is wanted: by --field, and by rules that leave fields out."""
+
+        def wanted(name: str) -> bool:
+            if self.globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self.globs):
+                return False
+            if "@" in name and self.settings.tolerances.ignores(name, step):  # an attribute that is a field
+                return False
+            rule = self.settings.rule(name, step)
+            return rule is None or not rule.skip
+
+        return wanted
+
+    def say(self, opened: tuple[Sequence[Opened], Sequence[Opened]], place: tuple[int | None, int]) -> None:
+        """Compares what the files of a place say beside their elements, and tells what in them cannot be compared."""
+        step, tolerances = place[0], self.settings.tolerances
+        wanted = self.chosen(step)
+        sides = [
+            (s, [e for o in held for e in o.skipped])
+            for s, held in zip((self.a, self.b), opened, strict=True)
+        ]
+        for subject, problem in uncompared(sides, wanted):
+            subject.left_out += 1
+            if problem is not None:
+                self.tell(problem)
+        found = match_attributes(
+            self.a,
+            self.b,
+            opened,
+            place,
+            wanted=wanted,
+            left_out=lambda name: tolerances.leaves_out(name, step),
+            ignored=lambda label: (self.by_time and label == "@time") or tolerances.ignores(label, step),
+            named=self.globs is not None,
+            common=self.common,
+        )
+        if found.problem is not None:
+            self.tell(found.problem)
+        self.attributes += found.differences
+        self.attributes_compared += found.compared
+        self.notes += found.notes
+
+    def step(self, match: StepMatch, share: tuple[int, int], outcome: Outcome) -> None:
+        """Compares one step of both runs. share, outcome: as of `_recut`; one that is matched by ID has one share only."""
+        done: set[str] = set()
+        before = len(self.results)
+        if self.key is not None:
+            done = self._particles(match)
+        recut: dict[str, None] = {}
+        if same_ranks(match):
+            for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True):
+                recut.update(dict.fromkeys(self._place(match, rank_a, rank_b, done)))
+        else:
+            self._recut(match, None, done, share, outcome)
+        if recut:
+            self.results[before:] = [
+                f for f in self.results[before:] if f.field not in recut or f.key is not None
+            ]
+            self._recut(match, set(recut), done)
+
+    def _place(
+        self,
+        match: StepMatch,
+        rank_a: int,
+        rank_b: int,
+        done: set[str],
+        share: tuple[int, int] = (0, 1),
+        outcome: Outcome | None = None,
+    ) -> list[str]:
+        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they are left.
+
+        share: (which, of how many) of the fields. outcome: gets which of them each result and problem belongs to.
+        """
+        step = match.step
+        place = (step, rank_a if match.step_a is not None else rank_b)
+        wanted = self.chosen(step)
+        self.matched = match
+        try:
+            with (
+                self.a.open((match.step_a, rank_a), self.use_metadata) as in_a,
+                self.b.open((match.step_b, rank_b), self.use_metadata) as in_b,
+            ):
+                in_a, in_b = opened_of(in_a), opened_of(in_b)
+                if self.globs is None:
+                    under_one_name(self.a, self.b, in_a, in_b)
+                add_summaries(in_a, in_b)
+                found = match_fields(
+                    self.a,
+                    self.b,
+                    in_a,
+                    in_b,
+                    lambda n: n not in done and wanted(n),
+                    self.globs is not None,
+                    place,
+                )
+                for problem in found.problems:
+                    self.tell(problem)
+                if share[0] == 0:
+                    self.say(([in_a], [in_b]), place)
+                outcome = outcome or Outcome()
+                outcome.keep_places(-1, len(self.results), len(self.problems))
+                opened = {
+                    id(m): m for pair in found.pairs for m in (ref.metadata for ref in pair) if m is not None
+                }
+                self.opening += sum(m.bytes_read for m in opened.values())
+                for piece in self._mine(list(enumerate(found.pairs)), share, outcome):
+                    self._field(*found.pairs[piece.at], place, piece, outcome)
+                if (
+                    not found.pairs
+                    and not found.recut
+                    and not found.problems
+                    and not done
+                    and not in_a.skipped
+                    and share[0] == 0
+                    and not self.attributes_compared  # of this place: a file may hold nothing else
+                    and not self._all_skipped(in_a, step)
+                ):
+                    self.tell(
+                        Incomparable(
+                            f"{place_text(place)}: no field to compare",
+                            where=self.a.label,
+                            fix="nothing was compared",
+                        )
+                    )
+                self._say_order(in_a, in_b, place)
+                return found.recut
+        except TwinrunError as error:
+            if not self.partial:
+                raise
+            self.problems.append(error)
+            return []
+
+    def _all_skipped(self, fields: Mapping[str, FieldRef], step: int | None) -> bool:
+        rules = [self.settings.rule(n, step) for n in fields]
+        return bool(rules) and all(rule is not None and rule.skip for rule in rules)
+
+    def _mine(
+        self,
+        pairs: Sequence[tuple[int, tuple[FieldRef, FieldRef]]],
+        share: tuple[int, int],
+        outcome: Outcome,
+    ) -> list[Piece]:
+        """What of the field pairs belongs to a share. pairs: each with its number, ascending. outcome: gets to know all pairs."""
+        if share[1] == 1:
+            return [Piece(at, (0, 1), 0) for at, _ in pairs]
+        outcome.pairs = [
+            (x.name, max(x.items, y.items) * x.itemsize, divisible(x, y, self.settings))
+            for _, (x, y) in pairs
+        ]
+        found = pieces([size for _, size, _ in outcome.pairs], [may for _, _, may in outcome.pairs], share[1])
+        mine = owners([piece.bytes for piece in found], share[1])
+        return [
+            replace(piece, at=pairs[piece.at][0])
+            for piece, owner in zip(found, mine, strict=True)
+            if owner == share[0]
+        ]
+
+    def _field(
+        self,
+        x: FieldRef,
+        y: FieldRef,
+        place: tuple[int | None, int],
+        piece: Piece,
+        outcome: Outcome,
+    ) -> None:
+        """Compares a field, or a part of it."""
+        scalars = 2 if x.dtype in ("c64", "c128") else 1
+        try:
+            ranges = piece.ranges(x.items, x.itemsize, scalars)
+            compare_it = compare_part if x.parts is None else compare_placed
+            part = compare_it(x, y, place, self.settings, ranges)
+            if ranges is None:
+                self.results.append(put_together([part]))
+                self._say_texts(x, y, self.results[-1])
+            else:
+                outcome.parts.append((piece.at, part))
+        except TwinrunError as error:
+            self.tell(error)
+        outcome.keep_places(piece.at, len(self.results), len(self.problems))
+
+    def _say_texts(self, x: FieldRef, y: FieldRef, found: FieldComparison) -> None:
+        """What the first two texts are that differ: their digests say nothing to a person."""
+        if not found.same and found.first_index is not None and x.text is not None and y.text is not None:
+            try:
+                of_a, of_b = (ref.text(found.first_index) for ref in (x, y))
+            except TwinrunError:  # only a note
+                return
+            at = ", ".join(map(str, found.first_index[:-1]))
+            name = f"{found.field}[{at}]" if at else found.field
+            self.notes.append(
+                f"{place_text((found.step, found.rank))}: {name} is {of_a:.200} in {self.a.label}, "
+                f"{of_b:.200} in {self.b.label}"
+            )
+
+    def _say_order(
+        self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
+    ) -> None:
+        """Particles whose order changed, where nobody asked for a key."""
+        if self.key is not None or self.order is not None:
+            return
+        names = list(in_a)
+        for f in self.results:
+            if (f.step, f.rank) != place or f.same:
+                continue
+            with contextlib.suppress(TwinrunError):  # only a hint
+                note = order_note(in_a, in_b, [f.field], self.settings.memory)
+                if note is not None:
+                    self.order = (names.index(f.field), f"{place_text(place)}: {note}")
+                    return
+
+    @contextlib.contextmanager
+    def _all_ranks(self, match: StepMatch):
+        """((rank, fields) of each place of the step) of both runs, all open."""
+        _allow_files(_FILES_A_PLACE * (len(match.ranks_a) + len(match.ranks_b)))
+        with contextlib.ExitStack() as stack:
+            yield tuple(
+                [(rank, stack.enter_context(subject.open((step, rank), self.use_metadata))) for rank in ranks]
+                for subject, step, ranks in (
+                    (self.a, match.step_a, match.ranks_a),
+                    (self.b, match.step_b, match.ranks_b),
+                )
+            )
+
+    def _particles(self, match: StepMatch) -> set[str]:
+        """Compares what has IDs. Returns the names of these fields."""
+        done: set[str] = set()
+        assert self.key is not None
+        self.matched = match
+        try:
+            with self._all_ranks(match) as sides:
+                kinds = find_particles(sides, self.key)
+                for kind in kinds.values():
+                    self.keyed.add(kind.key)
+                    members = {n for part in (*kind.parts_a, *kind.parts_b) for n in part[2]}
+                    done |= members | {kind.key}
+                    if not kind.parts_a or not kind.parts_b:
+                        label = (self.b if kind.parts_a else self.a).label
+                        said = f"{kind.key!r} at step {match.step}: not there"
+                        went = lost(match, [p[0] for p in (*kind.parts_a, *kind.parts_b)], bool(kind.parts_a))
+                        self.tell((Incomparable if went else Unmatched)(said, where=label))
+                        continue
+                    results, problems, notes = compare_particles(
+                        kind, match.step, self.settings, self.chosen(match.step), self.a.label, self.b.label
+                    )
+                    self.results.extend(results)
+                    self.notes.extend(notes)
+                    for problem in problems:
+                        self.tell(problem)
+                for problem in without_ids(sides, kinds, self.chosen(match.step)):
+                    self.tell(problem)
+        except TwinrunError as error:
+            self.tell(error)
+        return done
+
+    def _global_pair(
+        self, match: StepMatch, name: str, held: Sequence[Mapping[str, Sequence[tuple[int, FieldRef]]]]
+    ) -> tuple[FieldRef, FieldRef]:
+        """A field of both runs as global arrays. held: its parts. Raises TwinrunError where that cannot be."""
+        labels = (self.a.label, self.b.label)
+        for side, label in zip(held, labels, strict=True):
+            if name not in side:
+                raise Unmatched(f"{place_text((match.step, 0))}: field {name!r}: not there", where=label)
+        parts = parts_of_both(name, [side[name] for side in held], labels, self.settings.cache)
+        x, y = (of_run.field() for of_run in parts)
+        check_alike(x, y, f"{place_text((match.step, 0))}: field {name!r}", *labels)
+        return in_one_order(x, y)
+
+    def _pair_at(self, place: Place, x: FieldRef, y: FieldRef) -> tuple[FieldRef, FieldRef] | TwinrunError:
+        """A field of one rank of both runs, or why it cannot be compared."""
+        try:
+            check_alike(x, y, f"{place_text(place)}: field {x.name!r}", self.a.label, self.b.label)
+        except TwinrunError as error:
+            return error
+        return in_one_order(x, y)
+
+    def _recut(
+        self,
+        match: StepMatch,
+        only: set[str] | None,
+        done: set[str],
+        share: tuple[int, int] = (0, 1),
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Compares fields that the runs' ranks cut differently, as the global arrays that they are parts of.
+
+        share, outcome: as of `_place`.
+        """
+        outcome = outcome or Outcome()
+        wanted = self.chosen(match.step)
+        self.matched = match
+        try:
+            with self._all_ranks(match) as sides:
+                if only is None and share[0] == 0:
+                    opened = tuple([opened_of(fields) for _, fields in side] for side in sides)
+                    self.say(opened, (match.step, 0))
+                held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]
+                for parts, side in zip(held, sides, strict=True):
+                    for rank, fields in side:
+                        for name, ref in fields.items():
+                            if name not in done and wanted(name) and (only is None or name in only):
+                                parts.setdefault(name, []).append((rank, ref))
+                give_places(held)
+                scattered: list[
+                    str
+                ] = []  # fields of ranks that only one run has, and that only rank by rank could be compared
+                entries: list[tuple[Place, tuple[FieldRef, FieldRef] | TwinrunError]] = []
+                for name in dict.fromkeys((*held[0], *held[1])):
+                    parts = [*held[0].get(name, ()), *held[1].get(name, ())]
+                    everywhere = all(name in side for side in held)
+                    if not everywhere and lost(match, [rank for rank, _ in parts], name in held[0]):
+                        scattered.append(name)
+                        continue
+                    if only is None and everywhere and any(ref.place is None for _, ref in parts):
+                        of_a, of_b = (dict(side[name]) for side in held)
+                        if set(of_a) != set(of_b):
+                            scattered.append(name)
+                            continue
+                        for rank in of_a:  # the same ranks of both have it: numbers of a header, say
+                            place = (match.step, rank)
+                            entries.append((place, self._pair_at(place, of_a[rank], of_b[rank])))
+                        continue
+                    try:
+                        entries.append(((match.step, 0), self._global_pair(match, name, held)))
+                    except TwinrunError as error:
+                        entries.append(((match.step, 0), error))
+                pairs = [(at, e) for at, (_, e) in enumerate(entries) if not isinstance(e, TwinrunError)]
+                mine: dict[int, list[Piece]] = {}
+                for piece in self._mine(pairs, share, outcome):
+                    mine.setdefault(piece.at, []).append(piece)
+                for at, (place, entry) in enumerate(entries):
+                    if isinstance(entry, TwinrunError):
+                        self.tell(entry)
+                        outcome.keep_places(at, len(self.results), len(self.problems))
+                        continue
+                    for piece in mine.get(at, ()):
+                        self._field(*entry, place, piece, outcome)
+                if scattered:
+                    # Not as what only one run has: a rank that is lost is nothing that the runs just do not have in common.
+                    lacking = "; ".join(map(str, missing_ranks(match, self.a, self.b)))
+                    self.tell(Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}"))
+                    outcome.keep_places(len(entries), len(self.results), len(self.problems))
+        except TwinrunError as error:
+            if not self.partial:
+                raise
+            self.problems.append(error)
+
+
+def compare(
+    a: object,
+    b: object,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    ulp: int | None = None,
+    tolerances: str | os.PathLike[str] | Tolerances | None = None,
+    key: str | None = None,
+    period: str | float | Iterable[float] | None = None,
+    align: str = "step",
+    common: bool = False,
+    partial: bool = False,
+    equal_nan: bool = True,
+    method: str = "auto",
+    fields: Iterable[str] | None = None,
+    steps: str | None = None,
+    ranks: str | None = None,
+    tolerate_integers: bool = False,
+    use_metadata: bool = True,
+    residue_bits: int = 4,
+    chunk_bytes: int = 4096,
+    threads: int = 0,
+    memory: int = 1 << 30,
+    io: str = "auto",
+    cache: str = "auto",
+    device: str = "auto",
+    stream: object = None,
+    options: Mapping[str, object] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    team: Team | None = None,
+    leave_out: Iterable[str] = (),
+    ignore_attributes: Iterable[str] = (),
+) -> Comparison:
+    """Compares two runs: where, by how much, and from which step on they differ.
+
+    a, b: histories, folders, files, arrays or what holds arrays ({name: array}, nested ones, models, tables, labelled arrays), on
+    the host or on a GPU; a is the reference. Elements differ where
+    |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
+    metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
+    numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step
+    (see `tolerances`), which come before atol, rtol and ulp. equal_nan: a NaN equals a NaN.
+
+    key: name or glob of the field with the IDs of particles ('auto': what the files say): what belongs to it is matched by ID,
+    whatever the order, rank or file; IDs that only one run has differ. period: lengths of the periodic box, for fields that hold
+    positions (by their names), or 'pos=10x10x20' for fields by glob. Parts of global arrays that the runs cut differently are
+    compared as the arrays that they are parts of.
+
+    align: 'step' (the same number) or 'time'. common: steps and fields that only one run has are left out, and noted; else
+    they are problems. A rank that only one run has in a step is a problem in any case. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
+
+    method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
+    'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'; ranks: the same.
+    residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
+    buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
+    device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
+    whose work makes arrays on a GPU, as a handle or an object of PyTorch, CuPy or Numba; else what the arrays say.
+    options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then. team: the ranks of
+    an MPI job that share the work; the leader calls this, the others serve (see `parallel`).
+
+    What files say beside their elements (attributes, dimensions, links) is compared exactly, and what they hold that cannot be
+    compared is a problem; see docs/formats.md. leave_out: globs of fields and files that are not looked at. ignore_attributes:
+    globs of attributes, over `path@name`; a name alone is that attribute of whatever.
+
+    Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
+    """
+    start = time.perf_counter()
+    if method not in METHODS:
+        raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
+    if align not in ALIGNMENTS:
+        raise TwinrunError(f"unknown alignment {align!r}", fix="use one of " + ", ".join(ALIGNMENTS))
+    check_settings(
+        threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io, gds=True
+    )
+    if cache not in ("auto", "buffered", "direct"):
+        raise TwinrunError(f"cache must be auto, buffered or direct, not {cache!r}")
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
+    if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
+        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+    use, devices = chosen_devices(device)
+    if tolerances is None or isinstance(tolerances, Tolerances):
+        rules = Tolerances() if tolerances is None else Tolerances(tolerances.rules, tolerances.source)
+    else:
+        rules = read_tolerances(tolerances)
+    rules = rules.with_left_out(_globs(leave_out), _globs(ignore_attributes))
+    settings = Settings(
+        atol=None if atol is None else float(atol),
+        rtol=None if rtol is None else float(rtol),
+        equal_nan=equal_nan,
+        method=method,
+        integers=tolerate_integers,
+        residue_bits=residue_bits,
+        chunk_bytes=chunk_bytes,
+        threads=threads,
+        memory=memory,
+        io=io,
+        cache=cache,
+        device=use,
+        devices=devices,
+        progress=progress,
+        ulps=ulp,
+        tolerances=rules,
+        periods=_periods(period),
+    )
+    globs = None if fields is None else list(fields)
+    chosen_steps = None if steps is None else parse_steps(steps)
+    chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
+    subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
+    work = _Work(
+        subject_a, subject_b, settings, globs, key, use_metadata, partial or common, common, align == "time"
+    )
+    wanted = work.chosen(None)
+    for subject in (subject_a, subject_b):  # a place of nothing but files that nobody asks for is none
+        asked_for = [name for name in subject.unknown_names if wanted(name)]
+        if subject.unknown and not asked_for:
+            subject.places = [place for place in subject.places if place not in subject.unknown]
+    matched = match_steps(subject_a, subject_b, chosen_steps, align, chosen_ranks)
+    work.notes.extend(matched.notes)
+    for problem in matched.problems:
+        work.tell(problem)
+    for subject, problem in uncompared(((s, s.skipped) for s in (subject_a, subject_b)), wanted):
+        subject.left_out += 1
+        if problem is not None:
+            work.tell(problem)
+    work.compare(matched.matches, team)
+    result = _result(work, common, partial, str(device), time.perf_counter() - start)
+    result._again = Again.of(
+        a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, ranks=ranks, align=align,
+        options=options, stream=stream,
+    )  # fmt: skip
+    return result
+
+
+def _globs(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+class _Job:
+    """The work as ranks get it."""
+
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+
+    def arrive(self, team: Team) -> None:
+        """Settles what ranks of a node share: cores, memory, devices."""
+        work, asked = copy.copy(self._work), self._work.settings
+        memory = asked.memory if team.memory_is_each else max(_LEAST_MEMORY, asked.memory // team.node_size)
+        work.settings = replace(
+            asked,
+            threads=asked.threads or team.threads,
+            memory=min(asked.memory, memory),
+            devices=_own_devices(asked, team),
+        )
+        self._work = work
+
+    def run(self, unit: Unit) -> Outcome:
+        """Compares a part; whatever goes wrong is part of the outcome, for the leader to raise."""
+        self._work.a.know(unit.entries_a)
+        self._work.b.know(unit.entries_b)
+        try:
+            return self._work.run(unit)
+        except (TwinrunError, OSError, MemoryError) as e:
+            return Outcome(error=e)
+
+
+def _allow_files(count: int) -> None:
+    """Lets this process have so many more files open, as far as its hard limit goes: the soft one is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _own_devices(settings: Settings, team: Team) -> list[int]:
+    """GPUs of one of the ranks of a node: each as its own, where there are several."""
+    if settings.device == "cpu" or team.node_size == 1:
+        return settings.devices
+    usable = settings.devices or [
+        at for at, device in enumerate(_core.devices()["devices"]) if not device["reason"]
+    ]
+    return usable[team.node_rank % len(usable) :: team.node_size] if usable else settings.devices
+
+
+def _periods(period: str | float | Iterable[float] | None) -> Periods:
+    if period is None:
+        return Periods()
+    if isinstance(period, str):
+        return parse_periods(period)
+    return parse_periods(
+        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
+    )
+
+
+def _result(work: _Work, common: bool, partial: bool, device: str, seconds: float) -> Comparison:
+    a, b, settings, results = work.a, work.b, work.settings, work.results
+    problems = work.problems
+    notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
+    if common:  # what only one run has is no problem, what cannot be read is
+        notes += [str(p) for p in problems if isinstance(p, Unmatched)]
+        problems = [p for p in problems if not isinstance(p, Unmatched)]
+    if problems and (not partial or not (results or work.attributes_compared)):
+        raise problems[0]
+    if not results and not work.attributes_compared:
+        raise Incomparable(
+            "nothing was compared", where=f"{a.label}, {b.label}", fix="is every field left out?"
+        )
+    if work.key is not None and not work.keyed:
+        raise Incomparable(
+            f"no field {work.key!r} of integer IDs",
+            where=a.label,
+            fix="name the field that holds the particles' IDs",
+        )
+    if settings.periods.axes or settings.periods.named:
+        if not settings.periodic:
+            raise Incomparable(
+                "no field holds positions, by its name: the period is of none", where=a.label,
+                fix="say which: --period field=10x10x20",
+            )  # fmt: skip
+        said = ", ".join(
+            f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(settings.periodic.items())[:8]
+        )
+        notes.append(f"compared on the circle: {said}")
+    provenance = [_provenance(s) for s in (a, b)]
+    notes = list(dict.fromkeys([*notes, *a.notes, *b.notes]))
+    bytes_read = work.opening + sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+    agree = all(f.same for f in results) and not work.attributes
+    verdict = "incomparable" if problems else "same" if agree else "different"
+    return Comparison(
+        a=a.label,
+        b=b.label,
+        verdict=verdict,
+        fields=results,
+        seconds=seconds,
+        bytes_compared=sum(f.bytes for f in results),
+        bytes_read=bytes_read,
+        notes=notes,
+        not_compared=a.left_out + b.left_out,
+        device_asked=device,
+        provenance_a=provenance[0],
+        provenance_b=provenance[1],
+        problems=[str(p) for p in problems],
+        attributes=work.attributes,
+        attributes_compared=work.attributes_compared,
+    )

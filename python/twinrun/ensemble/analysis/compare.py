@@ -1,0 +1,187 @@
+"""Two studies of the same work: has the time, its spread or its tail changed?
+
+Location: the Hodges-Lehmann shift of logarithms (a ratio) with the interval that belongs to the Mann-Whitney test. Spread:
+Brown-Forsythe, and the ratio of the coefficients of variation. Tail: the 95% quantile by the median. Conditions that both
+studies have are taken out, by the mean of both. Three questions, corrected by Holm. Two studies are two times and perhaps two
+machines: what differs between them is shown, not why.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from ...errors import Incomparable
+from ..study.tasks import usable
+from .model import cells_of, percent
+from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+
+__all__ = ["compare", "hodges_lehmann"]
+
+_BLOCKS = 8  # in both studies: from then on blocks are the units, for tasks of a block are not independent
+
+
+def hodges_lehmann(a: np.ndarray, b: np.ndarray, confidence: float) -> tuple[float, float, float]:
+    """The shift of b against a: the median of all differences, and the distribution-free interval of Moses.
+
+    Its ends are order statistics of the differences, by the null distribution of Mann and Whitney's U (exact by its normal
+    approximation with continuity beyond 50 pairs a side)."""
+    differences = np.sort((b[:, None] - a[None, :]).ravel())
+    m, n = len(a), len(b)
+    z = stats.norm.ppf((1 + confidence) / 2)
+    k = int(np.floor(m * n / 2 - z * np.sqrt(m * n * (m + n + 1) / 12)))
+    if min(m, n) <= 12:
+        # The largest count that U stays below with at most half of alpha, exactly, by the test's own p value.
+        x = np.arange(m, dtype=float)
+        k = bisect.bisect_right(
+            range(m * n // 2 + 1),
+            (1 - confidence) / 2,
+            key=lambda u: stats.mannwhitneyu(x, _with_u(m, n, u), alternative="less", method="exact").pvalue,
+        )
+    middle = float(np.median(differences))
+    if k < 1:
+        return middle, -np.inf, np.inf
+    return middle, float(differences[k - 1]), float(differences[m * n - k])
+
+
+def _with_u(m: int, n: int, u: int) -> np.ndarray:
+    """n values whose U against 0 .. m - 1 makes Mann and Whitney's statistic of 0 .. m - 1 equal to u."""
+    y = np.full(n, m + 0.5) + np.arange(n) * 1e-3
+    full, rest = divmod(u, m)
+    y[:full] = -1 - np.arange(full)
+    if full < n and rest:
+        y[full] = m - rest - 0.5
+    return y
+
+
+def _without_conditions(frames: list[pd.DataFrame], value: str) -> list[np.ndarray]:
+    both = pd.concat(frames, keys=range(2))
+    factors = [c for c in both if c.startswith("factors.") and both[c].map(str).nunique() > 1]
+    y = [np.log(f[value].to_numpy(dtype=float)) for f in frames]
+    if not factors:
+        return y
+    cells = [cells_of(f, factors).to_numpy() for f in frames]
+    shared = sorted(set(cells[0]) & set(cells[1]))
+    if not shared:
+        raise Incomparable("the two studies have no condition in common")
+    kept = []
+    for own, cell in zip(y, cells, strict=True):
+        keep = np.isin(cell, shared)
+        # The middle of both studies' medians, so that neither's number of tasks weighs.
+        middle = {c: np.mean([np.median(v[w == c]) for v, w in zip(y, cells, strict=True)]) for c in shared}
+        grand = np.mean(list(middle.values()))
+        kept.append(own[keep] - np.array([middle[c] for c in cell[keep]]) + grand)
+    return kept
+
+
+def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """The second study against the first, which is the base."""
+    title = "Two studies"
+    frames = [usable(f, options.value) for f in (first, second)]
+    if min(map(len, frames)) < 5:
+        return nothing("compare", title, f"Whether the studies differ cannot be decided with {len(frames[0])} and "
+                       f"{len(frames[1])} tasks.", sum(map(len, frames)))  # fmt: skip
+    a, b = _without_conditions(frames, options.value)
+    if min(len(a), len(b)) < 5:
+        return nothing("compare", title, f"Whether the studies differ cannot be decided: {len(a)} and {len(b)} tasks of "
+                       "conditions that both have.", len(a) + len(b))  # fmt: skip
+    blocked = (
+        len(a) == len(frames[0])
+        and len(b) == len(frames[1])
+        and all(f["block"].nunique() >= _BLOCKS for f in frames)
+    )
+    unit, units = "tasks", [a, b]
+    if blocked:
+        units = [
+            pd.Series(v).groupby(f["block"].to_numpy()).mean().to_numpy()
+            for v, f in zip((a, b), frames, strict=True)
+        ]
+        unit = "blocks"
+    shift = tuple(float(np.exp(x)) for x in hodges_lehmann(*units, options.confidence))
+    p_location = float(stats.mannwhitneyu(*units, alternative="two-sided").pvalue)
+    p_spread = float(stats.levene(a, b, center="median").pvalue)
+    wall = np.exp(a), np.exp(b)
+    common = {"confidence_level": options.confidence, "n_resamples": options.resamples, "method": "BCa"}
+
+    def cov_ratio(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
+        def log_cov(v: np.ndarray) -> np.ndarray:
+            return np.log(np.maximum(np.std(v, axis=axis, ddof=1) / np.mean(v, axis=axis), 1e-12))
+
+        return log_cov(y) - log_cov(x)
+
+    def tail_difference(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
+        def own(v: np.ndarray) -> np.ndarray:
+            return np.quantile(v, 0.95, axis=axis) - np.median(v, axis=axis)
+
+        return own(y) - own(x)
+
+    rng = np.random.default_rng(options.seed)
+    spread = stats.bootstrap(wall, cov_ratio, rng=rng, **common).confidence_interval
+    tails = stats.bootstrap((a, b), tail_difference, rng=rng, **common).confidence_interval
+    # Medians and scales are taken out first: the question is the shape, not what the other two tests ask.
+    shape = [(v - np.median(v)) / max(stats.iqr(v), 1e-300) for v in (a, b)]
+    p_tail = float(stats.permutation_test(shape, lambda x, y, axis=-1: np.quantile(y, 0.95, axis=axis) - np.quantile(x, 0.95, axis=axis),
+                                          permutation_type="independent", n_resamples=options.permutations, rng=rng).pvalue)  # fmt: skip
+    corrected = multipletests([p_location, p_spread, p_tail], method="holm")[1]
+    ratio = float(np.exp(cov_ratio(*wall)))
+    rows = [
+        {"what": "location", "measure": "ratio of times", "value": shift[0], "low": shift[1], "high": shift[2], "p": p_location},
+        {"what": "spread", "measure": "ratio of CoV", "value": ratio, "low": float(np.exp(spread.low)),
+         "high": float(np.exp(spread.high)), "p": p_spread},
+        {"what": "tail", "measure": "change of log(q95 / median)", "value": float(tail_difference(a, b)), "low": float(tails.low),
+         "high": float(tails.high), "p": p_tail},
+    ]  # fmt: skip
+    for q in (0.05, 0.25, 0.5, 0.75, 0.95):
+        rows.append(
+            {
+                "what": f"q{100 * q:g}",
+                "measure": "ratio",
+                "value": float(np.exp(np.quantile(b, q) - np.quantile(a, q))),
+            }
+        )
+    for row, p in zip(rows, corrected, strict=False):
+        row["p, Holm"] = float(p)
+    claims = [Claim(r["what"], r["p, Holm"], r) for r in rows[:3]]
+    table = pd.DataFrame(rows)
+    data = f"{len(a)} and {len(b)} tasks" + (
+        f", {len(units[0])} and {len(units[1])} blocks as units" if blocked else ""
+    )
+
+    def tell(judge: Judge) -> tuple[str, str]:
+        told = []
+        for c in claims:
+            if judge.holds(c):
+                f = c.facts
+                told.append(
+                    f"{f['measure']} {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}] ({judge.p(c)})"
+                )
+        if told:
+            return f"The studies differ: {'; '.join(told)} (base: the first study; {data}).", FOUND
+        if max(shift[2] - 1, 1 - shift[1]) <= options.matters:
+            return (f"The time has not changed by more than {percent(max(shift[2] - 1, 1 - shift[1]))}; a change of spread or tail is "
+                    f"not shown, the ratio of coefficients of variation being within [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] "
+                    f"({data})."), NONE  # fmt: skip
+        return (f"Whether the studies differ cannot be decided: ratio of times {shift[0]:.3f} [{shift[1]:.3f}, {shift[2]:.3f}], of "
+                f"coefficients of variation {ratio:.2f} [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] ({data})."), OPEN  # fmt: skip
+
+    def draw(axes: Axes) -> None:
+        axes.ecdf(wall[0], label="first")
+        axes.ecdf(wall[1], label="second")
+        axes.legend()
+        axes.set(
+            xlabel=f"{options.value} (s), shared conditions taken out", ylabel="share of tasks", title=title
+        )
+
+    notes = (
+        []
+        if unit == "blocks"
+        else [f"fewer than {_BLOCKS} blocks in one of them: tasks are taken as independent of each other"]
+    )
+    return Analysis(
+        "compare", title, table, tell, len(a) + len(b), options.alpha, claims, draw, {"rows": rows}, notes
+    )

@@ -1,0 +1,255 @@
+"""What the conditions do: main effects and interactions, on the time and on how much it varies.
+
+The model is of logarithms, with blocks (`design`), so an effect is a ratio: 1.03 is 3% longer than the base level, which is named.
+The effect on variation is the same analysis of absolute deviations from each condition's median (Brown and Forsythe, for several
+factors at once): the paper's question, whether checkpoints make the time *vary*, is this one. Tests are corrected by Holm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from ..study.tasks import condition_columns, usable
+from .model import Model, cells_of, levels_of, model_of, percent, test_terms
+from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+
+__all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
+
+
+def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Without the tasks that were seen to run under another level of a factor than they should; how many those were."""
+    wrong = np.zeros(len(good), dtype=bool)
+    if "contradicted" in good:  # as the runner saw it
+        wrong |= np.array(
+            [isinstance(c, (list, tuple)) and len(c) > 0 for c in good["contradicted"]], dtype=bool
+        )
+    for f in condition_columns(good):
+        seen = good.get("verified." + f.removeprefix("factors."))
+        if seen is None:
+            continue
+        levels = set(good[f].map(str))
+        # What was seen is a contradiction only if it is the name of another level; other words for a level are not.
+        text = seen.map(str)
+        wrong |= (seen.notna() & text.isin(levels) & (text != good[f].map(str))).to_numpy()
+    return good[~wrong].reset_index(drop=True), int(wrong.sum())
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("factors.")
+
+
+def effects_of(model: Model, options: Options) -> list[dict]:
+    """Main effects against the base level and, of factors with two levels, how they change each other; 95% each."""
+    fit = model.fit()
+    rows = []
+    for term in model.terms:
+        first = term.factors[0]
+        levels = model.levels[first]
+        contrasts: list[tuple[str, np.ndarray]] = []
+        if len(term.factors) == 1:
+            base = model.row({first: levels[0]})
+            for level in levels[1:]:
+                contrasts.append(
+                    (f"{_short(first)}: {level} / {levels[0]}", model.row({first: level}) - base)
+                )
+        elif len(term.factors) == 2 and all(len(model.levels[f]) == 2 for f in term.factors):
+            second = term.factors[1]
+            other = model.levels[second]
+            at = {(a, b): model.row({first: a, second: b}) for a in levels for b in other}
+            contrast = (
+                at[levels[1], other[1]]
+                - at[levels[0], other[1]]
+                - at[levels[1], other[0]]
+                + at[levels[0], other[0]]
+            )
+            contrasts.append(
+                (
+                    f"{term.name}: the ratio of {_short(first)}, at {_short(second)} = {other[1]} / {other[0]}",
+                    contrast,
+                )
+            )
+        for name, contrast in contrasts:
+            test = fit.t_test(contrast)
+            low, high = np.asarray(test.conf_int(options.alpha)).ravel()
+            # About 1 + power and 1 - alpha/2 quantiles of t: the effect that this test sees.
+            reach = stats.t.ppf(1 - options.alpha / 2, model.freedom) + stats.t.ppf(
+                options.power, model.freedom
+            )
+            rows.append({"term": term.name, "effect": name, "value": float(np.ravel(test.effect)[0]), "low": float(low),
+                         "high": float(high), "detectable": float(reach * np.ravel(test.sd)[0])})  # fmt: skip
+    return rows
+
+
+def _analysis(
+    name: str, title: str, good: pd.DataFrame, y: np.ndarray, options: Options, *, times: bool, left_out: int
+) -> Analysis:
+    columns = condition_columns(good)
+    model = model_of(good, y, columns)
+    if not model.terms or model.freedom < 3:
+        return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "
+                       f"{len(columns)} factors.", len(good))  # fmt: skip
+    rng = np.random.default_rng(options.seed)
+    tested = test_terms(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
+    raw = [max(p_f, p_permuted) for _, p_f, p_permuted in tested.values()]
+    corrected = dict(zip(tested, multipletests(raw, method="holm")[1], strict=True))
+    effects = effects_of(model, options)
+    transform = np.exp if times else (lambda x: x)
+    of_term: dict[str, list[dict]] = {}
+    for row in effects:
+        for key in ("value", "low", "high"):
+            row[key] = float(transform(row[key]))
+        row["detectable"] = float(np.expm1(row["detectable"])) if times else row["detectable"]
+        of_term.setdefault(row["term"], []).append(row)
+    claims = [
+        Claim(t.name, float(corrected[t.name]), {"effects": of_term.get(t.name, []), "order": len(t.factors)})
+        for t in model.terms
+    ]
+    rows = []
+    for t in model.terms:
+        f, p_f, p_permuted = tested[t.name]
+        facts = {
+            "term": t.name,
+            "F": f,
+            "p of F": p_f,
+            "p, permutation": p_permuted,
+            "p, Holm": corrected[t.name],
+        }
+        rows += [
+            {**facts, **{k: v for k, v in e.items() if k != "term"}} for e in of_term.get(t.name, [])
+        ] or [facts]
+    table = pd.DataFrame(rows)
+    base = ", ".join(f"{_short(f)} = {model.levels[f][0]}" for f in columns)
+    blocks = f" in {len(model.block_columns) + 1} blocks" if model.block_columns else ""
+    data = f"{len(good)} tasks{blocks}"
+    notes = []
+    if model.aliased:
+        notes.append(
+            f"the design cannot tell these from others, so they are not in the model: {', '.join(model.aliased)}"
+        )
+    if left_out:
+        notes.append(f"{left_out} tasks ran under other conditions than intended and are left out")
+    what = "the time" if times else "how much the time varies"
+    unit = "" if times else " of the time"
+
+    def text(row: dict) -> str:
+        if times:
+            return f"{row['effect']} = {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
+
+    def largest(claim: Claim) -> list[dict]:
+        """The two that matter most, of a factor with several levels."""
+        size = (lambda e: -abs(math.log(e["value"]))) if times else (lambda e: -abs(e["value"]))
+        return sorted(claim.facts["effects"], key=size)[:2]
+
+    def tell(judge: Judge) -> tuple[str, str]:
+        found = [c for c in claims if judge.holds(c)]
+        if found:
+            told = "; ".join(
+                (" and ".join(text(e) for e in largest(c)) or c.what) + f" ({judge.p(c)})"
+                for c in sorted(found, key=lambda c: c.p)
+            )
+            first = "Effects on" if len(found) > 1 else "An effect on"
+            open_ = [c.what for c in claims if not judge.holds(c)]
+            rest = f"; of {', '.join(open_)} none is shown" if open_ else ""
+            return f"{first} {what}: {told}{rest} (base: {base}; {data}).", FOUND
+        if not effects:
+            return f"No condition is shown to change {what} ({data}).", OPEN
+        worst = max(e["detectable"] for e in effects)
+        still = 1.0 if times else 0.0
+        outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in effects)
+        if not times:
+            return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {percent(outer)} of "
+                    f"the time can be ruled out, one of {percent(worst)} could have been seen, beside a mean deviation of "
+                    f"{percent(float(np.mean(y)))} ({data})."), OPEN  # fmt: skip
+        if outer <= options.matters:
+            return (
+                f"No condition changes {what} by more than {percent(outer)}{unit} ({data}; base: {base}).",
+                NONE,
+            )
+        return (f"Whether a condition changes {what} cannot be decided ({data}): an effect of {percent(worst)}{unit} could have been "
+                f"seen in {percent(options.power)} of studies like this, before the correction for several; base: {base}."), OPEN  # fmt: skip
+
+    def draw(axes: Axes) -> None:
+        names = [e["effect"].split(": the ratio")[0] for e in effects]
+        at = np.arange(len(effects))[::-1]
+        middle = np.array([e["value"] for e in effects])
+        low, high = np.array([e["low"] for e in effects]), np.array([e["high"] for e in effects])
+        axes.errorbar(middle, at, xerr=[middle - low, high - middle], fmt="o")
+        axes.axvline(1 if times else 0, color="#999999", linewidth=0.8)
+        axes.set_yticks(at, names, fontsize=8)
+        axes.set(xlabel="ratio" if times else "difference in mean deviation, of the time", title=title)
+
+    facts = {"effects": effects, "base": {_short(f): model.levels[f][0] for f in columns}}
+    if times:
+        facts["cells"] = _cells(good, columns, options.value)
+    return Analysis(name, title, table, tell, len(good), options.alpha, claims, draw, facts, notes)
+
+
+def _cells(good: pd.DataFrame, columns: list[str], value: str) -> list[dict]:
+    """The table of all conditions: YY, YN, NY, NN where there are two factors with two levels."""
+    rows = []
+    for levels, part in good.groupby([good[f].map(str) for f in columns], sort=True):
+        x = part[value].to_numpy(dtype=float)
+        rows.append({**dict(zip(map(_short, columns), levels, strict=True)), "n": len(x), "median": float(np.median(x)),
+                     "mean": float(x.mean()), "(max-min)/min": float(x.max() / x.min() - 1),
+                     "CoV": float(np.std(x, ddof=1) / x.mean()) if len(x) > 1 else None})  # fmt: skip
+    if len(columns) == 2 and all(good[f].map(str).nunique() == 2 for f in columns):
+        yes = [levels_of(good[f])[1] for f in columns]
+        for row in rows:
+            at = [row[_short(f)] for f in columns]
+            row["case"] = "".join("Y" if a == y else "N" for a, y in zip(at, yes, strict=True))
+    return rows
+
+
+def _checked(frame: pd.DataFrame, options: Options) -> tuple[pd.DataFrame, int, list[str]]:
+    good, left_out = as_verified(usable(frame, options.value))
+    return good, left_out, condition_columns(good)
+
+
+def factors(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """Main effects and interactions of two on the logarithm of the time, as ratios to the base level with intervals."""
+    title = "What the conditions do to the time"
+    good, left_out, columns = _checked(frame, options)
+    if not columns:
+        return nothing("factors", title, "No condition was varied.", len(good))
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    return _analysis("factors", title, good, y, options, times=True, left_out=left_out)
+
+
+def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """The same of absolute deviations from each condition's median: which condition makes the time vary."""
+    title = "What the conditions do to the variation"
+    good, left_out, columns = _checked(frame, options)
+    if not columns:
+        return nothing("variation_factors", title, "No condition was varied.", len(good))
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    # Blocks are taken out first: what they add is no condition's doing.
+    model = model_of(good, y, columns)
+    if model.block_columns:
+        at = [0, *model.block_columns]
+        coefficients = np.asarray(model.fit().params)[at]
+        y = y - model.matrix[:, at] @ coefficients
+    cell = cells_of(good, columns)
+    groups = pd.Series(y).groupby(cell.to_numpy())
+    deviation = np.abs(y - groups.transform("median").to_numpy())
+    # The median of an odd number leaves a zero that is no observation (Hines and O'Hara Hines, 2000).
+    size = groups.transform("size").to_numpy()
+    structural = np.zeros(len(y), dtype=bool)
+    for _, where in groups.indices.items():
+        if len(where) % 2:
+            structural[where[np.argmin(deviation[where])]] = True
+    keep = ~structural & (size >= 3)
+    part = good[keep].reset_index(drop=True)
+    if len(part) < 8 or condition_columns(part) != columns:
+        return nothing("variation_factors", title, f"Which condition makes the time vary cannot be decided with {len(good)} tasks.",
+                       len(good))  # fmt: skip
+    part = part.assign(block=0)
+    return _analysis(
+        "variation_factors", title, part, deviation[keep], options, times=False, left_out=left_out
+    )

@@ -1,0 +1,252 @@
+"""All analyses of one study, with one rate of false alarms, and a verdict.
+
+An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis corrects its own claims
+(Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's method over analyses comes on top: a study in which
+nothing is the matter raises any alarm at all with a probability of at most alpha. Not counted are descriptions, which claim
+nothing beyond their intervals (spread, makespan, decomposition, regimes, planning).
+
+    findings = analyse("STUDY")
+    findings.verdict           'reproducible', 'not reproducible' or 'undecided'
+    findings.headline          the verdict as a sentence: what explains it, and how sure that is
+    findings.sentences         one an analysis
+    findings.tables            {name of the analysis: DataFrame}
+    findings.lines()           a summary for a terminal
+    findings.to_html(path)     one file with everything, pictures inside
+    findings.to_json(path)     all numbers; '-' is standard output
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.multitest import multipletests
+
+from ..._core import __version__
+from ...report import write_json
+from ...report.ensemble import summary_lines, write_html
+from ..study.tasks import load_tasks, statuses, usable
+from . import (
+    changes,
+    decompose,
+    factors,
+    load,
+    nodes,
+    outcome,
+    planning,
+    regimes,
+    scaling,
+    spread,
+    tail,
+    timing,
+)
+from .compare import compare
+from .extras import of_folder
+from .result import FOUND, NONE, Analysis, Judge, Options
+
+__all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
+
+# In the order in which a report tells them.
+ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
+    "spread": spread.spread,
+    "makespan": spread.makespan,
+    "factors": factors.factors,
+    "variation_factors": factors.variation_factors,
+    "nodes": nodes.nodes,
+    "blocks": timing.blocks,
+    "time_of_day": timing.time_of_day,
+    "periods": timing.periods,
+    "changes": changes.changes,
+    "load": load.load,
+    "decompose": decompose.decompose,
+    "tail": tail.tail,
+    "scaling": scaling.scaling,
+    "outcome": outcome.outcome,
+    "regimes": regimes.regimes,
+    "planning": planning.planning,
+}
+# Analyses whose claims are explanations of why tasks differ, as the headline names them.
+_EXPLAIN = {
+    "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
+    "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "changes": "a change during the study",
+    "load": "the load", "tail": "a slow group", "scaling": "the problem size",
+}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """For strict JSON: no numpy, no NaN (null), infinities as "inf" and "-inf"."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, np.ndarray)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+@dataclasses.dataclass
+class Findings:
+    """The analyses of a study, judged together. study: its name; base: the folder or names compared."""
+
+    study: str
+    analyses: list[Analysis]
+    options: Options
+    attempts: dict[str, int]
+    tasks: int
+
+    def __post_init__(self) -> None:
+        tested = [a for a in self.analyses if a.p is not None]
+        if tested:
+            raw = np.array([a.p for a in tested], dtype=float)
+            holm = multipletests(raw, alpha=self.options.alpha, method="holm")[1]
+            for a, p, corrected in zip(tested, raw, holm, strict=True):
+                a.judge = Judge(self.options.alpha, max(1.0, float(corrected / p)) if p > 0 else len(tested))
+
+    def __getitem__(self, name: str) -> Analysis:
+        """The analysis of this name; KeyError."""
+        return next(a for a in self.analyses if a.name == name) if name in self.names else {}[name]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the analyses, in order."""
+        return [a.name for a in self.analyses]
+
+    @property
+    def sentences(self) -> list[str]:
+        """What each analysis shows and how sure it is."""
+        return [a.sentence for a in self.analyses]
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """By name of the analysis; those without a table are left out."""
+        return {a.name: a.table for a in self.analyses if not a.table.empty}
+
+    @property
+    def alarms(self) -> list[Analysis]:
+        """The analyses of which a claim holds."""
+        return [a for a in self.analyses if a.found]
+
+    @property
+    def verdict(self) -> str:
+        """'reproducible', 'not reproducible' or 'undecided': the coefficient of variation against options.matters."""
+        state = self["spread"].state if "spread" in self.names else None
+        return {NONE: "reproducible", FOUND: "not reproducible"}.get(state or "", "undecided")
+
+    @property
+    def headline(self) -> str:
+        """The verdict, what explains it, how sure."""
+        o = self.options
+        limit = f"{100 * o.matters:g}%"
+        first = {
+            "reproducible": f"The time is reproducible to {limit}",
+            "not reproducible": f"The time is not reproducible to {limit}",
+            "undecided": f"Whether the time is reproducible to {limit} cannot be decided",
+        }[self.verdict]
+        facts = self["spread"].facts.get("cov") if "spread" in self.names else None
+        if facts and math.isfinite(facts["value"]):
+            interval = (f" [{100 * facts['low']:.3g}, {100 * facts['high']:.3g}]"
+                        if math.isfinite(facts["low"]) and math.isfinite(facts["high"]) else "")  # fmt: skip
+            first += f": coefficient of variation {100 * facts['value']:.3g}%{interval}, {self.tasks} tasks"
+        explained = [_EXPLAIN[a.name] for a in self.alarms if a.name in _EXPLAIN]
+        tests = sum(a.p is not None for a in self.analyses)
+        if explained:
+            why = f"shown to matter: {', '.join(explained)}"
+        elif tests:
+            why = "nothing that was looked at is shown to matter"
+        else:
+            why = "nothing could be tested"
+        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
+
+    def lines(self) -> list[str]:
+        """The summary for a terminal; the verdict comes last."""
+        return summary_lines(self)
+
+    def document(self) -> dict:
+        """Everything, for JSON."""
+        return _plain(
+            {
+                "twinrun": __version__,
+                "kind": "ensemble report",
+                "version": 1,
+                "study": self.study,
+                "verdict": self.verdict,
+                "headline": self.headline,
+                "options": dataclasses.asdict(self.options),
+                "attempts": self.attempts,
+                "tasks": self.tasks,
+                "alarms": [a.name for a in self.alarms],
+                "analyses": [
+                    {
+                        "name": a.name,
+                        "title": a.title,
+                        "sentence": a.sentence,
+                        "state": a.state,
+                        "tasks": a.tasks,
+                        "p": a.p,
+                        "p_report": None if a.p is None else a.judged_by.adjusted(a.p),
+                        "claims": [
+                            {"what": c.what, "p": c.p, "p_report": a.judged_by.adjusted(c.p),
+                             "holds": a.judged_by.holds(c), **c.facts}
+                            for c in a.claims
+                        ],
+                        "facts": a.facts,
+                        "notes": a.notes,
+                        "table": a.table.to_dict("records"),
+                    }
+                    for a in self.analyses
+                ],
+            }
+        )  # fmt: skip
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Writes `document` whole or not at all; '-' is standard output. TwinrunError where it cannot."""
+        write_json(os.fspath(path), self.document())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one self-contained page. TwinrunError where it cannot."""
+        write_html(self, os.fspath(path))
+
+
+def analyse_frame(
+    frame: pd.DataFrame,
+    options: Options = Options(),  # noqa: B008
+    *,
+    only: Iterable[str] | None = None,
+    against: pd.DataFrame | None = None,
+    study: str = "study",
+) -> Findings:
+    """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a comparison."""
+    chosen = list(ANALYSES) if only is None else list(only)
+    made = [ANALYSES[name](frame, options) for name in chosen]
+    folder = frame.attrs.get("study")
+    if folder is not None and only is None:
+        made += of_folder(folder, frame, options)
+    if against is not None:
+        made.append(compare(against, frame, options))
+    return Findings(study, made, options, statuses(frame), len(usable(frame, options.value)))
+
+
+def analyse(
+    study: str | os.PathLike[str],
+    options: Options = Options(),  # noqa: B008
+    *,
+    only: Iterable[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
+) -> Findings:
+    """All analyses (or those named in `only`, of ANALYSES) of a study's folder; against: the folder of an earlier study.
+
+    A study that still runs may be analysed: the tasks that have ended are what it has. Raises MissingPackage without the packages
+    of twinrun[ensemble], MissingFile, DamagedFile, Unsupported, TwinrunError (nothing to analyse, no such column).
+    """
+    name = os.path.basename(os.path.abspath(os.fspath(study)))
+    earlier = None if against is None else load_tasks(against)
+    return analyse_frame(load_tasks(study), options, only=only, against=earlier, study=name)

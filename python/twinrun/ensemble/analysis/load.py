@@ -1,0 +1,107 @@
+"""Does the time go with what the system did meanwhile? Run-queue delay, context switches, pressure, frequency and the like.
+
+Spearman's rank correlation, of what is left when conditions, blocks and the order of tasks are taken out of both (partial
+correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of Bonett and Wright (2000). Tests: Holm.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from ..study.tasks import condition_columns, usable
+from .model import model_of
+from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
+
+__all__ = ["COLUMNS", "load"]
+
+COLUMNS = {
+    "run_queue_delay": "run-queue delay",
+    "context_switches.involuntary": "involuntary context switches",
+    "context_switches.voluntary": "voluntary context switches",
+    "page_faults.major": "major page faults",
+    "pressure.cpu_some": "CPU pressure",
+    "pressure.io_some": "I/O pressure",
+    "pressure.memory_some": "memory pressure",
+    "frequency_hz.mean": "core frequency",
+    "temperature_c": "temperature",
+}
+
+
+def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """The partial rank correlation of the time with each column of COLUMNS that varies."""
+    title = "Correlation with load"
+    good = usable(frame, options.value)
+    x = {}
+    for column in COLUMNS:
+        if column in good:
+            values = pd.to_numeric(good[column], errors="coerce").to_numpy(dtype=float)
+            # Counts of almost always 0 say nothing about ranks.
+            if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
+                x[column] = values
+    if len(good) < 8 or not x:
+        return nothing("load", title, f"Whether the time goes with the load cannot be decided: {len(good)} tasks, "
+                       f"{len(x)} measures of load that vary.", len(good))  # fmt: skip
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    model = model_of(good, y, condition_columns(good))
+    matrix = np.column_stack([model.matrix, stats.zscore(np.arange(len(y), dtype=float))])
+    q = np.linalg.qr(matrix)[0]
+    freedom = len(y) - 1 - matrix.shape[1]
+    if freedom < 4:
+        return nothing(
+            "load",
+            title,
+            f"Whether the time goes with the load cannot be decided with {len(y)} tasks.",
+            len(good),
+        )
+
+    def left(values: np.ndarray) -> np.ndarray:
+        ranks = stats.rankdata(values)
+        return ranks - q @ (q.T @ ranks)
+
+    own = left(y)
+    if own.std() < 1e-9:
+        return nothing("load", title, f"All {len(y)} tasks took the same time.", len(good))
+    rows = []
+    for column, values in x.items():
+        other = left(values)
+        r = float(np.corrcoef(own, other)[0, 1]) if other.std() > 1e-9 and own.std() > 1e-9 else 0.0
+        t = r * np.sqrt(freedom / max(1 - r * r, 1e-12))
+        error = np.sqrt((1 + r * r / 2) / (freedom - 1))
+        half = stats.norm.ppf(1 - options.alpha / 2) * error
+        z = np.arctanh(np.clip(r, -0.999999, 0.999999))
+        rows.append({"measure": COLUMNS[column], "column": column, "Spearman": float(stats.spearmanr(y, values).statistic),
+                     "partial": r, "low": float(np.tanh(z - half)), "high": float(np.tanh(z + half)),
+                     "p": float(2 * stats.t.sf(abs(t), freedom))})  # fmt: skip
+    corrected = multipletests([r["p"] for r in rows], method="holm")[1]
+    for row, p in zip(rows, corrected, strict=True):
+        row["p, Holm"] = float(p)
+    rows.sort(key=lambda r: -abs(r["partial"]))
+    claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
+    reach = stats.norm.ppf(1 - options.alpha / (2 * len(rows))) + stats.norm.ppf(options.power)
+    seen = float(np.tanh(reach / np.sqrt(freedom - 1)))
+    best = rows[0]["column"]
+
+    def tell(judge: Judge) -> tuple[str, str]:
+        found = [c for c in claims if judge.holds(c)]
+        data = f"{len(y)} tasks; conditions, blocks and order taken out"
+        if found:
+            told = "; ".join(f"{c.what}: {c.facts['partial']:+.2f} [{c.facts['low']:.2f}, {c.facts['high']:.2f}] ({judge.p(c)})"
+                             for c in found)  # fmt: skip
+            return (
+                f"The time goes with the load (rank correlation): {told} ({data}); that is no proof of cause.",
+                FOUND,
+            )
+        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {seen:.2f} could have been seen, "
+                "a weaker one cannot be decided."), OPEN  # fmt: skip
+
+    def draw(axes: Axes) -> None:
+        axes.plot(x[best], good[options.value], ".")
+        axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
+
+    return Analysis(
+        "load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {"detectable": seen}
+    )

@@ -1,0 +1,263 @@
+"""What a study planned, taken out of its times; and tests of what is left.
+
+Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks are coded as
+deviations from the mean (their coefficients sum to 0), so that a main effect means the same with and without interactions.
+A term's F test is the classical one, and beside it the permutation of the reduced model's residuals within blocks (Freedman and
+Lane, 1983), which needs no normal noise; the larger of the two p values counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import statsmodels.api as sm
+from scipy import stats
+
+from ..study.tasks import condition_columns
+from .resampling import permutation_p, permuted
+
+__all__ = [
+    "Left",
+    "Model",
+    "Term",
+    "cells_of",
+    "crossed",
+    "left_over",
+    "levels_of",
+    "model_of",
+    "percent",
+    "residuals",
+    "span",
+    "test_terms",
+]
+
+_BASES = ("off", "no", "n", "none", "false", "0", "0.0")
+
+
+def percent(share: float) -> str:
+    """'5%', '0.12%', '123%'."""
+    if not np.isfinite(share):
+        return "?"
+    x = 100 * share
+    return f"{x:.0f}%" if abs(x) >= 100 else f"{x:.2g}%"
+
+
+def span(low: float, high: float, scale: float = 100.0, unit: str = "%") -> str:
+    """'[3.2, 5.6]%'."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return "[?, ?]"
+    return f"[{low * scale:.3g}, {high * scale:.3g}]{unit}"
+
+
+def levels_of(column: pd.Series) -> list[str]:
+    """The levels as text, the base first: off, no, none or the like, else the smallest."""
+
+    def key(level: str) -> tuple:
+        try:
+            return level.lower() not in _BASES, 0, float(level), level
+        except ValueError:
+            return level.lower() not in _BASES, 1, 0.0, level
+
+    return sorted({str(v) for v in column}, key=key)
+
+
+def cells_of(frame: pd.DataFrame, columns: list[str]) -> pd.Series:
+    """One text a row that names its levels of all these columns; a column that is not there counts as empty."""
+    if not columns:
+        return pd.Series([""] * len(frame), index=frame.index)
+    parts = [frame[c].astype(object).map(str) if c in frame else pd.Series("", frame.index) for c in columns]
+    return pd.Series(["\x1f".join(row) for row in zip(*parts, strict=True)], index=frame.index)
+
+
+@dataclass(frozen=True)
+class Term:
+    """name: 'checkpoint' or 'checkpoint x cores'; factors: the columns; where: its columns of the model's matrix."""
+
+    name: str
+    factors: tuple[str, ...]
+    where: tuple[int, ...]
+
+
+@dataclass
+class Model:
+    """A linear model of y: an intercept, blocks, terms. aliased: terms that the design cannot tell from others."""
+
+    y: np.ndarray
+    matrix: np.ndarray
+    terms: list[Term]
+    block_columns: tuple[int, ...]
+    blocks: np.ndarray | None
+    levels: dict[str, list[str]]
+    aliased: list[str] = field(default_factory=list)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the residuals."""
+        return len(self.y) - self.matrix.shape[1]
+
+    def fit(self):
+        """By statsmodels' least squares."""
+        return sm.OLS(self.y, self.matrix).fit()
+
+    def row(self, levels: dict[str, str]) -> np.ndarray:
+        """A row of the matrix for a mean block: factors at these levels, others at the mean of their levels."""
+        row = np.zeros(self.matrix.shape[1])
+        row[0] = 1
+        for term in self.terms:
+            codes = []
+            for f in term.factors:
+                coding = _coding(len(self.levels[f]))
+                at = levels.get(f)
+                codes.append(coding.mean(axis=0) if at is None else coding[self.levels[f].index(at)])
+            product = codes[0]
+            for c in codes[1:]:
+                product = np.outer(product, c).ravel()
+            row[list(term.where)] = product
+        return row
+
+
+def _coding(levels: int) -> np.ndarray:
+    """Sum-to-zero coding: a row a level."""
+    return np.vstack([np.eye(levels - 1), -np.ones(levels - 1)])
+
+
+def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
+    """Whether a and b can be told apart: the bipartite graph of their levels hangs together."""
+    left, right = frame[a].map(str), frame[b].map(str)
+    table = pd.crosstab(left, right).to_numpy() > 0
+    seen = np.zeros(len(table), dtype=bool)
+    seen[0] = True
+    while True:
+        grown = (table & table[seen].any(axis=0)).any(axis=1)
+        if (grown == seen).all():
+            return bool(seen.all())
+        seen = grown | seen
+
+
+def model_of(
+    frame: pd.DataFrame,
+    y: np.ndarray,
+    factors: list[str],
+    *,
+    blocks: bool = True,
+    order: int = 2,
+    spare: int = 3,
+) -> Model:
+    """Main effects, then interactions up to `order`, as far as the design can tell them apart and `spare` degrees are left."""
+    n = len(y)
+    parts, count = [np.ones((n, 1))], 1
+    block_columns: tuple[int, ...] = ()
+    codes = None
+    if blocks and frame["block"].nunique() > 1:
+        codes = np.unique(frame["block"].to_numpy(), return_inverse=True)[1]
+        if codes.max() + 1 <= n // 2:
+            part = _coding(codes.max() + 1)[codes]
+            parts.append(part)
+            block_columns = tuple(range(1, 1 + part.shape[1]))
+            count += part.shape[1]
+        else:
+            codes = None  # a task a block: then a block is no group
+    coded, levels = {}, {}
+    for f in factors:
+        levels[f] = levels_of(frame[f])
+        place = {level: k for k, level in enumerate(levels[f])}
+        at = np.array([place[str(v)] for v in frame[f]])
+        coded[f] = _coding(len(levels[f]))[at]
+    terms, aliased = [], []
+    matrix = np.hstack(parts)
+    rank = np.linalg.matrix_rank(matrix)
+    for depth in range(1, order + 1):
+        for group in itertools.combinations(factors, depth):
+            part = coded[group[0]]
+            for f in group[1:]:
+                part = (part[:, :, None] * coded[f][:, None, :]).reshape(n, -1)
+            name = " x ".join(f.removeprefix("factors.") for f in group)
+            wider = np.hstack([matrix, part])
+            wider_rank = np.linalg.matrix_rank(wider)
+            if wider_rank < rank + part.shape[1] or n - wider_rank < spare:
+                aliased.append(name)
+                continue
+            terms.append(Term(name, group, tuple(range(count, count + part.shape[1]))))
+            matrix, rank, count = wider, wider_rank, count + part.shape[1]
+    return Model(y, matrix, terms, block_columns, codes, levels, aliased)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a model leaves of logarithms, divided by sqrt(1 - leverage), so that all have the same variance.
+
+    basis: orthonormal, of what was taken out. again: rows of shuffled values, with the same taken out of them as of the data; without
+    that, shuffled series would have more freedom than the data and look smoother than they do."""
+
+    values: np.ndarray
+    basis: np.ndarray
+    scale: np.ndarray
+
+    def again(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of shuffled values as `values` would be, had they been the data."""
+        return (rows - (rows @ self.basis) @ self.basis.T) / self.scale
+
+
+def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> Left:
+    """Logarithms of the value without what conditions (all their combinations that repeat) and, if asked, blocks and nodes explain.
+
+    Nodes only where they have three tasks and more on average, or little would be left.
+    """
+    y = np.log(frame[value].to_numpy(dtype=float))
+    factors = condition_columns(frame)
+    matrix = model_of(frame, y, factors, blocks=blocks, order=max(1, len(factors))).matrix
+    if nodes and frame["node"].notna().all() and 1 < frame["node"].nunique() <= len(y) / 3:
+        matrix = np.hstack([matrix, pd.get_dummies(frame["node"].map(str), dtype=float).to_numpy()])
+    u, s, _ = np.linalg.svd(matrix, full_matrices=False)
+    q = u[:, s > 1e-9 * s[0]]
+    scale = np.sqrt(1 - np.minimum((q**2).sum(axis=1), 1 - 1e-9))
+    left = y - q @ (q.T @ y)
+    left[np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max()))] = 0  # rounding is no noise
+    return Left(left / scale, q, scale)
+
+
+def residuals(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> np.ndarray:
+    """The values of `left_over`."""
+    return left_over(frame, value, blocks=blocks, nodes=nodes).values
+
+
+def test_terms(
+    model: Model, where: dict[str, tuple[int, ...]], most: int, rng: np.random.Generator
+) -> dict[str, tuple[float, float, float]]:
+    """{name: (F, p of F, p by permutation)} of groups of columns, each against the model without it."""
+    full = np.linalg.qr(model.matrix)[0]
+    found = {}
+    for name, columns in where.items():
+        rest = [c for c in range(model.matrix.shape[1]) if c not in columns]
+        reduced = np.linalg.qr(model.matrix[:, rest])[0]
+        own = full - reduced @ (reduced.T @ full)  # what the full model adds
+        u, s, _ = np.linalg.svd(own, full_matrices=False)
+        own = u[:, s > 1e-8]
+        freedom = own.shape[1]
+
+        def f(y: np.ndarray, own: np.ndarray = own, freedom: int = freedom) -> np.ndarray:
+            gain = ((y @ own) ** 2).sum(axis=1)
+            left = (y**2).sum(axis=1) - ((y @ full) ** 2).sum(axis=1)
+            return (gain / freedom) / np.maximum(left / model.freedom, 1e-300)
+
+        y = model.y - model.y.mean()
+        left = y - reduced @ (reduced.T @ y)
+        if np.abs(left).max() < 1e-13 * max(1.0, float(np.abs(model.y).max())):  # rounding is no effect
+            found[name] = (0.0, 1.0, 1.0)
+            continue
+        # Blocks are exchangeable among themselves only where blocks are what is tested.
+        inside = None if model.block_columns and columns == model.block_columns else model.blocks
+        observed = float(f(y[None])[0])
+        p = permutation_p(
+            np.array([observed]),
+            lambda n, left=left, inside=inside, f=f: f(permuted(left, inside, n, rng))[:, None],
+            most,
+        )[0]
+        found[name] = (observed, float(stats.f.sf(observed, freedom, model.freedom)), float(p))
+    return found
+
+
+test_terms.__test__ = False  # no test of pytest's

@@ -1,0 +1,93 @@
+"""How many repetitions are needed to see an effect of x%?
+
+The power of a two-sample t test of logarithms, at the measured deviation within conditions and blocks, and at the upper end of that
+deviation's interval: who plans with the estimate alone is too optimistic every other time.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+from statsmodels.stats.power import TTestIndPower
+
+from ..study.tasks import condition_columns, usable
+from .model import model_of, percent
+from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
+
+__all__ = ["deviation", "planning", "repetitions"]
+
+_EFFECTS = (0.01, 0.02, 0.05, 0.1, 0.2)
+_MOST = 10**6
+
+
+def repetitions(effect: float, sigma: float, alpha: float, power: float) -> int:
+    """Tasks a condition, so that a ratio of 1 + effect between two conditions is seen with this power."""
+    size = float(np.log1p(effect)) / max(sigma, 1e-12)
+    test = TTestIndPower()
+    if test.power(size, 2, alpha) >= power:
+        return 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a search that passes through sizes of one
+        needed = float(np.ravel(test.solve_power(size, None, alpha, power))[0])
+    return int(min(np.ceil(needed), _MOST)) if np.isfinite(needed) else _MOST
+
+
+def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float, int]:
+    """The standard deviation of logarithms within conditions and blocks, its interval, its degrees of freedom."""
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    model = model_of(good, y, condition_columns(good))
+    fit = model.fit()
+    sigma, freedom, left = float(np.sqrt(fit.mse_resid)), model.freedom, np.asarray(fit.resid)
+    half = options.alpha / 2
+    # The variance's own error grows with the kurtosis; scaled chi-squared (Shoemaker, 2003), never less than the normal one.
+    excess = (
+        max(0.0, float(stats.kurtosis(left, bias=False))) if len(left) > 3 and left.std() > 1e-12 else 0.0
+    )
+    own = max(1.0, freedom / (1 + excess / 2))
+    low = sigma * float(np.sqrt(own / stats.chi2.ppf(1 - half, own)))
+    high = sigma * float(np.sqrt(own / stats.chi2.ppf(half, own)))
+    return sigma, low, high, freedom
+
+
+def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """Repetitions for effects of 1, 2, 5, 10, 20%, and the effect that the study at hand could see."""
+    title = "How many repetitions"
+    good = usable(frame, options.value)
+    if len(good) < 4:
+        return nothing(
+            "planning",
+            title,
+            f"How many repetitions are needed cannot be decided from {len(good)} tasks.",
+            len(good),
+        )
+    sigma, low, high, freedom = deviation(good, options)
+    rows = [
+        {"effect": e, "repetitions": repetitions(e, sigma, options.alpha, options.power),
+         "to be safe": repetitions(e, high, options.alpha, options.power)}
+        for e in sorted({*_EFFECTS, options.matters})
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    wanted = next(r for r in rows if r["effect"] == options.matters)
+
+    def tell(_: Judge) -> tuple[str, str]:
+        return (
+            f"To see a difference of {percent(options.matters)} between two conditions in {percent(options.power)} of studies takes "
+            f"{wanted['repetitions']} repetitions of each, {wanted['to be safe']} to be safe, at a deviation within conditions of "
+            f"{percent(sigma)} [{percent(low)}, {percent(high)}] ({len(good)} tasks).",
+            TOLD if freedom >= 8 else OPEN,
+        )
+
+    def draw(axes: Axes) -> None:
+        axes.plot(100 * table["effect"], table["repetitions"], "o-", label="at the measured deviation")
+        axes.plot(100 * table["effect"], table["to be safe"], "s--", label="at its upper end")
+        axes.set(
+            xscale="log", yscale="log", xlabel="effect (%)", ylabel="repetitions a condition", title=title
+        )
+        axes.legend()
+
+    facts = {"deviation": {"value": sigma, "low": low, "high": high}, "rows": rows}
+    return Analysis("planning", title, table, tell, len(good), options.alpha, (), draw, facts)

@@ -1,0 +1,155 @@
+"""What every analysis takes and returns.
+
+A claim is a statement that is made only if its test says so; its p value is corrected for all claims of its analysis. A report
+makes many analyses: it hands each a `Judge` with a multiplier (Holm's, over analyses), so that the whole report has one rate of
+false alarms. What an analysis tells therefore depends on the judge; the sentence alone is of the analysis alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TwinrunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "nothing"]
+
+FOUND = "found"  # a claim holds
+NONE = "none"  # no claim holds, and one that matters would have been seen
+OPEN = "open"  # the data cannot decide
+TOLD = "told"  # a description, without a test
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all analyses share.
+
+    value: the column that is analysed, positive (seconds); confidence: of intervals, and 1 - the rate of false alarms of a
+    report; power: with which the smallest effect is told that could have been seen; matters: the smallest effect of interest, a
+    share of the time, and the coefficient of variation up to which time counts as reproducible; permutations, resamples: at
+    most; size: the factor or metric that is the problem's size, for `scaling`; seed: the same data give the same report.
+    """
+
+    value: str = "wall"
+    confidence: float = 0.95
+    power: float = 0.8
+    matters: float = 0.05
+    permutations: int = 4999
+    resamples: int = 1999
+    size: str | None = None
+    seed: int = 20171128
+
+    def __post_init__(self) -> None:
+        for name, x, low, high in (
+            ("confidence", self.confidence, 0.5, 1),
+            ("power", self.power, 0, 1),
+            ("matters", self.matters, 0, math.inf),
+        ):
+            if not low < x < high:
+                raise TwinrunError(f"{name} must be between {low:g} and {high:g}, not {x!r}")
+        if self.permutations < 99 or self.resamples < 99:
+            raise TwinrunError("permutations and resamples must be at least 99")
+
+    @property
+    def alpha(self) -> float:
+        """The rate of false alarms."""
+        return 1 - self.confidence
+
+
+@dataclass(frozen=True)
+class Claim:
+    """what: a few words; p: corrected for the claims of its analysis; facts: the effect and its interval."""
+
+    what: str
+    p: float
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Whether a p value is small enough, after what the report as a whole costs."""
+
+    alpha: float
+    multiplier: float = 1.0
+
+    def adjusted(self, p: float) -> float:
+        """p, corrected for the report."""
+        return min(1.0, p * self.multiplier)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the claim is made."""
+        return self.adjusted(claim.p) <= self.alpha
+
+    def p(self, claim: Claim) -> str:
+        """'p = 0.003'."""
+        x = self.adjusted(claim.p)
+        return "p < 0.0001" if x < 1e-4 else f"p = {x:.2g}"
+
+
+@dataclass
+class Analysis:
+    """name: stable, for JSON; title: for people; table: a DataFrame; tell: (sentence, state) for a judge; draw: the picture;
+    tasks: how many it rests on; facts: estimates with intervals, for JSON; notes: what a reader has to know besides."""
+
+    name: str
+    title: str
+    table: pd.DataFrame
+    tell: Callable[[Judge], tuple[str, str]]
+    tasks: int
+    alpha: float = 0.05
+    claims: Sequence[Claim] = ()
+    draw: Callable[[Axes], None] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    judge: Judge | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The smallest of its claims: the one against 'nothing at all'."""
+        return min((c.p for c in self.claims), default=None)
+
+    @property
+    def judged_by(self) -> Judge:
+        """The report's judge, or one for this analysis alone."""
+        return self.judge or Judge(self.alpha)
+
+    @property
+    def sentence(self) -> str:
+        """What it shows and how sure it is."""
+        return self.tell(self.judged_by)[0]
+
+    @property
+    def state(self) -> str:
+        """FOUND, NONE, OPEN or TOLD."""
+        return self.tell(self.judged_by)[1]
+
+    @property
+    def found(self) -> list[Claim]:
+        """The claims that hold."""
+        return [c for c in self.claims if self.judged_by.holds(c)]
+
+    def figure(self) -> Figure | None:
+        """The picture, by matplotlib; None where there is nothing to draw."""
+        if self.draw is None:
+            return None
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        self.draw(axes)
+        axes.grid(alpha=0.3)
+        return figure
+
+
+def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:
+    """An analysis that cannot be made, and why."""
+    import pandas as pd
+
+    return Analysis(name, title, pd.DataFrame(), lambda _: (why, OPEN), tasks)

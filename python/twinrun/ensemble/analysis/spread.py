@@ -1,0 +1,207 @@
+"""How far identical tasks lie apart, and what it costs: range, quantiles, coefficient of variation; makespan, core-hours.
+
+The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number of tasks. What can be
+said without any assumption is which share of all such tasks lies between the fastest and the slowest seen (Wilks, 1941).
+Quantiles have distribution-free intervals. The coefficient of variation has a studentized bootstrap interval over tasks
+(`studies.statistics`), or BCa over whole blocks where there are ten or more.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+
+from .. import intervals
+from ..study.tasks import condition_columns, statuses, usable
+from .model import percent, residuals, span
+from .resampling import BLOCKS, bootstrap
+from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
+
+__all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def quantile_interval(x: np.ndarray, q: float, confidence: float) -> tuple[float, float]:
+    """The distribution-free interval of a quantile: its true coverage is at least `confidence`, or an end is infinite."""
+    found = stats.quantile_test(x, q=float(np.quantile(x, q)), p=q).confidence_interval(confidence)
+    low, high = float(found.low), float(found.high)
+    return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
+
+
+def variation_interval(
+    x: np.ndarray, blocks: np.ndarray | None, options: Options
+) -> tuple[float, float, float, str]:
+    """(coefficient of variation, low, high, what was resampled)."""
+    value = float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else math.nan
+    if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
+        low, high = bootstrap(
+            (x,),
+            lambda a: np.std(a, ddof=1) / np.mean(a) if len(a) > 1 else np.nan,
+            blocks=blocks,
+            confidence=options.confidence,
+            resamples=options.resamples,
+            seed=options.seed,
+        )
+        return value, low, high, "blocks"
+    found = intervals.variation(list(x), options.confidence, options.resamples)
+    if not found.known:
+        return value, math.nan, math.nan, "tasks"
+    return value, found.low, found.high, "tasks"
+
+
+def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options) -> dict:
+    row = {
+        "tasks": name,
+        "n": len(x),
+        "fastest": x.min(),
+        "slowest": x.max(),
+        "(max-min)/min": x.max() / x.min() - 1,
+    }
+    for q in _QUANTILES:
+        row[f"q{100 * q:g}"] = float(np.quantile(x, q))
+        low, high = quantile_interval(x, q, options.confidence) if len(x) > 1 else (-math.inf, math.inf)
+        row[f"q{100 * q:g} low"], row[f"q{100 * q:g} high"] = low, high
+    row["CoV"], row["CoV low"], row["CoV high"], row["resampled"] = variation_interval(x, blocks, options)
+    return row  # fmt: skip
+
+
+def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008  (frozen)
+    """Range, quantiles and coefficient of variation of all tasks, of each condition, and with conditions taken out."""
+    title = "How far apart are the tasks?"
+    good = usable(frame, options.value)
+    if len(good) < 2:
+        return nothing(
+            "spread", title, f"Nothing can be said of a spread with {len(good)} good tasks.", len(good)
+        )
+    x = good[options.value].to_numpy(dtype=float)
+    blocks = good["block"].to_numpy() if good["block"].nunique() > 1 else None
+    factors = condition_columns(good)
+    rows = [_row("all", x, blocks, options)]
+    within = x
+    if factors:
+        middle = float(np.exp(np.mean(np.log(x))))
+        within = middle * np.exp(residuals(good, options.value, blocks=False))
+        rows.append(_row("conditions taken out", within, blocks, options))
+        for levels, part in good.groupby([good[f].map(str) for f in factors], sort=True):
+            name = ", ".join(
+                f"{f.removeprefix('factors.')}={v}" for f, v in zip(factors, levels, strict=True)
+            )
+            rows.append(
+                _row(name, part[options.value].to_numpy(dtype=float), part["block"].to_numpy(), options)
+            )
+    table = pd.DataFrame(rows)
+    one = table.iloc[1 if factors else 0]
+    inside = float(stats.beta.ppf(1 - options.confidence, len(x) - 1, 2))
+    other = {k: v for k, v in statuses(frame).items() if k != "ok"}
+    low, high = float(one["CoV low"]), float(one["CoV high"])
+
+    def tell(_: Judge) -> tuple[str, str]:
+        whose = f"{len(x)} tasks" + (", what their conditions do taken out," if factors else "")
+        text = (
+            f"Of {whose} the slowest took {percent(one['(max-min)/min'])} longer than the fastest (base: the fastest, "
+            f"{one['fastest']:.4g} s); the coefficient of variation is {percent(one['CoV'])} {span(low, high)}; "
+            f"at {percent(options.confidence)} confidence, at least {percent(inside)} of such tasks lie between the two"
+        )
+        if other:
+            text += f"; attempts that are in no time given here: {', '.join(f'{v} {k}' for k, v in other.items())}"
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return (
+                text
+                + f"; whether the time is reproducible to {percent(options.matters)} cannot be decided with so few.",
+                OPEN,
+            )
+        if high <= options.matters:
+            return text + f": reproducible to {percent(options.matters)}.", NONE
+        if low > options.matters:
+            return text + f": not reproducible to {percent(options.matters)}.", FOUND
+        return text + f": whether that is within {percent(options.matters)} cannot be decided.", OPEN  # fmt: skip
+
+    def draw(axes: Axes) -> None:
+        for label, part in [("all", x)] if not factors else [("all", x), ("conditions taken out", within)]:
+            axes.ecdf(part, label=label)
+        axes.set(xlabel=f"{options.value} (s)", ylabel="share of tasks", title=title)
+        axes.legend()
+
+    facts = {
+        "cov": {"value": float(one["CoV"]), "low": low, "high": high, "resampled": one["resampled"]},
+        "range": float(one["(max-min)/min"]),
+        "median": float(np.median(x)),
+        "share_between_extremes": inside,
+    }
+    notes = []
+    if blocks is not None and one["resampled"] == "tasks":
+        notes.append(f"fewer than {BLOCKS} blocks: the interval takes tasks as independent of each other")
+    return Analysis("spread", title, table, tell, len(x), options.alpha, (), draw, facts, notes)
+
+
+def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
+    """(makespan s, core-hours held, of them unused, cores) of tasks that were launched as one workload.
+
+    Held: from the first start to the last end, all cores that the workload used: the distinct ones where they are recorded, else
+    the largest number in use at once."""
+    begin, end = part["start"].to_numpy(dtype=float), part["end"].to_numpy(dtype=float)
+    makespan = float(end.max() - begin.min())
+    width = part["cores.count"].astype(float).fillna(1).clip(lower=1).to_numpy()
+    if part["cores"].map(lambda c: isinstance(c, (list, tuple)) and len(c) > 0).all():
+        cores = float(
+            len(
+                {
+                    (node, core)
+                    for node, used in zip(part["node"], part["cores"], strict=True)
+                    for core in used
+                }
+            )
+        )
+    else:
+        # Ends before starts at the same moment: a task that begins as another ends needs no further core.
+        events = sorted([(t, 1, w) for t, w in zip(begin, width, strict=True)] + [(t, 0, -w) for t, w in zip(end, width, strict=True)])  # fmt: skip
+        cores = float(max(np.cumsum([w for _, _, w in events])))
+    held = makespan * cores
+    busy = float(((end - begin) * width).sum())
+    return makespan, held / 3600, max(0.0, held - busy) / 3600, cores
+
+
+def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
+    """Makespan and unused core-hours of each block; failed attempts held their cores and are counted."""
+    title = "Makespan and core-hours lost"
+    timed = frame[np.isfinite(frame["start"]) & np.isfinite(frame["end"])].copy()
+    if timed.empty:
+        return nothing(
+            "makespan", title, "Nothing can be said of makespan: no task has a start and an end.", 0
+        )
+    timed["block"] = timed["block"].fillna(0)
+    rows = []
+    for block, part in timed.groupby("block", sort=True):
+        span_, held, lost, cores = core_hours(part)
+        rows.append({"block": block, "attempts": len(part), "cores": cores, "makespan": span_, "core-hours held": held,
+                     "core-hours unused": lost, "unused, of those held": lost / held if held else 0.0})  # fmt: skip
+    table = pd.DataFrame(rows)
+    held, lost = table["core-hours held"].sum(), table["core-hours unused"].sum()
+    spans = table["makespan"].to_numpy()
+    value, low, high, _ = variation_interval(spans, None, options)
+
+    def tell(_: Judge) -> tuple[str, str]:
+        text = (
+            f"{len(table)} block{'s' if len(table) > 1 else ''} of {len(timed)} attempts held {held:.3g} core-hours, of which "
+            f"{percent(lost / held if held else 0)} went unused while the block's last task was awaited (base: core-hours held)"
+        )
+        if len(table) < 2:
+            return text + "; how makespan varies cannot be decided from one block.", TOLD
+        return (
+            text + f"; the makespan was {spans.min():.4g} to {spans.max():.4g} s, coefficient of variation "
+            f"{percent(value)} {span(low, high)}.",
+            TOLD,
+        )
+
+    def draw(axes: Axes) -> None:
+        axes.bar(range(len(table)), table["makespan"], color="#4878a8")
+        axes.set(xlabel="block", ylabel="makespan (s)", title=title)
+        axes.set_xticks(range(len(table)), [str(b) for b in table["block"]], fontsize=7)
+
+    facts = {"core_hours_held": float(held), "core_hours_unused": float(lost), "cov": {"value": value, "low": low, "high": high}}  # fmt: skip
+    return Analysis("makespan", title, table, tell, len(timed), options.alpha, (), draw, facts)

@@ -1,0 +1,203 @@
+"""Engines on this node: processes with cores of their own, and mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+from ...errors import TwinrunError
+from ..study.study import Study, fill
+from ..watch import cores_of_level, list_of_numbers
+from .engines import WATCH, EngineBase, Running, examine
+
+__all__ = ["LocalEngine", "MpiEngine", "slots"]
+
+
+# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do nothing.
+OVERSUBSCRIBED = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def slots(study: Study, allowed: list[int]) -> list[list[int]]:
+    """Cores of each of the tasks that run at once: no core twice, unless the study shares them. Raises TwinrunError."""
+    engine, at_once = study.engine, study.concurrency
+    each = engine.cores_per_task or (len(allowed) // at_once if not engine.share_cores else len(allowed))
+    if engine.share_cores:
+        if engine.cores_per_task and engine.cores_per_task < len(allowed):
+            # As many as asked for, spread so that as few as possible meet.
+            return [
+                sorted(allowed[(i * each + k) % len(allowed)] for k in range(each)) for i in range(at_once)
+            ]
+        return [list(allowed)] * at_once
+    if each < 1 or each * at_once > len(allowed):
+        raise TwinrunError(
+            f"{at_once} tasks at once with {max(each, 1)} cores each need more than the {len(allowed)} cores "
+            f"{list_of_numbers(allowed)}",
+            fix="lower concurrency or engine.cores_per_task, or set engine.share_cores = true",
+        )
+    # From the end: the first cores, which serve most interrupts, are what is left for the system.
+    start = len(allowed) - each * at_once
+    return [allowed[start + i * each : start + (i + 1) * each] for i in range(at_once)]
+
+
+class LocalEngine(EngineBase):
+    """Processes of this node."""
+
+    name = "local"
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self._allowed = sorted(os.sched_getaffinity(0))
+        pinned = study.engine.pin
+        self._slots = slots(study, self._allowed) if pinned else [self._allowed] * study.concurrency
+        self._unused = list(range(len(self._slots)))
+        self._free = set(self._allowed).difference(*self._slots)
+        for factor in study.factors:
+            if factor.kind != "cores":
+                continue
+            if not pinned:
+                raise TwinrunError(f"the factor {factor.name} needs engine.pin")
+            for level in factor.levels:
+                for slot in self._slots:
+                    try:
+                        cores_of_level(factor.value(level), slot, study.engine.spare)
+                    except ValueError as e:
+                        raise TwinrunError(
+                            f"level {level} of {factor.name} cannot be on this node: {e}",
+                            fix="give tasks more cores: lower concurrency, or set engine.cores_per_task",
+                        ) from None
+        if self._free:
+            # This process and the watchers that it starts keep off the tasks' cores.
+            os.sched_setaffinity(0, self._free)
+
+    def free(self) -> bool:
+        return bool(self._unused)
+
+    def cores(self) -> list[int] | None:
+        return self._slots[self._unused[0]]
+
+    def own_cores(self, level: str | None, cores: list[int] | None) -> list[int] | None:
+        if self._free:
+            return sorted(self._free)
+        if level is not None and cores is not None:
+            left = set(cores) - set(cores_of_level(level, cores, self.study.engine.spare))
+            return sorted(left) or None
+        return None
+
+    def start(self, running: Running, node: str | None) -> None:
+        running.extra["slot"] = self._unused.pop(0)
+        try:
+            with open(running.folder / "agent", "wb") as said:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(WATCH), str(running.folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,  # Ctrl-C of the terminal is not for it
+                )
+        except OSError as e:
+            self._unused.append(running.extra["slot"])
+            raise TwinrunError(f"{sys.executable} cannot be started: {e.strerror}") from None
+        running.token = process
+        with contextlib.suppress(OSError, AttributeError):
+            running.extra["file"] = os.pidfd_open(process.pid)
+            self._files = [*getattr(self, "_files", []), running.extra["file"]]
+
+    def adopt(self, running: Running) -> None:
+        """Its cores are taken while it runs."""
+        for slot in self._unused:
+            if running.cores is None or set(self._slots[slot]) & set(running.cores):
+                self._unused.remove(slot)
+                running.extra["slot"] = slot
+                return
+
+    def alive(self, running: Running) -> bool:
+        if running.token is not None:
+            return running.token.poll() is None  # type: ignore[attr-defined]
+        return examine(running.folder) == "running"
+
+    def stop(self, running: Running) -> None:
+        if running.token is not None:
+            running.token.terminate()  # type: ignore[attr-defined]
+            return
+        pid = _claimed_by(running)
+        if pid is not None and examine(running.folder) == "running":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def done(self, running: Running) -> None:
+        if "slot" in running.extra:
+            self._unused.append(running.extra.pop("slot"))
+        file = running.extra.pop("file", None)
+        if file is not None:
+            self._files.remove(file)
+            os.close(file)
+        if running.token is not None:
+            running.token.wait()  # type: ignore[attr-defined]
+
+    def files(self) -> list[int]:
+        return getattr(self, "_files", [])
+
+    def pause(self) -> float:
+        return 0.2
+
+    @contextlib.contextmanager
+    def all_cores(self) -> Iterator[None]:
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._allowed)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, own)
+
+    def close(self) -> None:
+        if self._free:
+            os.sched_setaffinity(0, self._allowed)
+
+
+def _claimed_by(running: Running) -> int | None:
+    import json
+
+    try:
+        return int(json.loads((running.folder / "claim").read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class MpiEngine(LocalEngine):
+    """Ranks of this node, by an MPI library's mpirun. What binds ranks to cores is told not to: the task's cores are the study's."""
+
+    name = "mpirun"
+
+    def command(self, words: list[str], values: Mapping[str, str]) -> list[str]:
+        launcher = [fill(w, values) for w in self.study.engine.launcher]
+        return [*launcher, "-n", self._ranks(values), *words]
+
+    def _ranks(self, values: Mapping[str, str]) -> str:
+        ranks = fill(self.study.engine.ranks, values)
+        if not ranks.isdigit() or int(ranks) < 1:
+            raise TwinrunError(f"engine.ranks is {ranks!r:.40}, no number of ranks")
+        return ranks
+
+    def environment(self, values: Mapping[str, str]) -> dict[str, str]:
+        # Names that an MPI library does not know do nothing.
+        found = {
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_MCA_osc": "^ucx",
+        }
+        if os.getuid() == 0:
+            found |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if int(self._ranks(values)) > int(values["core_count"] or 0):
+            found |= OVERSUBSCRIBED
+        return found

@@ -1,0 +1,544 @@
+"""Runs what a study lacks: starts attempts in the plan's order, keeps each as it ends, and says when it is enough.
+
+    for each part of the plan (warm-ups; blocks up to the next look):
+        settle attempts that an earlier runner left: recorded ones are kept, running ones adopted, lost ones kept as killed
+        while tasks of the part are unfinished: start what there is room for; keep what has ended
+        if the study has a stopping rule and the intervals are narrow enough: end
+
+Ctrl-C: no attempt is started any more and those that run are waited for; a second one, or SIGTERM, ends them: they are kept as
+killed, `interrupted`, and run again when the study goes on. SIGKILL of the runner leaves attempts running; see `engines`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import TwinrunError
+from .. import intervals
+from ..study import interposition, results
+from ..study.design import Task
+from ..study.record import StudyFolder, read_lines, task_line, unfinished
+from ..study.study import UNSET, Study, fill
+from ..watch import cores_of_level
+from .choice import engine_of
+from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
+from .looks import Plan, looks
+
+__all__ = ["Outcome", "Progress", "estimate", "is_enough", "run_study", "status_of"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has just happened. line: of the attempt that ended; None for anything else."""
+
+    done: int
+    total: int
+    running: int
+    seconds_left: float | None
+    text: str
+    line: Mapping | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ended: "complete", "enough" (the stopping rule) or "interrupted"."""
+
+    ended: str
+    done: int
+    total: int
+    failed: int
+    retried: int
+
+
+def cell_of(factors: Mapping[str, str]) -> tuple[str, ...]:
+    """A cell as a key."""
+    return tuple(factors.values())
+
+
+def estimate(
+    tasks: Iterable[Task],
+    lines: Sequence[Mapping],
+    concurrency: int,
+    running: Mapping[int, float] | None = None,
+) -> float | None:
+    """Seconds until these tasks have run, by how long those of their cells took; None: none has run.
+
+    running: of tasks that run already, since how many seconds.
+    """
+    walls: dict[tuple, list[float]] = {}
+    overheads = []
+    for line in lines:
+        if line.get("wall") is not None and line["status"] in ("ok", "timeout"):
+            walls.setdefault(cell_of(line["factors"]), []).append(line["wall"])
+            if line.get("submit") is not None and line.get("start") is not None:
+                overheads.append(max(line["start"] - line["submit"], 0.0))
+    every = [w for own in walls.values() for w in own]
+    if not every:
+        return None
+    overhead = intervals.median(overheads) if overheads else 0.0
+    total = longest = 0.0
+    for task in tasks:
+        own = walls.get(cell_of(task.factors), every)
+        seconds = sum(own) / len(own) + overhead
+        if running and task.task in running:
+            seconds = max(seconds - running[task.task], 0.0)
+        total += seconds
+        longest = max(longest, seconds)
+    return max(total / concurrency, longest)
+
+
+def _value(line: Mapping, metric: str) -> float | None:
+    value: object = line
+    for key in metric.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
+    """Whether the stopping rule's intervals are narrow enough in every cell."""
+    rule = study.stopping
+    if rule is None:
+        return False
+    values: dict[tuple, list[float]] = {}
+    wanted = set()
+    for line in lines:
+        if line["task"] < 0:
+            continue
+        wanted.add(cell_of(line["factors"]))
+        value = _value(line, rule.metric)
+        if line["status"] == "ok" and value is not None and value > 0:
+            values.setdefault(cell_of(line["factors"]), []).append(value)
+    if not wanted or wanted != set(values):
+        return False
+    for own in values.values():
+        interval = intervals.mean(own, rule.confidence)
+        if not interval.within(rule.precision * interval.value):
+            return False
+    return True
+
+
+def _parts(study: Study, tasks: Sequence[Task]) -> list[list[Task]]:
+    """Warm-ups, then blocks up to each look."""
+    found = [[t for t in tasks if t.warmup]]
+    own = [t for t in tasks if not t.warmup]
+    if study.stopping is None:
+        return [p for p in (*found, own) if p]
+    before = 0
+    for look in looks(Plan(study.stopping.least, study.stopping.most)):
+        found.append([t for t in own if before <= t.block < look])
+        before = look
+    return [p for p in found if p]
+
+
+class _Signals:
+    """Counts Ctrl-C while in force; SIGTERM counts for two. `file` is readable when one came."""
+
+    def __enter__(self) -> _Signals:
+        self.asked = 0
+        self.file, self._say = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[int, object] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number, weight in ((signal.SIGINT, 1), (signal.SIGTERM, 2)):
+                self._before[number] = signal.signal(number, self._handler(weight))
+        return self
+
+    def _handler(self, weight: int) -> Callable:
+        def handler(*_: object) -> None:
+            self.asked += weight
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._say, b"!")
+
+        return handler
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self.file)
+        os.close(self._say)
+
+
+class _Run:
+    """One call of run_study."""
+
+    def __init__(
+        self, folder: StudyFolder, retries: int, report: Callable[[Progress], None] | None, signals: _Signals
+    ) -> None:
+        self.folder, self.study, self.retries = folder, folder.study, retries
+        self._report, self._signals = report, signals
+        self._by_number = {t.task: t for t in folder.tasks}
+        self._running: list[Running] = []
+        self._stopping = False
+        self._told = False
+        self.retried = 0
+        self.engine: EngineBase = engine_of(self.study, folder.path)
+
+    # -- telling
+
+    def _remaining(self) -> list[Task]:
+        return unfinished(self.folder.tasks, self.folder.lines(), self.retries)
+
+    def tell(self, text: str, line: Mapping | None = None) -> None:
+        if self._report is None:
+            return
+        left = self._remaining()
+        now = time.monotonic()
+        seconds = estimate(
+            left, self.folder.lines(), self.study.concurrency, {r.task: now - r.began for r in self._running}
+        )
+        total = len(self.folder.tasks)
+        self._report(Progress(total - len(left), total, len(self._running), seconds, text, line))
+
+    # -- attempts of earlier runners
+
+    def settle(self) -> None:
+        """Takes up what an earlier runner left."""
+        for number, attempt in list(self.folder.attempts()):
+            if self.folder.recorded(number, attempt) or number not in self._by_number:
+                continue
+            folder = self.folder.folder(number, attempt)
+            running = Running(number, attempt, folder, began=time.monotonic())
+            state = examine(folder)
+            if state == State.SUBMITTED and (
+                not (folder / "submitted.json").exists() or self.engine.name in ("local", "mpirun")
+            ):
+                # Whatever may come up to run it finds it taken.
+                state = State.NEVER if withdraw(folder) else examine(folder)
+            if state in (State.RUNNING, State.SUBMITTED):
+                with contextlib.suppress(OSError, ValueError):
+                    running.cores = json.loads((folder / "spec.json").read_text())["cores"]
+                self.engine.adopt(running)
+                self._running.append(running)
+            elif state == State.RECORDED:
+                self._keep(running)
+            elif state == State.LOST:
+                self._lost(running, interrupted=True)
+        if self._running:
+            self.tell(f"{len(self._running)} attempts of an earlier runner still run and are waited for")
+
+    # -- noise
+
+    def measure_noise(self, when: str) -> None:
+        """Measures the system's noise, once in a study, on the cores of its tasks; kept as noise/before.json and after.json."""
+        rule = self.study.noise
+        path = self.folder.path / "noise" / f"{when}.json"
+        if (
+            rule is None
+            or path.exists()
+            or (when == "before" and any(x["task"] >= 0 for x in self.folder.lines()))
+        ):
+            return
+        from ...noise.measurement import measure
+
+        self.tell(f"measuring noise for {rule.seconds:g} s")
+        path.parent.mkdir(exist_ok=True)
+        with self.engine.all_cores():
+            found = measure(
+                rule.seconds, free=self.study.engine.spare, threshold=rule.threshold, compare=rule.compare
+            )
+        found.to_json(path)
+
+    # -- keeping
+
+    def _keep(self, running: Running) -> None:
+        """Adds the line of an attempt that has its record."""
+        record = json.loads((running.folder / "record.json").read_text(errors="surrogateescape"))
+        task = self._by_number[running.task]
+        line, facts = task_line(
+            self.study, task, running.attempt, record, running.folder, self._engine_of(running.folder)
+        )
+        if self.study.results is not None and not task.warmup:
+            line["results"] = results.judge(self.study, self.folder.path, line, running.folder)
+        self.folder.add(line, facts)
+        self.folder.clear(running.task, running.attempt)
+        if running in self._running:
+            self._running.remove(running)
+        self.tell(_said(task, line), line)
+
+    def _engine_of(self, folder: Path) -> str:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return json.loads((folder / "spec.json").read_text())["engine"]
+        return self.engine.name
+
+    def _lost(self, running: Running, interrupted: bool) -> None:
+        """Keeps an attempt that will never have a record: its watcher died."""
+        end_stragglers(running.folder)
+        spec, started, claim = {}, {}, {}
+        for target, name in ((spec, "spec.json"), (started, "started.json"), (claim, "claim")):
+            with contextlib.suppress(OSError, ValueError):
+                target.update(json.loads((running.folder / name).read_text()))
+        record = {
+            "status": "killed",
+            "submit": spec.get("submit"),
+            "start": started.get("start"),
+            "node": claim.get("node"),
+            "cores": spec.get("cores") or [],
+            "interrupted": interrupted,
+            "reason": "the program that watched it died" if claim else "the job ended before it began",
+        }
+        # With a record of its own it is like all others, whatever happens to this process now.
+        path = running.folder / "record.json"
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record))
+        os.replace(temporary, path)
+        self._keep(running)
+
+    # -- starting
+
+    def _start(self, task: Task) -> None:
+        attempt = self.folder.new_attempt(task.task)
+        if attempt > 1:
+            self.retried += 1
+        folder = self.folder.folder(task.task, attempt)
+        running = Running(task.task, attempt, folder, cores=self.engine.cores(), began=time.monotonic())
+        (folder / "spec.json").write_text(
+            json.dumps(spec_of(self.folder, self.engine, task, attempt, folder, running.cores))
+        )
+        self.engine.start(running, task.node)
+        self._running.append(running)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Until all of these are finished, or the user wants no more."""
+        queue = unfinished(tasks, self.folder.lines(), self.retries)
+        waiting = {r.task for r in self._running}
+        queue = [t for t in queue if t.task not in waiting]
+        while queue or self._running:
+            self._ask()
+            while queue and not self._signals.asked and self.engine.free():
+                self._start(queue.pop(0))
+            if not self._running:
+                return
+            for running in list(self._running):
+                task = self._by_number[running.task]
+                if (running.folder / "record.json").exists():
+                    self.engine.done(running)
+                    self._keep(running)
+                elif not self.engine.alive(running):
+                    # Looked at again: the record comes before the end.
+                    if (running.folder / "record.json").exists():
+                        continue
+                    self.engine.done(running)
+                    withdraw(running.folder)
+                    self._lost(running, interrupted=self._stopping)
+                else:
+                    continue
+                if not self._signals.asked and task in unfinished([task], self.folder.lines(), self.retries):
+                    queue.append(task)  # again, but only as often as was asked for
+            if self._running and not (queue and self.engine.free() and not self._signals.asked):
+                self._pause()
+
+    def _pause(self) -> None:
+        poll = select.poll()
+        for file in (self._signals.file, *self.engine.files()):
+            poll.register(file, select.POLLIN)
+        own = sum("file" in r.extra for r in self._running)
+        # Ends of own processes wake the poll; those of others are looked for.
+        poll.poll((5.0 if own == len(self._running) else self.engine.pause()) * 1e3)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._signals.file, 64)
+
+    def _ask(self) -> None:
+        """Does what Ctrl-C wants."""
+        if self._signals.asked == 1 and not self._told:
+            self._told = True
+            if self._running:
+                self.tell(f"waiting for the {len(self._running)} tasks that run; Ctrl-C again ends them")
+        if self._signals.asked >= 2 and not self._stopping:
+            self._stopping = True
+            for running in self._running:
+                with contextlib.suppress(FileNotFoundError):
+                    (running.folder / "stop").touch()
+                self.engine.stop(running)
+
+
+def _said(task: Task, line: Mapping) -> str:
+    what = ", ".join(f"{k} = {v}" for k, v in task.factors.items())
+    where = "warm-up" if task.warmup else f"block {task.block + 1}"
+    taken = "" if line.get("wall") is None else f", {line['wall']:.3g} s"
+    why = f" ({line['reason']})" if line.get("reason") else ""
+    wrong = f"; {', '.join(line['contradicted'])} not as intended" if line["contradicted"] else ""
+    return f"task {task.task} ({where}{'; ' if what else ''}{what}): {line['status']}{taken}{why}{wrong}"
+
+
+def spec_of(
+    folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
+) -> dict:
+    """What watch.py is to run."""
+    study = folder.study
+    values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
+    level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
+    cores = share
+    if share is not None and level is not None:
+        cores = cores_of_level(level, share, study.engine.spare)
+    values = {
+        **values,
+        "task": str(task.task),
+        "seed": str(task.seed),
+        "folder": str(own),
+        "repetition": str(task.repetition),
+        "block": str(task.block),
+        "attempt": str(attempt),
+        "study": str(folder.path),
+        "here": str(study.here),
+        "cores": ",".join(map(str, cores or [])),
+        "core_count": str(len(cores)) if cores else "",
+        "node": task.node or "",
+    }
+    if study.shell:
+        import shlex
+
+        words = ["/bin/sh", "-c", fill(study.command[0], {k: shlex.quote(v) for k, v in values.items()})]
+    else:
+        words = [fill(w, values) for w in study.command]
+    environment: dict[str, str | None] = {
+        k: v for k, v in engine.environment(values).items() if k not in os.environ
+    }
+    environment |= {k: fill(v, values) for k, v in study.environment.items()}
+    verify = {}
+    for factor in study.factors:
+        name = factor.name
+        for variable, template in factor.variables.items():
+            value = fill(template, values)
+            environment[variable] = None if value == UNSET else value
+        if factor.check:
+            check = [w if w == "{pid}" else fill(w.replace("{pid}", "{{pid}}"), values) for w in factor.check]
+            verify[name] = {"kind": "check", "command": check, "after": factor.check_after}
+        elif factor.kind in ("cores", "threads"):
+            verify[name] = {"kind": factor.kind}
+        elif factor.variables and not factor.match:
+            # The one that holds the level as it is, if there is one.
+            variable = next(
+                (v for v, t in factor.variables.items() if t == "{" + name + "}"),
+                next(iter(factor.variables)),
+            )
+            verify[name] = {"kind": "environment", "variable": variable}
+    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
+    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
+    environment |= interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
+    environment[FOLDER] = str(own)
+    directory = Path(fill(study.directory, values)) if study.directory else own
+    return {
+        "version": 1,
+        "command": engine.command(words, values),
+        "environment": environment,
+        "directory": str(directory if directory.is_absolute() else study.here / directory),
+        "prepare": [[fill(w, values) for w in line] for line in study.prepare],
+        "time_limit": study.time_limit,
+        "grace": study.grace,
+        "success": list(study.success),
+        "cores": share,
+        "cores_level": level,
+        "spare": study.engine.spare,
+        "own_cores": engine.own_cores(level, share),
+        "period": study.period,
+        "listen": study.kernel_ends,
+        "verify": verify,
+        "engine": engine.name,
+        "submit": time.time(),
+    }
+
+
+def run_study(
+    study_file: str | os.PathLike[str] | None,
+    folder: str | os.PathLike[str],
+    *,
+    retries: int | None = None,
+    amend: bool = False,
+    report: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Runs a study, or goes on with it; returns when it is complete, enough is known, or Ctrl-C was pressed.
+
+    study_file: None goes on with what the folder holds. retries: of tasks that failed, instead of the study's.
+    Raises TwinrunError for a study that cannot be, or that another runner is at work on.
+    """
+    with StudyFolder(folder, study_file, amend) as opened, _Signals() as signals:
+        study = opened.study
+        interposition.check(study)
+        run = _Run(opened, study.retries if retries is None else retries, report, signals)
+        ended = "complete"
+        try:
+            for note in opened.notes:
+                run.tell(note)
+            run.settle()
+            for part in _parts(study, opened.tasks):
+                if not part[0].warmup and not signals.asked:
+                    run.measure_noise("before")
+                run.run(part)
+                if signals.asked:
+                    ended = "interrupted"
+                    break
+                if study.stopping and not part[0].warmup:
+                    last = part[-1].block
+                    if is_enough(study, [x for x in opened.lines() if x["block"] <= last]):
+                        ended = "enough"
+                        break
+            left = unfinished(opened.tasks, opened.lines(), run.retries)
+            if ended == "interrupted" and not left:
+                ended = "complete"
+            if not signals.asked:
+                run.measure_noise("after")
+        finally:
+            run.engine.close()
+        lines = [x for x in opened.lines() if x["task"] >= 0]
+        total = sum(not t.warmup for t in opened.tasks)
+        done = total - sum(not t.warmup for t in left)
+        good = {x["task"] for x in lines if x["status"] == "ok"}
+        finished = {x["task"] for x in lines if not x["interrupted"]}
+        return Outcome(ended, done, total, len(finished - good), run.retried)
+
+
+def status_of(folder: str | os.PathLike[str]) -> dict:
+    """How far a study is, from its files alone; a runner may be at work meanwhile. Raises TwinrunError where it is none."""
+    path = Path(folder)
+    if not (path / "plan.jsonl").is_file():
+        raise TwinrunError(
+            "is no folder of a study", where=path, fix="start it with: twinrun ensemble run STUDY.toml"
+        )
+    planned = [x for x in read_lines(path / "plan.jsonl")[0] if not x.get("warmup")]
+    lines = read_lines(path / "tasks.jsonl")[0]
+    ended = {x["task"]: x for x in lines if not x.get("interrupted")}
+    counts: dict[str, int] = {}
+    for line in ended.values():
+        counts[line["status"]] = counts.get(line["status"], 0) + 1
+    at_work = False
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            at_work = True
+        finally:
+            os.close(lock)
+    left = [
+        Task(x["task"], x["block"], x["order"], x["factors"], x["seed"], x["repetition"])
+        for x in planned
+        if x["task"] not in ended
+    ]
+    running = sorted(
+        name
+        for name in (os.listdir(path / "output") if (path / "output").is_dir() else [])
+        if examine(path / "output" / name) == State.RUNNING
+    )
+    from ..study.study import read_study
+
+    study = read_study(path / "study.toml")
+    return {
+        "study": study.name,
+        "tasks": len(planned),
+        "ended": len(ended),
+        "by_status": counts,
+        "interrupted_attempts": sum(bool(x.get("interrupted")) for x in lines),
+        "contradicted": sum(bool(x.get("contradicted")) for x in ended.values()),
+        "runner_at_work": at_work,
+        "running": running,
+        "seconds_left": estimate(left, lines, study.concurrency) if left else 0.0,
+    }

@@ -1,0 +1,560 @@
+"""The folder of a study: what is to run, what has run, and who may write there.
+
+    STUDY/
+      study.toml      the study as it was given
+      plan.jsonl      tasks in their order; warm-ups have "warmup": true
+      tasks.jsonl     one attempt that ended a line, on storage before anything else follows from it; warmup.jsonl likewise
+      environments/   conditions, named by the SHA-256 of their content
+      output/TASK-ATTEMPT/   what an attempt left: stdout, stderr, profiles, files that were asked for
+      lock            held by the one runner
+
+A crash leaves a torn last line at worst, which is cut off. An attempt whose record (watch.py) is in its folder but whose line
+is missing is added when the study goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import fnmatch
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ...outputs import write_whole
+from .. import watch
+from . import interposition
+from .design import Task, plan, warmups
+from .study import Metric, Study, read_study
+
+__all__ = ["StudyFolder", "files_of_study", "read_lines", "task_line", "unfinished"]
+
+_LEFT_BY_US = {"spec.json", "claim", "lock", "started.json", "record.json", "stop", "prepare"}
+_KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
+_LARGEST_TEXT = 64 << 20  # of a file that is searched for metrics
+
+
+# At a task, before threads that were not seen count as not there.
+_LOOKS = 8
+
+
+def read_lines(path: Path) -> tuple[list[dict], int]:
+    """Objects of a file of JSON lines, and where its last whole line ends. Raises DamagedFile for any other flaw."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    whole = text.rfind(b"\n") + 1
+    lines = []
+    for number, line in enumerate(text[:whole].splitlines(), 1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise DamagedFile(f"line {number} is no JSON object", where=path, fix="remove that line")
+        lines.append(value)
+    return lines, whole
+
+
+class _Lines:
+    """A file that lines are appended to, each on storage when `add` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines, whole = read_lines(path)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._file).st_size > whole:
+            os.ftruncate(self._file, whole)
+        _sync_folder(path.parent)
+
+    def add(self, line: Mapping) -> None:
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        if os.write(self._file, data) != len(data):
+            raise TwinrunError("a line was cut short: is the storage full?")
+        os.fsync(self._file)
+        self.lines.append(dict(line))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# Files and folders that a study has, but study-N.toml and the lock.
+_FILES = ("study.toml", "here", "plan.jsonl", "tasks.jsonl", "warmup.jsonl")
+_FOLDERS = ("environments", "output", "results", "noise")
+# Keys that lines of these files have; nobody else's file has them in every line.
+_KEYS = {
+    "plan.jsonl": {"task", "block", "order", "factors", "seed", "repetition"},
+    "tasks.jsonl": {"task", "block", "order", "factors", "seed", "repetition", "attempt", "status"},
+}
+_KEYS["warmup.jsonl"] = _KEYS["tasks.jsonl"]
+
+
+def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
+    """What a study reads from its folder; reports may lie beside it."""
+    return [Path(folder) / name for name in (*_FILES, *_FOLDERS)]
+
+
+def _is_study_file(path: Path) -> bool:
+    """Whether a file of lines was written by a study, as its lines say; an empty one may have been. What is damaged further on is told
+    when it is read."""
+    keys = _KEYS[path.name]
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    for number, line in enumerate(text[:whole].splitlines()):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        ours = keys <= value.keys() if isinstance(value, dict) else number > 0
+        if not ours:
+            return False
+    torn = text[whole:]
+    return any(torn.startswith(begin) or begin.startswith(torn) for begin in (b'{"version": ', b'{"task": '))
+
+
+def _is_place(path: Path) -> bool:
+    """Whether a file holds the path of a folder and nothing else, or nothing."""
+    text = path.read_bytes()
+    return not text or (text.startswith(b"/") and b"\n" not in text and b"\0" not in text)
+
+
+def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
+    """TwinrunError where an entry of the folder has a name that a study uses, and no study made it: it would be written over, or
+    taken for what a study says."""
+
+    def refuse(path: Path, why: str) -> TwinrunError:
+        return TwinrunError(
+            f"is there already, and {why}: it is left alone",
+            where=path,
+            fix="move it away, or give another folder",
+        )
+
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise TwinrunError("is no folder", where=folder, fix="give another folder")
+    for name in (*_FILES, "lock", *_FOLDERS):
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)):
+            raise refuse(path, "is no regular file" if name not in _FOLDERS else "is no folder")
+        if name in _KEYS and not _is_study_file(path):
+            raise refuse(path, "is not a study's")
+        if (name == "lock" and path.stat().st_size) or (name == "here" and not _is_place(path)):
+            raise refuse(path, "is not a study's")
+    if (folder / "plan.jsonl").exists() and (folder / "plan.jsonl").stat().st_size != 0:
+        return
+    # Of a study that was being begun there is no more than what would be written now.
+    for name in (*_FILES, *_FOLDERS):
+        path = folder / name
+        if not path.exists():
+            continue
+        if name in _FOLDERS:
+            same = not any(path.iterdir())
+        elif study_file is None or name in _KEYS:
+            same = path.stat().st_size == 0
+        elif name == "study.toml":
+            same = path.read_bytes() == Path(study_file).read_bytes()
+        else:
+            same = path.read_bytes() == os.fsencode(Path(study_file).resolve().parent)
+        if not same:
+            raise refuse(path, "the folder is not a study's (it has no plan.jsonl)")
+
+
+class StudyFolder:
+    """Opens or makes the folder of a study, for one process at a time.
+
+    amend: a study that differs from the folder's is taken over where what has run is still part of it.
+    Raises TwinrunError where another runner has it, Incomparable where it is of another study.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], study_file: str | os.PathLike[str] | None, amend: bool = False
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        if study_file is None and not (self.path / "plan.jsonl").is_file():
+            raise MissingFile("is no folder of a study: there is no plan.jsonl", where=path)
+        if study_file is not None:
+            read_study(study_file)  # a folder is made for a good study only
+        _check_own(self.path, study_file)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(
+            self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+        )
+        try:
+            self._own(path)
+            self.notes: list[str] = []
+            self.study = self._take(study_file, amend)
+            (self.path / "environments").mkdir(exist_ok=True)
+            self.output = self.path / "output"
+            self.output.mkdir(exist_ok=True)
+            self._tasks = _Lines(self.path / "tasks.jsonl")
+            self._warmups = _Lines(self.path / "warmup.jsonl")
+            self._recorded = {(x["task"], x["attempt"]) for x in self.lines()}
+            self._clear()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _own(self, path: str | os.PathLike[str]) -> None:
+        for attempt in range(20):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if attempt == 19:
+                    raise TwinrunError("another runner is at work on this study", where=path) from None
+                time.sleep(0.01)  # who asks for the status holds it for a moment
+
+    # -- what is to run
+
+    def _take(self, study_file: str | os.PathLike[str] | None, amend: bool) -> Study:
+        kept = self.path / "study.toml"
+        if study_file is not None and (not kept.exists() or not os.path.samefile(kept, study_file)):
+            given = Path(study_file).read_bytes()
+            if not kept.exists():
+                write_whole(kept, given)
+            elif given != kept.read_bytes():
+                self._amend(kept, study_file, given, amend)
+        study = read_study(kept)
+        # Relative paths are those of the file that was given; a resumed study remembers where that lay.
+        place = self.path / "here"
+        if study_file is not None and not os.path.samefile(kept, study_file):
+            write_whole(place, os.fsencode(Path(study_file).resolve().parent))
+        if place.exists():
+            object.__setattr__(study, "here", Path(os.fsdecode(place.read_bytes())))
+        self.tasks = [*warmups(study), *plan(study)]
+        wanted = [t.json() for t in self.tasks]
+        there, _ = read_lines(self.path / "plan.jsonl")
+        if there != wanted:
+            write_whole(self.path / "plan.jsonl", "".join(json.dumps(x) + "\n" for x in wanted).encode())
+        return study
+
+    def _amend(self, kept: Path, study_file: str | os.PathLike[str], given: bytes, amend: bool) -> None:
+        before, now = read_study(kept), read_study(study_file)
+        if before.document != now.document:
+            if not amend:
+                changed = next(
+                    k
+                    for k in sorted({*before.document, *now.document})
+                    if before.document.get(k) != now.document.get(k)
+                )
+                raise Incomparable(
+                    f"is the folder of a study that differs from {study_file} in {changed}",
+                    where=self.path,
+                    fix="give another folder, or --amend to go on with what was changed",
+                )
+            lines = {t.task: t.json() for t in (*warmups(now), *plan(now))}
+            for line in [
+                *read_lines(self.path / "tasks.jsonl")[0],
+                *read_lines(self.path / "warmup.jsonl")[0],
+            ]:
+                task = lines.get(line["task"], {})
+                if any(line[k] != task.get(k) for k in ("factors", "block", "order", "seed")):
+                    raise Incomparable(
+                        f"task {line['task']} has run, and {study_file} has it otherwise",
+                        where=self.path,
+                        fix="change only what leaves earlier tasks as they are, as more repetitions do, or give another folder",
+                    )
+            number = 1
+            while os.path.lexists(old := self.path / f"study-{number}.toml"):
+                number += 1
+            write_whole(old, kept.read_bytes())
+            self.notes.append(f"the study was amended; what it was is kept as {old.name}")
+        write_whole(kept, given)
+
+    # -- what has run
+
+    def lines(self) -> list[dict]:
+        """Attempts that ended, warm-ups too."""
+        return [*self._warmups.lines, *self._tasks.lines]
+
+    def add(self, line: Mapping, facts: Mapping | None) -> None:
+        """Keeps an attempt, once."""
+        if (line["task"], line["attempt"]) in self._recorded:
+            return
+        if facts is not None:
+            data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+            name = hashlib.sha256(data).hexdigest()
+            path = self.path / "environments" / f"{name}.json"
+            if not path.exists():
+                write_whole(path, data)
+            line = {**line, "environment": name}
+        (self._warmups if line["task"] < 0 else self._tasks).add(line)
+        self._recorded.add((line["task"], line["attempt"]))
+
+    def recorded(self, task: int, attempt: int) -> bool:
+        """Whether an attempt has its line."""
+        return (task, attempt) in self._recorded
+
+    # -- attempts
+
+    def folder(self, task: int, attempt: int) -> Path:
+        """Of an attempt."""
+        return self.output / f"{task}-{attempt}"
+
+    def attempts(self) -> Iterator[tuple[int, int]]:
+        """(task, attempt) of all folders that are ours: no links, and nobody else's by such a name."""
+        for name in sorted(os.listdir(self.output)):
+            match = re.fullmatch(r"(-?\d+)-(\d+)", name)
+            path = self.output / name
+            if match is None or path.is_symlink() or not path.is_dir():
+                continue
+            task, attempt = int(match[1]), int(match[2])
+            inside = set(os.listdir(path))
+            if not inside or inside & _LEFT_BY_US or self.recorded(task, attempt):
+                yield task, attempt
+
+    def new_attempt(self, task: int) -> int:
+        """Makes the folder of a further attempt."""
+        attempt = 1 + max([a for t, a in self._recorded if t == task], default=0)
+        while True:
+            try:
+                self.folder(task, attempt).mkdir()
+                return attempt
+            except FileExistsError:
+                attempt += 1
+
+    def clear(self, task: int, attempt: int) -> None:
+        """Removes what need not be kept of an attempt that has its line."""
+        folder = self.folder(task, attempt)
+        keep = (*_KEPT, *self.study.keep)
+        for entry in sorted(
+            folder.iterdir(), key=lambda p: p.name == "record.json"
+        ):  # that last: it says what is left
+            if entry.name in _LEFT_BY_US or not any(fnmatch.fnmatch(entry.name, k) for k in keep):
+                if entry.is_dir() and not entry.is_symlink():
+                    if any(
+                        fnmatch.fnmatch(str(p.relative_to(folder)), k)
+                        for p in entry.rglob("*")
+                        for k in self.study.keep
+                    ):
+                        continue
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        entry.unlink()
+
+    def _clear(self) -> None:
+        for task, attempt in self.attempts():
+            if self.recorded(task, attempt) and (self.folder(task, attempt) / "record.json").exists():
+                self.clear(task, attempt)
+
+    def close(self) -> None:
+        """Lets others run it."""
+        self._tasks.close()
+        self._warmups.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> StudyFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) -> list[Task]:
+    """Tasks that are still to run: without an attempt that came to its own end, or that failed less often than it may."""
+    ended: dict[int, list[str]] = {}
+    for line in lines:
+        if not line.get("interrupted"):
+            ended.setdefault(line["task"], []).append(line["status"])
+    return [
+        t
+        for t in tasks
+        if t.task not in ended or ("ok" not in ended[t.task] and len(ended[t.task]) <= retries)
+    ]
+
+
+# ---- lines ----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(text: str, metric: Metric) -> list[float]:
+    found = []
+    for match in re.finditer(metric.regex, text, re.M):
+        with contextlib.suppress(ValueError, TypeError):
+            found.append(float(match[1]))
+    return found
+
+
+def _read_output(folder: Path, name: str) -> str | None:
+    """A file of the attempt, its end where it is large; None where there is none."""
+    path = folder / name
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - _LARGEST_TEXT, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return None
+
+
+def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
+    """Numbers that an attempt said of itself, and names of those that it did not say."""
+    found: dict[str, float] = {}
+    missing = []
+    for metric in study.metrics:
+        text = _read_output(folder, metric.file)
+        values: list[float] = []
+        if text is not None and metric.regex:
+            values = _numbers(text, metric)
+        elif text is not None:
+            with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+                value: object = json.loads(text)
+                for key in metric.json.split("."):
+                    value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
+                values = [float(value)] if not isinstance(value, (bool, str)) else []  # type: ignore[arg-type]
+        values = [v for v in values if math.isfinite(v)]
+        if metric.which == "count" and text is not None:  # of whatever is found; none is a number too
+            found[metric.name] = float(sum(1 for _ in re.finditer(metric.regex, text, re.M)))
+            continue
+        if not values:
+            missing.append(metric.name)
+            continue
+        found[metric.name] = {
+            "first": values[0],
+            "last": values[-1],
+            "sum": math.fsum(values),
+            "mean": math.fsum(values) / len(values),
+            "largest": max(values),
+            "smallest": min(values),
+        }[metric.which]
+    return found, missing
+
+
+def _document(folder: Path, name: str) -> dict | None:
+    """A JSON object that the task left, without NaN."""
+    text = _read_output(folder, name) if name else None
+    if text is None:
+        return None
+
+    def refuse(_: str) -> None:
+        return None
+
+    def finite(number: str) -> float | None:
+        return float(number) if math.isfinite(float(number)) else None  # 1e999
+
+    try:
+        value = json.loads(text, parse_constant=refuse, parse_float=finite)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _node(folder: Path, name: str) -> str | None:
+    """The node that a task says it ran on."""
+    text = _read_output(folder, name) if name else None
+    words = (text or "").strip().splitlines()
+    return words[0].strip()[:255] or None if words else None
+
+
+def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None]:
+    """What `verified` should say, of factors for which that is known."""
+    found: dict[str, str | None] = {}
+    for factor in study.factors:
+        level = task.factors[factor.name]
+        if factor.kind == "cores":
+            found[factor.name] = watch.list_of_numbers(record.get("cores") or [])
+        elif factor.kind == "interpose":
+            found[factor.name] = level
+        elif factor.kind == "threads" or factor.check or factor.match:
+            found[factor.name] = factor.value(level)
+        elif factor.variables:
+            found[factor.name] = factor.value(level)
+    return found
+
+
+def task_line(
+    study: Study, task: Task, attempt: int, record: Mapping, folder: Path, engine: str
+) -> tuple[dict, dict | None]:
+    """The line of tasks.jsonl for an attempt, and the facts of its environment."""
+    verified: dict[str, str | None] = dict.fromkeys(task.factors)
+    verified.update({k: v for k, v in record.get("verified", {}).items() if k in verified})
+    for factor in study.factors:
+        if factor.kind == "interpose":
+            level = task.factors[factor.name]
+            verified[factor.name] = interposition.verified(study, folder, level, record["status"])
+        if factor.match:
+            text = _read_output(folder, factor.match_file)
+            match = re.search(factor.match, text, re.M) if text is not None else None
+            verified[factor.name] = match[1] if match else None
+    contradicted = []
+    for name, expected in _expected(study, task, record).items():
+        seen = verified.get(name)
+        if seen is None or expected is None:
+            continue
+        if study.factor(name).kind == "threads":
+            wrong = seen.isdigit() and expected.isdigit() and int(seen) < int(expected)
+            if wrong and (record.get("sampling") or {}).get("samples", 0) < _LOOKS:
+                verified[name], wrong = None, False  # a short task's threads may have been missed
+        else:
+            wrong = seen not in (expected, task.factors[name])
+        if wrong:
+            contradicted.append(name)
+    values, missing = metrics(study, folder)
+    line = {
+        "version": watch.VERSION,
+        "task": task.task,
+        "attempt": attempt,
+        "block": task.block,
+        "order": task.order,
+        "repetition": task.repetition,
+        "seed": task.seed,
+        "factors": task.factors,
+        "verified": verified,
+        "contradicted": contradicted,
+        "status": record["status"],
+        "exit": record.get("exit"),
+        "signal": record.get("signal"),
+        "submit": record.get("submit"),
+        "start": record.get("start"),
+        "end": record.get("end"),
+        "wall": record.get("wall"),
+        "user": record.get("user"),
+        "system": record.get("system"),
+        "run_queue_delay": record.get("run_queue_delay"),
+        "node": _node(folder, study.node_file) or record.get("node"),
+        "cores": record.get("cores") or [],
+        "engine": engine,
+        "context_switches": record.get("context_switches"),
+        "page_faults": record.get("page_faults"),
+        "max_memory_bytes": record.get("max_memory_bytes"),
+        "io": record.get("io"),
+        "pressure": record.get("pressure"),
+        "frequency_hz": record.get("frequency_hz"),
+        "temperature_c": record.get("temperature_c"),
+        "environment": None,
+        "metrics": values,
+        "metrics_missing": missing,
+        "profiles": sorted(f"output/{folder.name}/{p.name}" for p in folder.glob("PROFILE-*.json")),
+        "capture": _document(folder, study.capture_file),
+        "results": _document(folder, study.results_file),
+        "sampling": record.get("sampling"),
+        "interrupted": bool(record.get("interrupted")),
+    }
+    if killed := interposition.unfinished(folder):
+        line["not_in_profiles"] = killed  # or as of a flush only
+    if task.node is not None:
+        line["intended_node"] = task.node
+    if record.get("reason"):
+        line["reason"] = record["reason"]
+    return line, record.get("facts")

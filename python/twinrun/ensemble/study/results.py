@@ -1,0 +1,151 @@
+"""What a task computed, compared with what the first one of its seed did.
+
+The first task that leaves results is the reference of its seed (of all tasks, where nothing uses {seed}): they are moved to
+STUDY/results/SEED, where they stay. Others are compared as soon as they have ended, by the runner, on its own cores where tasks leave it
+any; then they go, unless the study keeps them. A task's line has
+
+    results: {"verdict": "reference"|"same"|"different"|"undecided", "reference": TASK, "first_step", "first_field",
+              "different_elements", "max_abs_diff", "why"}
+
+undecided: the two cannot be compared (nothing is left of one, or the metadata alone, which cannot decide).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TwinrunError, one_line
+from ...outputs import write_whole
+
+if TYPE_CHECKING:
+    from .study import Study
+
+__all__ = ["compare_results", "judge", "reference_place"]
+
+_FIXED = "all"
+
+
+def _uses_seed(study: Study) -> bool:
+    texts = [*study.command, *study.environment.values(), *(w for line in study.prepare for w in line)]
+    texts += [t for f in study.factors for t in (*f.variables.values(), *f.values.values())]
+    return any("{seed}" in t for t in texts)
+
+
+def reference_place(study: Study, folder: Path, seed: int) -> Path:
+    """Where the reference of this seed is kept."""
+    return folder / "results" / (str(seed) if _uses_seed(study) else _FIXED)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def compare_results(
+    reference: Path, own: Path, atol: float | None = None, rtol: float | None = None
+) -> dict[str, Any]:
+    """verdict, first_step, first_field, different_elements, max_abs_diff (None: not known), why (where undecided)."""
+    from ...comparison.work import compare
+
+    try:
+        found = compare(reference, own, atol=atol, rtol=rtol, partial=True, threads=1)
+    except TwinrunError as e:
+        return {"verdict": "undecided", "why": one_line(e.what if hasattr(e, "what") else str(e))}
+    except Exception as e:  # whatever a task left: the study goes on, and its line says so
+        return {"verdict": "undecided", "why": one_line(f"{type(e).__name__}: {e}")}
+    first = found.first
+    largest = [f.max_abs_diff for f in found.fields]
+    undecided = (
+        {"why": one_line(found.problems[0])}
+        if found.problems and first is None and not found.attributes
+        else {}
+    )
+    return {
+        "verdict": "different"
+        if first is not None or found.attributes
+        else "undecided"
+        if undecided
+        else "same",
+        "first_step": None if first is None else first.step,
+        "first_field": None if first is None else first.field,
+        "different_elements": found.different,
+        # Of those that agree it may be a bound only: what counts is how far others part.
+        "max_abs_diff": _finite(max((x for x in largest if x is not None), default=None)),
+        **undecided,
+    }
+
+
+def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dict[str, Any] | None:
+    """The `results` of a task's line; own: the attempt's folder. None where a task was not ok, or left nothing."""
+    from .study import fill
+
+    rule = study.results
+    if rule is None or line["status"] != "ok":
+        return None
+    values = {
+        **{f.name: f.value(line["factors"][f.name]) for f in study.factors},
+        **{k: str(line.get(k, "")) for k in ("task", "seed", "repetition", "block", "attempt", "node")},
+        "folder": str(own), "study": str(folder), "here": str(study.here), "cores": "", "core_count": "",
+    }  # fmt: skip
+    left = own / fill(rule.path, values)
+    if rule.reference:
+        reference = study.here / fill(rule.reference, values)
+        if not left.exists():
+            return None
+        return {"reference": str(reference), **compare_results(reference, left, rule.atol, rule.rtol)}
+    place = reference_place(study, folder, line["seed"])
+    says = place.with_name(place.name + ".json")
+    owner = _owner(says)
+    mine = {"task": line["task"], "attempt": line["attempt"]}
+    # The file is written first: a reference without it, or with one that says something else, is somebody's.
+    foreign = says if owner is None else place if not owner and os.path.lexists(place) else None
+    if foreign is not None:
+        return {
+            "verdict": "undecided",
+            "why": one_line(f"{foreign}: is there already, and no task of this study left it: move it away"),
+        }
+    if owner == mine and place.exists():  # moved before the line was written, and then the runner died
+        return {"verdict": "reference", "reference": line["task"]}
+    if not left.exists():
+        return None
+    if not os.path.lexists(place):
+        place.parent.mkdir(exist_ok=True)
+        write_whole(says, json.dumps(mine).encode())
+        if study.keep:
+            _copy(left, place)
+        else:
+            os.rename(left, place)
+        return {"verdict": "reference", "reference": line["task"]}
+    return {"reference": owner.get("task"), **compare_results(place, left, rule.atol, rule.rtol)}
+
+
+def _owner(says: Path) -> dict[str, Any] | None:
+    """Whose a reference is, as its file says; empty: there is no such file; None: it is another's."""
+    if not os.path.lexists(says):
+        return {}
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(says.read_text())
+        if not says.is_symlink() and isinstance(found, dict) and found.keys() == {"task", "attempt"}:
+            return found
+    return None
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Whole or not at all."""
+    made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".twinrun-"))
+    try:
+        half = made / target.name
+        if source.is_dir():
+            shutil.copytree(source, half)
+        else:
+            shutil.copyfile(source, half)
+        os.rename(half, target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,121 @@
+"""A study's folder as a table: a row an attempt, failed ones included, nested keys joined by dots."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from .interposition import read_profiles
+
+__all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
+
+VERSION = 1  # of a line of tasks.jsonl and of a profile
+# What analyses ask for by name; a study that lacks one has it empty.
+_ALWAYS = ("task", "attempt", "block", "order", "status", "start", "end", "wall", "node", "cores")
+
+
+def frame_of(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A row a line. Lists stay lists; `cores.count` and `frequency_hz.mean` are made from them."""
+    frame = pd.json_normalize([dict(line) for line in lines], sep=".")
+    for name in _ALWAYS:
+        if name not in frame:
+            frame[name] = None
+    frame["cores.count"] = [len(c) if isinstance(c, (list, tuple)) else None for c in frame["cores"]]
+    if "frequency_hz" in frame:
+        frame["frequency_hz.mean"] = [
+            float(np.mean(f)) if isinstance(f, (list, tuple)) and len(f) else math.nan
+            for f in frame["frequency_hz"]
+        ]
+    for name in ("start", "end", "wall"):
+        frame[name] = pd.to_numeric(frame[name], errors="coerce")
+    return frame
+
+
+def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
+    """The attempts of a study's folder, in the order in which they ended; attrs["study"] is the folder.
+
+    A torn last line is left out. Raises MissingFile, DamagedFile, Unsupported (a later version).
+    """
+    folder = Path(study)
+    path = folder / "tasks.jsonl"
+    try:
+        text = path.read_bytes()
+    except OSError as e:
+        raise MissingFile(f"cannot be read: {e.strerror}", where=path, fix="name a study's folder") from None
+    lines: list[dict] = []
+    pieces = text.split(b"\n")
+    for number, piece in enumerate(pieces, 1):
+        if not piece.strip():
+            continue
+        try:
+            line = json.loads(piece)
+            if not isinstance(line, dict) or "task" not in line:
+                raise ValueError
+        except ValueError:
+            if number == len(pieces):  # no line break after it: the runner was killed while it wrote
+                continue
+            raise DamagedFile(f"line {number} is not one of a study's tasks", where=path) from None
+        if line.get("version", VERSION) != VERSION:
+            raise Unsupported(f"line {number} has version {line['version']!r}", where=path)
+        lines.append(line)
+    if not lines:
+        raise TwinrunError("no task has ended yet", where=path, fix="run: twinrun ensemble run")
+    frame = frame_of(lines)
+    frame.attrs["study"] = str(folder)
+    return frame
+
+
+def statuses(frame: pd.DataFrame) -> dict[str, int]:
+    """{status: attempts}."""
+    return {str(k): int(v) for k, v in frame["status"].fillna("ok").value_counts().items()}
+
+
+def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
+    """The last good attempt of each task whose value is a positive number, in order of start."""
+    if value not in frame:
+        raise TwinrunError(f"no task has {value!r}", fix="name another column of the table of tasks")
+    good = frame[frame["status"].fillna("ok") == "ok"].copy()
+    good[value] = pd.to_numeric(good[value], errors="coerce")
+    good = good[np.isfinite(good[value]) & (good[value] > 0)]
+    if good["task"].notna().all():
+        good = good.drop_duplicates("task", keep="last")
+    by = "start" if good["start"].notna().all() else "order"
+    if good[by].notna().all():
+        good = good.sort_values(by, kind="stable")
+    good["block"] = good["block"].fillna(0) if good["block"].notna().any() else 0
+    return good.reset_index(drop=True)
+
+
+def condition_columns(frame: pd.DataFrame) -> list[str]:
+    """The factors that vary among these rows."""
+    return [c for c in frame if c.startswith("factors.") and frame[c].map(str).nunique() > 1]
+
+
+def load_profiles(frame: pd.DataFrame, study: str | os.PathLike[str] | None = None) -> list[list[dict]]:
+    """For each row the profiles of its ranks, in order of rank; none where it has none.
+
+    A profile that is missing or torn makes that task one without profiles: part of its ranks would mislead.
+    """
+    folder = Path(study if study is not None else frame.attrs.get("study", "."))
+    found: list[list[dict]] = []
+    for paths in frame["profiles"] if "profiles" in frame else [None] * len(frame):
+        ranks = []
+        try:
+            for path in paths if isinstance(paths, (list, tuple)) else ():
+                profile = json.loads((folder / path).read_text(encoding="utf-8"))
+                if profile.get("version", VERSION) != VERSION or not isinstance(profile.get("calls"), dict):
+                    raise ValueError
+                ranks.append(profile)
+            ranks = read_profiles(ranks)
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            ranks = []
+        found.append(ranks)
+    return found

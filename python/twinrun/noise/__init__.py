@@ -1,0 +1,6 @@
+"""What the operating system takes from the threads of a computation: measured on each core, and said with its error."""
+
+from __future__ import annotations
+
+from .measurement import *  # noqa: F403
+from .measurement import __all__ as __all__

@@ -1,0 +1,530 @@
+"""What callers hold arrays in, as named arrays: containers in containers, models, tables, arrays with labels, units or masks.
+
+One function for all that takes arrays: `compare`, `sketch`, `Run.capture`, golden checks. Names are joined as in PyTorch's
+files: `optimizer.state.0.exp_avg`. What an array is labelled with is part of it: a label is an entry of its own, named
+`array@label`. Nothing is imported for that: who has an object of a package has imported it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from ..errors import TwinrunError
+from ..formats.model import dtype_of
+from ..formats.texts import SUFFIX, text_array
+
+__all__ = ["Texts", "flattened", "is_container", "named_arrays"]
+
+_DEEPEST = 100
+_MOST = 10_000_000
+
+
+class Texts(np.ndarray):
+    """Digests of texts (formats.texts), which know what they were made of."""
+
+    source: np.ndarray | None = None
+
+    def text(self, index: tuple[int, ...]) -> str:
+        """The text at an index of the digests."""
+        return repr(self.source[index[:-1]]) if self.source is not None else ""
+
+
+def _cannot(name: str, what: str) -> TwinrunError:
+    return TwinrunError(what, where=name, fix="leave it out, or give it as arrays of numbers or texts")
+
+
+@dataclasses.dataclass
+class _Flat:
+    """Entries so far, and the containers that lead to the one at hand."""
+
+    where: str | None
+    entries: dict[str, object] = dataclasses.field(default_factory=dict)
+    inside: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, array: object) -> None:
+        if name in self.entries:
+            raise TwinrunError(
+                f"two fields of the name {name!r:.200}",
+                where=self.where,
+                fix="rename one: names of containers are joined by dots, and 1 and '1' are one name",
+            )
+        if len(self.entries) >= _MOST:
+            raise TwinrunError(f"more than {_MOST} arrays", where=self.where)
+        self.entries[name] = array
+
+    def add_texts(self, name: str, values: np.ndarray) -> None:
+        """An array of texts, or of other objects."""
+        try:
+            made = text_array(values).view(Texts)
+        except TypeError as e:
+            raise _cannot(name, str(e)) from None
+        made.source = values
+        self.add(name + SUFFIX, made)
+
+    def walk(self, name: str, value: object) -> None:
+        opened = _opener(type(value))
+        if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):  # type: ignore[attr-defined]
+            self.add(name, value)
+            return
+        if id(value) in self.inside:
+            raise TwinrunError(
+                "a container that holds itself", where=name or self.where, fix="break the cycle"
+            )
+        if len(self.inside) >= _DEEPEST:
+            raise TwinrunError(f"containers nested more than {_DEEPEST} deep", where=name[:200] or self.where)
+        before = len(self.entries)
+        self.inside.append(id(value))
+        try:
+            opened(self, name, value)
+        finally:
+            self.inside.pop()
+        if name and len(self.entries) == before:  # an empty one is there all the same
+            self.add_texts(name, _objects([f"empty {_EMPTY.get(opened, 'object')}"]))
+
+    def label(self, name: str, label: str, value: object) -> None:
+        """Something that `name` is labelled with."""
+        self.walk(f"{name}@{label}", value)
+
+    def texts(self, name: str, values: Iterable[object]) -> None:
+        self.add_texts(name, _objects(values))
+
+
+def _objects(values: Iterable[object]) -> np.ndarray:
+    """An array of one dimension; what is in it stays as it is."""
+    listed = list(values)
+    array = np.empty(len(listed), object)
+    for at, value in enumerate(listed):
+        array[at] = value
+    return array
+
+
+def _joined(name: str, key: object) -> str:
+    key = str(key)
+    return f"{name}.{key}" if name else key
+
+
+# ---- containers ----
+
+
+def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -> None:
+    for key, value in entries:
+        flat.walk(_joined(name, key), value)
+
+
+def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
+    _entries(flat, name, value.items())
+
+
+def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
+    array = _array_of(value)
+    if array is not None:
+        flat.add(name, array)
+        return
+    if value and all(type(v) is str for v in value) and not hasattr(value, "_fields"):
+        flat.texts(name, value)
+        return
+    named = getattr(value, "_fields", None)
+    entries = zip(named, value, strict=True) if named is not None else enumerate(value)
+    _entries(flat, name, entries)
+
+
+def _array_of(value: list | tuple) -> np.ndarray | None:
+    """Lists as an array, where they are one: they hold numbers only, of types that numpy has one for, and rows of one length."""
+    kinds: set[str] = set()
+    if not _only_numbers(value, kinds, 0) or (len(kinds) > 1 and "b" in kinds):
+        return None
+    try:
+        array = np.asarray(value)
+        if kinds == {"i"} and array.dtype.kind == "f" and (array >= 0).all():  # i64 and u64 together
+            array = np.asarray(value, np.uint64)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype.kind not in "biufc":
+        return None
+    # Integers must be there as they were, among fractions too, and where no type of integers holds them all.
+    exact = "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array) < 1 << 53).all())
+    return array if exact else None
+
+
+def _only_numbers(value: list | tuple, kinds: set[str], depth: int) -> bool:
+    if hasattr(value, "_fields") or depth > 32:
+        return False
+    for v in value:
+        if isinstance(v, (bool, np.bool_)):
+            kinds.add("b")
+        elif isinstance(v, (int, np.integer)):
+            kinds.add("i")
+        elif isinstance(v, (float, complex, np.inexact)):
+            kinds.add("f")
+        elif not isinstance(v, (list, tuple)) or not _only_numbers(v, kinds, depth + 1):
+            return False
+    return True
+
+
+def _data_class(flat: _Flat, name: str, value: object) -> None:
+    fields = dataclasses.fields(value)  # type: ignore[arg-type]
+    _entries(flat, name, [(f.name, getattr(value, f.name)) for f in fields])
+
+
+def _state(flat: _Flat, name: str, value: object) -> None:
+    flat.walk(name, value.state_dict())  # type: ignore[attr-defined]
+
+
+# ---- single values ----
+
+
+def _text(flat: _Flat, name: str, value: object) -> None:
+    array = np.empty((), object)
+    array[()] = value
+    flat.add_texts(name, array)
+
+
+def _integer(flat: _Flat, name: str, value: int) -> None:
+    if -(1 << 63) <= value < 1 << 64:
+        flat.add(name, value)
+    else:  # more than any number of the core holds
+        _text(flat, name, value)
+
+
+# ---- arrays that are more than their numbers ----
+
+
+def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
+    kind = value.dtype
+    if kind.names is not None:
+        for member in kind.names:
+            flat.walk(_joined(name, member), value[member])
+    elif dtype_of(kind) is None and kind.kind in "SUOVT" and kind.name != "bfloat16":
+        if kind.kind == "V" and kind.type is not np.void:  # a type of another package
+            flat.add(name, value)
+            return
+        plain = np.asarray(value)
+        flat.add_texts(name, plain.astype(object) if kind.kind == "T" else plain)
+    else:
+        flat.add(name, value)
+
+
+def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
+    if value.dtype.names is not None:
+        for member in value.dtype.names:
+            flat.walk(_joined(name, member), value[member])
+        return
+    mask = np.ma.getmaskarray(value)
+    if not mask.any():
+        flat.walk(name, np.ma.getdata(value))
+        return
+    data = np.array(np.ma.getdata(value))  # what lies under the mask has no value
+    data[mask] = np.zeros((), data.dtype) if data.dtype.kind != "O" else None
+    flat.walk(name, data)
+    flat.label(name, "mask", mask)
+
+
+def _quantity(flat: _Flat, name: str, value: object) -> None:
+    for number, unit in (("magnitude", "units"), ("value", "unit"), ("value", "units")):
+        if hasattr(value, number) and hasattr(value, unit):
+            flat.walk(name, getattr(value, number))
+            flat.label(name, "unit", str(getattr(value, unit)))
+            return
+    raise _cannot(name, f"a quantity of type {type(value).__name__} is not known")
+
+
+def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
+    for key, value in attributes.items():
+        flat.label(name, f"attrs.{key}", value)
+
+
+def _data_array(flat: _Flat, name: str, value: object, coords: bool = True) -> None:
+    """Of xarray; a Variable too. Its encoding says how it was stored, and is no part of it."""
+    flat.walk(name, value.data)  # type: ignore[attr-defined]
+    default = tuple(f"dim_{i}" for i in range(len(value.dims)))  # type: ignore[attr-defined]
+    if tuple(value.dims) != default:  # type: ignore[attr-defined]
+        flat.texts(f"{name}@dims", value.dims)  # type: ignore[attr-defined]
+    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    if coords:
+        if value.name is not None:  # type: ignore[attr-defined]
+            flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+        _coordinates(flat, name, value)
+
+
+def _coordinates(flat: _Flat, name: str, value: object) -> None:
+    for key, coordinate in value.coords.items():  # type: ignore[attr-defined]
+        _data_array(flat, f"{name}@coords.{key}", coordinate.variable, coords=False)
+
+
+def _dataset(flat: _Flat, name: str, value: object) -> None:
+    for key, array in value.data_vars.items():  # type: ignore[attr-defined]
+        _data_array(flat, _joined(name, key), array.variable, coords=False)
+    _coordinates(flat, name, value)
+    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+
+
+def _data_tree(flat: _Flat, name: str, value: object) -> None:
+    _dataset(flat, name, value.to_dataset(inherit=False))  # type: ignore[attr-defined]
+    for key, child in value.children.items():  # type: ignore[attr-defined]
+        flat.walk(_joined(name, key), child)
+        flat.texts(f"{name}@group.{key}", [str(key)])
+
+
+def _column(flat: _Flat, name: str, series: object) -> None:
+    """Values of a Series or an Index of pandas, without its labels but for those of its type."""
+    kind = series.dtype  # type: ignore[attr-defined]
+    if type(kind).__name__ == "CategoricalDtype":
+        values = _objects(series.astype(object))  # type: ignore[attr-defined]
+        values[np.asarray(series.isna())] = None  # type: ignore[attr-defined]
+        flat.add_texts(name, values)
+        flat.label(name, "ordered", bool(kind.ordered))
+        _column(flat, f"{name}@categories", kind.categories)
+        flat.texts(f"{name}@categories.type", [str(kind.categories.dtype)])
+        return
+    if type(kind).__name__ == "SparseDtype":
+        flat.walk(name, np.asarray(series))
+        return
+    if isinstance(kind, np.dtype) and kind.kind != "O":
+        flat.walk(name, series.to_numpy())  # type: ignore[attr-defined]
+        return
+    missing = np.asarray(series.isna())  # type: ignore[attr-defined]
+    number = getattr(kind, "numpy_dtype", None) if hasattr(kind, "na_value") else None
+    if isinstance(number, np.dtype) and dtype_of(number) is not None and number.kind in "biuf":
+        flat.add(name, series.to_numpy(number, na_value=number.type(0)))  # type: ignore[attr-defined]
+        if missing.any():
+            flat.add(f"{name}@mask", missing)
+        return
+    values = _objects(series.astype(object))  # type: ignore[attr-defined]
+    if not isinstance(
+        kind, np.dtype
+    ):  # of a type with one value for what is missing; objects may hold several
+        values[missing] = None
+    flat.add_texts(name, values)
+
+
+def _index(flat: _Flat, name: str, index: object) -> None:
+    """The labels of rows; nothing of the one that pandas makes by itself."""
+    names = list(index.names)  # type: ignore[attr-defined]
+    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"  # type: ignore[attr-defined]
+    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):  # type: ignore[arg-type, call-overload]
+        return
+    if any(n is not None for n in names):
+        flat.texts(f"{name}@index.names", names)
+    if len(names) > 1:
+        for at in range(len(names)):
+            level = index.get_level_values(at)  # type: ignore[attr-defined]
+            _column(flat, f"{name}@index.{at}", level)
+            flat.texts(f"{name}@index.{at}.type", [str(level.dtype)])
+    else:
+        _column(flat, f"{name}@index", index)
+        flat.texts(f"{name}@index.type", [str(index.dtype)])  # type: ignore[attr-defined]
+
+
+def _series(flat: _Flat, name: str, value: object) -> None:
+    _column(flat, name, value)
+    if not isinstance(value.dtype, np.dtype):  # type: ignore[attr-defined]
+        flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
+    if value.name is not None:  # type: ignore[attr-defined]
+        _text(flat, f"{name}@name", value.name)  # type: ignore[attr-defined]
+    _index(flat, name, value.index)  # type: ignore[attr-defined]
+    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+
+
+def _pandas_index(flat: _Flat, name: str, value: object) -> None:
+    if value.nlevels > 1:  # type: ignore[attr-defined]
+        for at in range(value.nlevels):  # type: ignore[attr-defined]
+            _column(flat, _joined(name, at), value.get_level_values(at))  # type: ignore[attr-defined]
+    else:
+        _column(flat, name, value)
+    flat.texts(f"{name}@index.names", list(value.names))  # type: ignore[attr-defined]
+    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
+
+
+def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
+    """An extension array."""
+    _series(flat, name, sys.modules["pandas"].Series(value, copy=False))
+
+
+def _frame(flat: _Flat, name: str, value: object) -> None:
+    columns = value.columns  # type: ignore[attr-defined]
+    for at in range(len(columns)):
+        _column(flat, _joined(name, columns[at]), value.iloc[:, at])  # type: ignore[attr-defined]
+    flat.texts(f"{name}@columns", list(columns))
+    if any(n is not None for n in columns.names):
+        flat.texts(f"{name}@columns.names", list(columns.names))
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
+    _index(flat, name, value.index)  # type: ignore[attr-defined]
+    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+
+
+def _polars_column(flat: _Flat, name: str, series: object) -> None:
+    kind = series.dtype  # type: ignore[attr-defined]
+    missing = np.asarray(series.is_null().to_numpy(), bool)  # type: ignore[attr-defined]
+    if kind.is_numeric() and "Decimal" not in str(kind):
+        flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())  # type: ignore[attr-defined]
+        if missing.any():
+            flat.add(f"{name}@mask", missing)
+        return
+    flat.texts(name, series.to_list())  # type: ignore[attr-defined]
+
+
+def _polars_series(flat: _Flat, name: str, value: object) -> None:
+    _polars_column(flat, name, value)
+    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
+    if value.name:  # type: ignore[attr-defined]
+        flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+
+
+def _polars_frame(flat: _Flat, name: str, value: object) -> None:
+    for series in value.get_columns():  # type: ignore[attr-defined]
+        _polars_column(flat, _joined(name, series.name), series)
+    flat.texts(f"{name}@columns", list(value.columns))  # type: ignore[attr-defined]
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
+
+
+def _arrow(flat: _Flat, name: str, value: object) -> None:
+    """A table of pyarrow, or a batch of one."""
+    from ..formats.table import arrow_columns
+
+    for column, array in arrow_columns(value, name):
+        flat.walk(_joined(name, column), array)
+    schema = value.schema  # type: ignore[attr-defined]
+    flat.texts(f"{name}@columns", list(schema.names))
+    flat.texts(f"{name}@types", [str(t) for t in schema.types])
+
+
+def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:
+    """Where numbers are, and which: whatever the storage, and without zeros that are stored."""
+    made = value.tocoo(copy=True)  # type: ignore[attr-defined]
+    made.sum_duplicates()
+    made.eliminate_zeros()
+    places = np.stack([np.asarray(c, np.int64) for c in getattr(made, "coords", (made.row, made.col))])
+    order = np.lexsort(places[::-1])
+    _sparse(flat, name, np.ascontiguousarray(places[:, order]), made.data[order], made.shape)
+
+
+def _pydata_sparse(flat: _Flat, name: str, value: object) -> None:
+    made = value.asformat("coo") if hasattr(value, "asformat") else value  # type: ignore[attr-defined]
+    places = np.asarray(made.coords, np.int64)  # type: ignore[attr-defined]
+    order = np.lexsort(places[::-1])
+    _sparse(flat, name, np.ascontiguousarray(places[:, order]), np.asarray(made.data)[order], made.shape)  # type: ignore[attr-defined]
+    flat.label(name, "fill", np.asarray(made.fill_value))  # type: ignore[attr-defined]
+
+
+def _sparse(flat: _Flat, name: str, places: object, values: object, shape: object) -> None:
+    flat.walk(_joined(name, "indices"), places)
+    flat.walk(_joined(name, "values"), values)
+    flat.label(name, "shape", np.array(tuple(shape), np.int64))  # type: ignore[arg-type]
+
+
+def _tensor(flat: _Flat, name: str, value: object) -> None:
+    torch = sys.modules["torch"]
+    if value.layout is not torch.strided:  # type: ignore[attr-defined]
+        tensor = value.detach()  # type: ignore[attr-defined]
+        if tensor.layout is torch.sparse_coo:
+            tensor = tensor.coalesce()
+            _sparse(flat, name, tensor.indices(), tensor.values(), tensor.shape)
+            flat.label(name, "dense", tensor.dense_dim())
+            return
+        by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+        if by_row or tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+            for label, part in zip(("compressed", "plain"), parts, strict=True):
+                flat.walk(_joined(name, label), getattr(tensor, part)())
+            flat.walk(_joined(name, "values"), tensor.values())
+            flat.label(name, "shape", np.array(tuple(tensor.shape), np.int64))
+            flat.label(name, "layout", str(tensor.layout))
+            return
+        raise _cannot(name, f"a tensor of the layout {tensor.layout} cannot be compared")
+    if value.is_quantized or getattr(value, "is_nested", False):  # type: ignore[attr-defined]
+        raise _cannot(name, "quantised and nested tensors cannot be compared")
+    flat.add(name, value)
+    if getattr(value, "has_names", bool)():
+        flat.texts(f"{name}@dims", list(value.names))  # type: ignore[attr-defined]
+
+
+_EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
+# By package and class, of a class or of what it is made from.
+_KNOWN: dict[tuple[str, str], Callable[[_Flat, str, object], None]] = {
+    ("xarray", "DataArray"): _data_array,
+    ("xarray", "Variable"): lambda flat, name, value: _data_array(flat, name, value, coords=False),
+    ("xarray", "Dataset"): _dataset,
+    ("xarray", "DataTree"): _data_tree,
+    ("pandas", "DataFrame"): _frame,
+    ("pandas", "Series"): _series,
+    ("pandas", "Index"): _pandas_index,
+    ("pandas", "ExtensionArray"): _array_of_pandas,
+    ("polars", "DataFrame"): _polars_frame,
+    ("polars", "Series"): _polars_series,
+    ("pyarrow", "Table"): _arrow,
+    ("pyarrow", "RecordBatch"): _arrow,
+    ("pint", "PlainQuantity"): _quantity,
+    ("pint", "Quantity"): _quantity,
+    ("astropy", "Quantity"): _quantity,
+    ("unyt", "unyt_array"): _quantity,
+    ("scipy", "_spbase"): _scipy_sparse,
+    ("scipy", "spmatrix"): _scipy_sparse,
+    ("sparse", "SparseArray"): _pydata_sparse,
+    ("torch", "Tensor"): _tensor,
+    ("torch", "Module"): _state,
+    ("torch", "Optimizer"): _state,
+    ("torch", "LRScheduler"): _state,
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _opener(kind: type) -> Callable[[_Flat, str, object], None] | None:
+    """How objects of a type are taken apart; None: they are arrays, or what numpy takes for one."""
+    if kind in (float, complex, bool):
+        return None
+    for base in kind.__mro__:
+        known = _KNOWN.get((base.__module__.split(".")[0], base.__name__))
+        if known is not None:
+            return known
+    if issubclass(kind, np.ma.MaskedArray):
+        return _masked
+    if issubclass(kind, np.ndarray):
+        return None if kind is Texts else _numpy
+    if issubclass(kind, np.void):
+        return lambda flat, name, value: _numpy(flat, name, np.asarray(value))
+    if issubclass(kind, (str, bytes, type(None))):
+        return _text
+    if issubclass(kind, int) and kind is not bool:
+        return _integer
+    if issubclass(kind, Mapping):
+        return _mapping
+    if issubclass(kind, (list, tuple)):
+        return _sequence
+    if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
+        return _data_class
+    return None
+
+
+def is_container(what: object) -> bool:
+    """Whether it holds arrays under names of their own: a mapping, a model, a table."""
+    opened = _opener(type(what))
+    return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
+        opened is _sequence and _array_of(what) is None  # type: ignore[arg-type]
+    )
+
+
+def flattened(name: str, what: object, where: str | None = None) -> dict[str, object]:
+    """{name: array} of an object that is called `name`; '' for one whose parts have names of their own.
+
+    Arrays are those of the caller wherever they are plain. Raises TwinrunError: two parts have one name, a container holds
+    itself, or something in it cannot be compared.
+    """
+    flat = _Flat(where)
+    flat.walk(name, what)
+    return flat.entries
+
+
+def named_arrays(what: object, where: str | None = None) -> dict[str, object]:
+    """{name: array} of a container. Raises TwinrunError for what is none."""
+    if not is_container(what):
+        raise TwinrunError(
+            "fields must be a mapping {name: array}, or a container of arrays",
+            where=where,
+            fix="write {'x': x}",
+        )
+    return flattened("", what, where)

@@ -1,0 +1,86 @@
+"""Arrays of a program as the core captures and digests them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..arguments import utf8
+from ..errors import TwinrunError
+from ..formats.model import unit_label, unit_of
+from .arrays import ArrayView, DeviceArrayView, row_major, taken
+from .containers import named_arrays
+
+__all__ = ["GlobalPlace", "captured_entries", "own_tolerances"]
+
+# Of a field: the shape of the global array, and where this rank's part begins in it.
+GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def own_tolerances(
+    given: Mapping[str, float | tuple[float, float]] | None,
+) -> dict[str, tuple[float, float]]:
+    """{field: (atol, rtol)} of fields that have a tolerance of their own."""
+    return {
+        name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
+        for name, t in (given or {}).items()
+    }
+
+
+def captured_entries(
+    fields: Mapping[str, object],
+    tolerances: Mapping[str, tuple[float, float]],
+    stream: object,
+    where: str | None = None,
+    ids: Mapping[str, str] | None = None,
+    global_place: GlobalPlace | None = None,
+) -> tuple[list[tuple], list[object]]:
+    """Arrays as the core captures them, and what must live until it has read them."""
+    views: dict[str, ArrayView | DeviceArrayView] = {}
+    for given, array in named_arrays(fields, where).items():
+        name = utf8(given, "the name of a field")
+        if name in views:
+            raise TwinrunError(f"two fields of the name {name!r}", where=where)
+        views[name] = taken(name, array, stream)
+    for name, label in _unit_labels(views).items():
+        if label in views:
+            raise TwinrunError(
+                f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
+            )
+        views[label] = taken(label, np.empty(0, bool))
+    ids = ids or {}
+    places = global_place or {}
+    for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
+        for name in names:
+            if name not in views:
+                raise TwinrunError(
+                    f"{what} names {name!r}, which is not among the captured fields", where=where
+                )
+    entries = []
+    keep: list[object] = []
+    for name, v in views.items():
+        atol, rtol = tolerances.get(name, (None, None))
+        if isinstance(v, ArrayView) and v.swap:  # digests are of native byte order
+            native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("="))).reshape(v.shape)
+            address = native.__array_interface__["data"][0]
+            v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
+        if name in ids:
+            v = row_major(v)
+        keep.append(v)
+        shape, offset = ([int(n) for n in numbers] for numbers in places.get(name, ((), ())))
+        if v.fortran_order:
+            shape, offset = shape[::-1], offset[::-1]
+        place = (v.device, v.strides, v.stream, v.swap) if isinstance(v, DeviceArrayView) else None
+        stride = 0 if isinstance(v, DeviceArrayView) else v.stride
+        entries.append(
+            (name, v.dtype, v.shape, v.address, stride, v.fortran_order, atol, rtol, place, ids.get(name, ""), shape, offset)
+        )  # fmt: skip
+    return entries, keep
+
+
+def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
+    """By field, the label that keeps its unit, of those that are dates or time spans."""
+    units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
+    return {name: unit_label(name, unit) for name, unit in units.items() if unit is not None}

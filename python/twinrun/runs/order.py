@@ -1,0 +1,143 @@
+"""Row-major and column-major arrays, and other ways to tell one array: fields are brought into one form to be compared.
+
+The order in which a user counts elements is row by row, however they are stored. Two fields of one order are compared as they
+lie, and the core tells the first places row by row (compare/column_order.hpp). Of two orders the column-major one is read row by
+row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+
+import numpy as np
+
+from .. import _core
+from ..formats.blocks import BandCache, BandReader
+from ..formats.layout import Decoded
+from ..formats.model import Field, decoded, storage_dtype
+from ..formats.strided import Strided
+from .arrays import ArrayView, DeviceArrayView, row_major
+from .subject import FieldRef
+
+__all__ = ["columns_of", "in_one_order", "in_one_type", "read_by_column", "read_by_row", "row_major_place"]
+
+_BAND = 48 << 20  # bytes of a field that are put into the other order at a time
+
+
+def ordered(ref: FieldRef) -> bool:
+    """Whether there is an order to choose: more than one axis is longer than 1."""
+    return sum(n > 1 for n in ref.shape) > 1
+
+
+def columns_of(ref: FieldRef) -> list[int]:
+    """The shape as the core takes it of a column-major field; else nothing."""
+    return list(ref.shape) if ref.fortran_order and ordered(ref) else []
+
+
+def row_major_place(ref: FieldRef, scalar: int) -> int:
+    """Where a scalar lies row by row."""
+    columns = columns_of(ref)
+    if not columns:
+        return scalar
+    item, part = divmod(scalar, 2) if ref.dtype in ("c64", "c128") else (scalar, 0)
+    place = 0
+    for size in reversed(columns):
+        item, at = divmod(item, size)
+        place = place * size + at
+    return 2 * place + part if ref.dtype in ("c64", "c128") else place
+
+
+def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
+    """Both fields with their elements in one order: row by row unless both lie column by column."""
+    if a.fortran_order == b.fortran_order or not ordered(a):
+        on_device = all(isinstance(ref.memory, DeviceArrayView) for ref in (a, b))
+        # On devices strides are for nothing, and the first place is then the first row by row.
+        return (read_by_row(a), read_by_row(b)) if on_device and columns_of(a) else (a, b)
+    return read_by_row(a), read_by_row(b)
+
+
+def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
+    """Both fields as f64 where a text tells integers in one run and fractions in the other."""
+    if a.dtype == b.dtype or not (a.told_as_text and b.told_as_text):
+        return a, b
+    return _as_f64(a), _as_f64(b)
+
+
+def _as_f64(ref: FieldRef) -> FieldRef:
+    if ref.dtype == "f64" or not isinstance(ref.reader, Field) or ref.reader.read is None:
+        return ref
+    read = ref.reader.read
+    reader = dataclasses.replace(
+        ref.reader, dtype="f64", read=lambda first, count: read(first, count).astype(np.float64)
+    )
+    return dataclasses.replace(ref, dtype="f64", reader=reader, metadata=None)
+
+
+def read_by_row(ref: FieldRef) -> FieldRef:
+    """A field whose elements come row by row: itself, or a view of it. Its metadata, of the other order, is left out."""
+    if not ref.fortran_order:
+        return ref
+    told = {
+        "shape": ref.user_shape,
+        "place": ref.user_place,
+        "fortran_order": False,
+        "metadata": ref.metadata if not ordered(ref) and ref.place is None else None,
+    }
+    if not ordered(ref) or ref.no_data or not ref.items:
+        return dataclasses.replace(ref, **told)
+    if isinstance(ref.memory, (ArrayView, DeviceArrayView)):
+        return dataclasses.replace(ref, **told, memory=row_major(ref.memory))
+    reader = Field(
+        ref.name,
+        ref.dtype,
+        sys.byteorder,
+        ref.user_shape,
+        read=decoded(ref.name, ref.dtype, ref.items, ref.where, _Turned(ref).read),
+    )
+    return dataclasses.replace(
+        ref, **told, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
+    )
+
+
+def read_by_column(ref: FieldRef) -> FieldRef:
+    """A field whose elements come column by column: itself, or a view of it."""
+    if ref.fortran_order:
+        return ref
+    memory = ref.memory
+    if isinstance(memory, (ArrayView, DeviceArrayView)):
+        memory = dataclasses.replace(memory, fortran_order=True)
+    # The rows of what the same elements are column by column.
+    turned = read_by_row(dataclasses.replace(ref, fortran_order=True, memory=memory))
+    return dataclasses.replace(turned, fortran_order=True)
+
+
+class _Turned:
+    """Elements of a column-major field row by row, a band of rows at a time. The field is opened when it is read."""
+
+    def __init__(self, ref: FieldRef) -> None:
+        self._ref, self._lock = ref, threading.Lock()
+        self._reader: BandReader | None = None
+
+    def read(self, first: int, count: int) -> np.ndarray:
+        with self._lock:
+            if self._reader is None:
+                self._reader = self._open()
+        return self._reader.read(first, count)
+
+    def _open(self) -> BandReader:
+        ref = self._ref
+        source, size, shape = ref.source(), ref.itemsize, ref.user_shape
+
+        def read_bytes(offset: int, count: int) -> np.ndarray:
+            return _core.read_source(source, offset // size, count // size)
+
+        strides, inner = [], 1
+        for n in shape:  # the first axis is the fastest
+            strides.append(inner)
+            inner *= n
+        array = Strided(Decoded(ref.where, read_bytes), 0, ref.dtype, sys.byteorder, shape, tuple(strides))
+        rows = max(1, min(shape[0], _BAND // max(1, ref.items // shape[0] * size)))
+        thick = (rows,) + (1,) * (len(shape) - 1)
+        return BandReader(shape, thick, storage_dtype(ref.dtype), array.read_box, BandCache(2 * _BAND))

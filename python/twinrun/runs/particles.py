@@ -1,0 +1,126 @@
+"""Which fields are particles: those that belong to a field of IDs."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import _core
+from ..errors import Incomparable
+from ..formats.model import storage_dtype
+from .subject import FieldRef
+
+__all__ = ["INTEGERS", "Particles", "find_particles", "read_ids", "read_items", "without_ids"]
+
+INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
+_PIECE = 1 << 22  # IDs that are read in one go
+
+
+@dataclass
+class Particles:
+    """Fields of one kind of particles at one step. parts: (rank, IDs, {field: its ref}) of each place that holds some."""
+
+    key: str
+    parts_a: list[tuple[int, FieldRef, dict[str, FieldRef]]] = field(default_factory=list)
+    parts_b: list[tuple[int, FieldRef, dict[str, FieldRef]]] = field(default_factory=list)
+
+
+def _rows(ref: FieldRef) -> int:
+    return ref.user_shape[0] if ref.user_shape else -1
+
+
+def _is_key(name: str, ref: FieldRef, key: str) -> bool:
+    if ref.dtype not in INTEGERS or len(ref.user_shape) != 1:
+        return False
+    if key == "auto":
+        return ref.key is not None and (ref.key == ref.own_name or ref.key == name)
+    return fnmatch.fnmatchcase(name, key) or fnmatch.fnmatchcase(name.rsplit("/", 1)[-1], key)
+
+
+def _group_of(name: str) -> str:
+    return name.rsplit("/", 1)[0] if "/" in name else ""
+
+
+def find_particles(
+    sides: tuple[Sequence[tuple[int, Mapping[str, FieldRef]]], Sequence[tuple[int, Mapping[str, FieldRef]]]],
+    key: str,
+) -> dict[str, Particles]:
+    """Kinds of particles by the name of their ID field.
+
+    sides: of both runs, (rank, fields) of the places of one step. key: name or glob of the ID field; 'auto': what the
+    formats say. To an ID field belong the fields of its place whose first axis is as long: of its group (the part of the
+    name in front of the last slash), or of all names where it has none.
+    """
+    found: dict[str, Particles] = {}
+    for at, side in enumerate(sides):
+        for rank, fields in side:
+            keys = {n: f for n, f in fields.items() if _is_key(n, f, key)}
+            for name, ids in keys.items():
+                own = {}
+                for n, f in fields.items():
+                    if n in keys or _rows(f) != ids.items or (f.fortran_order and len(f.user_shape) > 1):
+                        continue
+                    group = _group_of(name)
+                    if f.group is not None or ids.group is not None:
+                        if f.group == ids.group:
+                            own[n] = f
+                    elif not group or n.startswith(group + "/"):
+                        own[n] = f
+                kind = found.setdefault(name, Particles(name))
+                (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
+    return found
+
+
+def without_ids(
+    sides: Sequence[Sequence[tuple[int, Mapping[str, FieldRef]]]],
+    kinds: Mapping[str, Particles],
+    chosen: Callable[[str], bool],
+) -> list[Incomparable]:
+    """Fields that are matched by ID on some rank, and lie on another without IDs, or with another number of rows than IDs.
+
+    Nobody else compares them: they must be told. sides, kinds: as of `find_particles`.
+    """
+    parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
+    matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)
+    found = []
+    for at, side in enumerate(sides):
+        for rank, fields in side:
+            own = {
+                id(ref) for pair in parts for r, ids, o in pair[at] if r == rank for ref in (ids, *o.values())
+            }
+            left = [
+                n for n, f in fields.items() if n in matched and f.items and id(f) not in own and chosen(n)
+            ]
+            found += [
+                Incomparable(f"field {n!r} on rank {rank} has no IDs of as many rows there", where=fields[n].where,
+                             fix="leave out --key, or the field") for n in left
+            ]  # fmt: skip
+    return found
+
+
+def read_items(ref: FieldRef, first: int, count: int, sources: dict[int, _core.Source]) -> np.ndarray:
+    """Items as native elements, 1-D."""
+    if id(ref) not in sources:
+        source = ref.source()
+        if source is None:
+            raise Incomparable(
+                f"field {ref.name!r}: only its metadata is at hand, and matching by ID needs its data",
+                where=ref.where,
+            )
+        sources[id(ref)] = source
+    return _core.read_source(sources[id(ref)], first, count).view(storage_dtype(ref.dtype))
+
+
+def read_ids(ids: FieldRef) -> np.ndarray:
+    """All IDs of a field, uint64 (negative ones in two's complement)."""
+    signed = not ids.dtype.startswith("u")
+    out = np.empty(ids.items, np.uint64)
+    sources: dict[int, _core.Source] = {}
+    for first in range(0, ids.items, _PIECE):
+        count = min(_PIECE, ids.items - first)
+        values = read_items(ids, first, count, sources)
+        out[first : first + count] = values.astype(np.int64).view(np.uint64) if signed else values
+    return out

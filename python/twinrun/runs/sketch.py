@@ -1,0 +1,387 @@
+"""Sketches: digests of arrays, kept where the arrays are, that say whether two runs agree while both are running.
+
+Nothing is written, and no element leaves the GPU. What two sketches prove to be the same is the same; the rest is open:
+only the data can say.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import _core
+from ..arguments import check_settings, checked_path, chosen_devices, step_number
+from ..errors import Incomparable, TwinrunError
+from ..formats.model import unit_told
+from .entries import captured_entries, own_tolerances
+from .index import FLOATING
+from .subject import METADATA_SUFFIX, HistorySubject, check_alike
+
+__all__ = ["FieldSketchComparison", "Sketch", "SketchComparison", "sketch", "sketch_of"]
+
+_HOST = -1  # as the number of a device
+
+
+@dataclass(frozen=True)
+class FieldSketchComparison:
+    """What two sketches of a field say.
+
+    elements: scalars (complex numbers count twice). chunks_open: that may hold a difference; open_chunks are their numbers,
+    ascending: chunk c holds the elements from c * chunk_elements on. chunks_proven: that hold none, chunks_by_tree of them
+    by equal digests alone. proven_by_tree: scalars of those; proven_by_cells[c]: scalars of the others whose values lie c
+    cells apart, for c = 0 to 7, that is |a - b| < (c + 1) * cell. cell, coarse_cell: widths; 0 where the rule has none.
+    device: where both lie.
+    """
+
+    field: str
+    dtype: str
+    shape: tuple[int, ...]
+    atol: float
+    rtol: float
+    elements: int
+    chunks: int
+    chunks_open: int
+    chunks_by_tree: int
+    chunk_elements: int
+    open_chunks: np.ndarray
+    proven_by_tree: int
+    proven_by_cells: list[int]
+    cell: float
+    coarse_cell: float
+    device: str
+
+    @property
+    def chunks_proven(self) -> int:
+        """Chunks without a difference."""
+        return self.chunks - self.chunks_open
+
+    @property
+    def verdict(self) -> str:
+        """'same': every element agrees within the tolerance; 'open': only the data can say."""
+        return "open" if self.chunks_open else "same"
+
+    @property
+    def same(self) -> bool:
+        """Every element agrees within the tolerance."""
+        return self.chunks_open == 0
+
+    def __bool__(self) -> bool:
+        return self.same
+
+
+@dataclass(frozen=True)
+class SketchComparison:
+    """What two sketches say, by field in the order of the first. seconds: of the comparison."""
+
+    fields: list[FieldSketchComparison]
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """'same': all fields agree; 'open': at least one needs its data."""
+        return "same" if self.same else "open"
+
+    @property
+    def same(self) -> bool:
+        """Every element of every field agrees within the tolerance."""
+        return all(f.same for f in self.fields)
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    @property
+    def open(self) -> list[str]:
+        """Names of the fields that need their data."""
+        return [f.field for f in self.fields if not f.same]
+
+    def __getitem__(self, name: str) -> FieldSketchComparison:
+        for f in self.fields:
+            if f.field == name:
+                return f
+        raise KeyError(name)
+
+
+def _device_name(number: int) -> str:
+    return "cpu" if number == _HOST else f"cuda:{number}"
+
+
+def _device_number(device: object) -> int:
+    """Of 'cpu', 'cuda' (the first that can be used), 'cuda:1', or 'auto' (a GPU if there is one)."""
+    use, numbers = chosen_devices(device)
+    if len(numbers) > 1:
+        raise TwinrunError(f"a sketch lies on one device, not on {device!r:.60}", fix="write cuda:0")
+    if numbers:
+        return numbers[0]
+    if use == "cpu":
+        return _HOST
+    return next((i for i, d in enumerate(_core.devices()["devices"]) if d["usable"]), _HOST)
+
+
+@dataclass(frozen=True)
+class _FieldFacts:
+    """What of a field's settings decides whether and how it is compared."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    atol: float
+    rtol: float
+    unit: str | None
+    unit_is_known: bool
+
+    @property
+    def user_shape(self) -> tuple[int, ...]:
+        return self.shape[::-1] if self.fortran_order else self.shape
+
+
+class Sketch:
+    """Digests of named arrays, on the devices where those are, or on the host. Made by `sketch` and `sketch_of`.
+
+    Holds about a seventh of the bytes of float32 arrays with 4 residue bits, half as much with 2, 0.6% with none. The
+    memory is given back when nothing refers to it any more. May be used by several threads.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, _core.FieldSketch],
+        label: str,
+        units: Mapping[str, str],
+        units_are_known: bool = True,
+    ) -> None:
+        self.label = label
+        self._fields = dict(fields)
+        self._units, self._units_are_known = units, units_are_known
+        self._known: dict[str, _FieldFacts] = {}
+
+    def _facts(self, name: str) -> _FieldFacts:
+        """Asked for when a field is first compared: many tensors are sketched more often than that."""
+        known = self._known.get(name)
+        if known is None:
+            f = self._fields[name].facts
+            known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"],
+                                self._units.get(name), self._units_are_known or name in self._units)  # fmt: skip
+            self._known[name] = known
+        return known
+
+    @property
+    def names(self) -> list[str]:
+        """Its fields."""
+        return list(self._fields)
+
+    @property
+    def bytes(self) -> int:
+        """Of memory that its digests take."""
+        return sum(f.bytes for f in self._fields.values())
+
+    @property
+    def device(self) -> str:
+        """Where it lies: 'cuda:0', 'cpu', or several, as 'cpu, cuda:0'."""
+        return ", ".join(sorted({_device_name(f.device) for f in self._fields.values()}))
+
+    def __repr__(self) -> str:
+        return (
+            f"<twinrun.Sketch of {self.label}: {len(self._fields)} fields, {self.bytes} bytes, {self.device}>"
+        )
+
+    def to(self, device: object) -> Sketch:
+        """A copy on another device: 'cuda:1', or 'cpu'. Itself if all of it is there."""
+        number = _device_number(device)
+        if all(f.device == number for f in self._fields.values()):
+            return self
+        moved = _core.move_sketches(list(self._fields.values()), number)
+        fields = dict(zip(self._fields, moved, strict=True))
+        return Sketch(fields, self.label, self._units, self._units_are_known)
+
+    def compare(
+        self,
+        other: Sketch,
+        *,
+        atol: float | None = None,
+        rtol: float | None = None,
+        equal_nan: bool = True,
+        fields: Iterable[str] | None = None,
+    ) -> SketchComparison:
+        """Which fields agree within the tolerance, a being this one: |a - b| <= atol + rtol |a|.
+
+        other: made with the same settings, and for each field on the same device. atol, rtol: the tolerance they were made
+        for, by default, or a wider one; integers and booleans are compared exactly. fields: globs of those to compare. Raises
+        Incomparable.
+        """
+        if not isinstance(other, Sketch):
+            raise TwinrunError(
+                f"{type(other).__name__!r:.60} is no sketch",
+                fix="make one: sketch({name: array}), sketch_of(history, step)",
+            )
+        start = time.perf_counter()
+        globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+        names = self._chosen(globs)
+        theirs = other._chosen(globs)
+        for here, there, mine, present in ((self, other, names, theirs), (other, self, theirs, names)):
+            missing = sorted(set(mine) - set(present))
+            if missing:
+                listed = ", ".join(map(repr, missing[:5])) + (
+                    f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+                )
+                raise Incomparable(
+                    f"field {listed} of {here.label}: not there",
+                    where=there.label,
+                    fix="choose the common ones with fields",
+                )
+        if not names:
+            raise Incomparable("no field to compare", where=self.label, fix="nothing was compared")
+        pairs = []
+        for name in names:
+            self._check_field(name, other)
+            pairs.append((self._fields[name], other._fields[name], *self._tolerance(name, other, atol, rtol)))
+        found = _core.compare_sketches(pairs, equal_nan)
+        results = [self._result(name, pair, f) for name, pair, f in zip(names, pairs, found, strict=True)]
+        return SketchComparison(results, time.perf_counter() - start)
+
+    def _result(self, name: str, pair: tuple, found: dict) -> FieldSketchComparison:
+        facts = self._facts(name)
+        open_chunks = np.frombuffer(found["open"], np.uint32)
+        return FieldSketchComparison(
+            field=name,
+            dtype=facts.dtype,
+            shape=facts.user_shape,
+            atol=pair[2],
+            rtol=pair[3],
+            elements=found["elements"],
+            chunks=found["chunks"],
+            chunks_open=open_chunks.size,
+            chunks_by_tree=found["chunks"] - found["chunks_flagged"],
+            chunk_elements=found["chunk_elements"],
+            open_chunks=open_chunks,
+            proven_by_tree=found["proven_by_tree"],
+            proven_by_cells=found["proven_by_cells"],
+            cell=found["cell"],
+            coarse_cell=found["coarse_cell"],
+            device=_device_name(pair[0].device),
+        )
+
+    def _chosen(self, globs: list[str] | None) -> list[str]:
+        return [n for n in self._fields if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)]
+
+    def _check_field(self, name: str, other: Sketch) -> None:
+        a, b = self._facts(name), other._facts(name)
+        what = f"field {name!r}"
+        check_alike(a, b, what, self.label, other.label)
+        if a.fortran_order != b.fortran_order and sum(n > 1 for n in a.shape) > 1:
+            raise Incomparable(
+                f"{what}: row-major in one sketch, column-major in the other",
+                fix="compare the arrays themselves, or sketch both in one order",
+            )
+        here, there = self._fields[name].device, other._fields[name].device
+        if here != there:
+            raise Incomparable(
+                f"{what}: on {_device_name(here)} in {self.label}, on {_device_name(there)} in {other.label}",
+                fix=f"bring one to the other: sketch.to({_device_name(here)!r})",
+            )
+
+    def _tolerance(
+        self, name: str, other: Sketch, atol: float | None, rtol: float | None
+    ) -> tuple[float, float]:
+        a, b = self._facts(name), other._facts(name)
+        if atol is not None or rtol is not None:
+            if a.dtype not in FLOATING:
+                return 0.0, 0.0
+            return float(atol or 0.0), float(rtol or 0.0)
+        if (a.atol, a.rtol) != (b.atol, b.rtol):
+            raise Incomparable(
+                f"field {name!r}: the sketches were made for different tolerances",
+                fix="make both for one tolerance",
+            )
+        return a.atol, a.rtol
+
+
+def sketch(
+    fields: object,
+    *,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    tolerances: Mapping[str, float | tuple[float, float]] | None = None,
+    residue_bits: int = 4,
+    chunk_bytes: int = 4096,
+    digest: str = "linear",
+    stream: object = None,
+    threads: int = 0,
+) -> Sketch:
+    """Digests {name: array}, or any container of arrays (a model, nested mappings), all arrays of a GPU in one batch, and keeps
+    the digests there.
+
+    atol, rtol, tolerances, residue_bits, chunk_bytes, digest: as for `Run`; sketches that are compared need the same.
+    stream: the one whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba; by default what the
+    arrays themselves say. Arrays on the host are digested there, by `threads` cores (0: all). When it returns, the arrays
+    may change.
+    """
+    if digest not in ("linear", "published"):
+        raise TwinrunError("digest must be 'linear' or 'published'")
+    check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
+    _core.check_tolerance(float(atol), float(rtol))
+    entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
+    units, labels = _units({entry[0]: entry[2] for entry in entries})
+    entries = [entry for entry in entries if entry[0] not in labels]
+    made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
+    del keep
+    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", units)
+
+
+def _units(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, str], set[str]]:
+    """{field: unit}, and the labels that tell them."""
+    told = {name: unit_told(name, shape) for name, shape in shapes.items()}
+    labels = {label: one for label, one in told.items() if one is not None and one[0] in shapes}
+    return dict(labels.values()), set(labels)
+
+
+def sketch_of(
+    history: str | os.PathLike[str],
+    step: int | None = None,
+    *,
+    rank: int = 0,
+    device: object = "auto",
+    fields: Iterable[str] | None = None,
+) -> Sketch:
+    """The sketch that a captured step is: its metadata, brought to a device. The step's data is not read, nor need it be there.
+
+    history: a folder that `Run` captured, and which step of it; or a metadata file (.twm), without a step. device: 'cuda:1',
+    'cpu', or 'auto', the first GPU that can be used, else the host. fields: globs of those to take.
+    """
+    path = checked_path(history)
+    number = _device_number(device)
+    if path.endswith(METADATA_SUFFIX):
+        if step is not None:
+            raise TwinrunError(
+                "a metadata file has no steps to choose from", where=path, fix="leave out the step"
+            )
+        metadata = _core.Metadata(path)
+        label = path
+    else:
+        if step is None:
+            raise TwinrunError("which step of it?", where=path, fix="write sketch_of(history, step)")
+        subject = HistorySubject(path)
+        place = (step_number(step), rank)
+        if place not in subject.places:
+            raise Incomparable(
+                f"step {step}, rank {rank}: not there", where=path, fix="twinrun log says which steps are"
+            )
+        metadata = subject.metadata(place)
+        label = f"{path}, step {step}"
+    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    metadata_fields = metadata.fields
+    units, labels = _units({f["name"]: f["shape"] for f in metadata_fields})
+    chosen = [
+        i
+        for i, f in enumerate(metadata_fields)
+        if f["name"] not in labels
+        if globs is None or any(fnmatch.fnmatchcase(f["name"], g) for g in globs)
+    ]
+    if not chosen:
+        raise Incomparable("no field of these names", where=label, fix="check fields")
+    names = [metadata_fields[i]["name"] for i in chosen]
+    made = dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True))
+    return Sketch(made, label, units, units_are_known=not path.endswith(METADATA_SUFFIX))

@@ -1,0 +1,938 @@
+"""What a path (or the caller's arrays) holds: places (step, rank), and at each of them named fields.
+
+A subject is a history, a folder of files, one file, or arrays. Places are opened one at a time, so that a history of any
+length needs few open files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import re
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from .. import _core
+from ..arguments import checked_path
+from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
+from ..formats import Field, FileContent, formats, open_as, open_file, open_whatever
+from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
+from ..formats.files import reading
+from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
+from ..formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_field, unit_of, unit_told
+from .arrays import ArrayView, DeviceArrayView, taken
+from .containers import Texts, flattened, is_container
+
+__all__ = [
+    "METADATA_SUFFIX",
+    "FieldRef",
+    "HistorySubject",
+    "Opened",
+    "Place",
+    "Subject",
+    "decoded_source",
+    "incomplete_note",
+    "metadata_path",
+    "open_subject",
+    "opened_of",
+    "unit_refs",
+]
+
+METADATA_SUFFIX = ".twm"
+_OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that no file has
+
+Place = tuple[int | None, int]  # step, rank
+
+
+def metadata_path(path: str) -> str:
+    """Where the metadata of a file that some other program wrote lies: beside it."""
+    return path.rstrip("/") + METADATA_SUFFIX
+
+
+def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:
+    """A source whose elements `field.read` decodes."""
+    storage = storage_dtype(dtype)
+
+    def fetch(first: int, count: int, address: int) -> None:
+        values = field.read(first, count)
+        if values.size != count or values.dtype != storage:
+            raise DamagedFile(f"{values.size} elements of {values.dtype} where {count} of {storage} belong")
+        raw = (np.ctypeslib.ctypes.c_char * (count * storage.itemsize)).from_address(address)
+        np.frombuffer(raw, storage)[:] = values
+
+    return _core.decoded_source(dtype, items, fetch)
+
+
+@dataclass
+class FieldRef:
+    """One field of one place. shape: in the order of the stored elements (reversed where fortran_order)."""
+
+    name: str
+    dtype: str
+    byte_order: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    where: str
+    extents: list[tuple[str, int, int, int]] | None = None  # path, offset, stride, count
+    reader: Field | None = None
+    memory: object = None
+    metadata: _core.Metadata | None = None
+    metadata_field: int = 0
+    facts: dict | None = None  # of the metadata's field
+    no_data: bool = False
+    recorded: tuple[_core.RecordStore, int] | None = None  # the record that has its elements, and the step
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
+        None  # shape of the global array and offset in it, as `shape`
+    )
+    key: str | None = None  # of particles: the field of their IDs, and their group, as their file names them
+    group: str | None = None
+    own_name: str = ""  # in its file
+    unit: str | None = None  # of dates and time spans; of plain numbers None
+    unit_is_known: bool = True  # metadata of files that was made without it does not tell
+    kind: str | None = None  # of elements that are no numbers: what they are
+    kind_is_known: bool = True  # metadata alone does not tell
+    tell: Callable[[int], str] | None = None  # such an element for people
+    parts: object = None  # of a global array: where its parts are (placed.Parts)
+    open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
+    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
+    told_as_text: bool = False  # see formats.Field
+
+    @property
+    def items(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def user_shape(self) -> tuple[int, ...]:
+        """Shape as the user knows it."""
+        return self.shape[::-1] if self.fortran_order else self.shape
+
+    @property
+    def reads_anywhere(self) -> bool:
+        """Whether its elements, or the metadata in their place, are read from any one on at the cost of what is read."""
+        in_files = self.extents is not None or self.recorded is not None or self.no_data
+        return in_files or (self.reader is not None and self.reader.reads_anywhere)
+
+    @property
+    def user_place(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Shape of the global array and offset in it, as the user knows them."""
+        if self.place is None or not self.fortran_order:
+            return self.place
+        return self.place[0][::-1], self.place[1][::-1]
+
+    def index(self, scalar: int) -> tuple[int, ...]:
+        """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
+        part: tuple[int, ...] = ()
+        if self.dtype in ("c64", "c128"):
+            scalar, component = divmod(scalar, 2)
+            part = (component,)
+        at = []
+        for size in reversed(self.shape):
+            scalar, i = divmod(scalar, size)
+            at.append(i)
+        return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
+
+    def source(self, cache: str = "auto") -> _core.Source | None:
+        """Its elements; None if only metadata was kept."""
+        if self.no_data:
+            return None
+        if self.recorded is not None and self.items:
+            store, step = self.recorded
+            return store.source(step, self.name, self.dtype, self.items)
+        if self.memory is not None:
+            m = self.memory
+            if isinstance(m, DeviceArrayView):
+                return _core.device_source(
+                    m.dtype, m.shape, m.strides, m.address, m.device, m.stream, m.swap, m.owner
+                )
+            return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
+        if self.extents is not None:
+            return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
+        if self.reader is None and self.open_reader is not None:
+            self.reader = self.open_reader()
+        if self.reader is None:
+            raise Stale(
+                f"describes field {self.name!r}, which its data file does not hold",
+                where=self.where,
+                fix="index it again with 'twinrun index'",
+            )
+        if self.reader.problem is not None:
+            raise self.reader.problem
+        return decoded_source(self.dtype, self.items, self.reader)
+
+
+class Opened(dict[str, FieldRef]):
+    """Fields of a place by name, and what else its files say.
+
+    facts: by label; None where a subject has none to tell, as arrays in memory. skipped: (name, where, reason) of what is there
+    and cannot be compared. formats: of the files; format_of: of the one that says a fact, by its label.
+    """
+
+    def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
+        super().__init__(fields or {})
+        self.facts: dict[str, Fact] | None = None
+        self.skipped: list[tuple[str, str, str]] = []
+        self.formats: set[str] = set()
+        self.format_of: dict[str, str] = {}
+
+
+def opened_of(fields: Mapping[str, FieldRef]) -> Opened:
+    """What a subject of another kind gave: fields, and nothing else."""
+    return fields if isinstance(fields, Opened) else Opened(fields)
+
+
+class FieldLayout(Protocol):
+    """Type and shape of a field, of a run or of a sketch."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def user_shape(self) -> tuple[int, ...]: ...
+    @property
+    def fortran_order(self) -> bool: ...
+
+
+def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
+    """Raises Incomparable where two runs' fields have other types or shapes. what: names the field."""
+    if a.dtype != b.dtype:
+        raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+    kinds = getattr(a, "kind", None), getattr(b, "kind", None)
+    if kinds[0] != kinds[1] and all(getattr(side, "kind_is_known", True) for side in (a, b)):
+        said = [kind or "numbers" for kind in kinds]
+        raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
+    units = getattr(a, "unit", None), getattr(b, "unit", None)
+    if units[0] != units[1] and all(getattr(side, "unit_is_known", True) for side in (a, b)):
+        said = [unit or "plain numbers" for unit in units]  # the same integers are other times, or none
+        raise Incomparable(
+            f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="units of time must agree"
+        )
+    if a.user_shape != b.user_shape:
+        raise Incomparable(
+            f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
+            fix="shapes must agree",
+        )
+
+
+def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
+    """Whether size and times of the data files are those that the metadata was made from, and they the same files.
+
+    A file whose status was changed after the metadata was written counts as touched: an edit whose time was set back, another
+    file renamed to its name, a copy that kept its time. files: those at hand; by default where the metadata says. Raises
+    MissingFile, DamagedFile or Stale where their number or a size rules out that they are.
+    """
+    known = metadata.data_files
+    at_hand = [path for path, _, _ in known] if files is None else list(files)
+    if len(at_hand) != len(known):
+        raise Stale(
+            f"was made from {len(known)} data files, now there are {len(at_hand)}",
+            where=metadata.path,
+            fix="index it again with 'twinrun index'",
+        )
+    same = True
+    with reading(metadata.path):
+        written = os.stat(metadata.path).st_mtime_ns
+    for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
+        with reading(path):
+            now = os.stat(path)
+        if now.st_size < size:
+            raise DamagedFile(
+                f"truncated: {size} bytes when it was indexed, {now.st_size} now",
+                where=path,
+                fix="restore it, or index it again with 'twinrun index'",
+            )
+        if now.st_size != size:
+            raise _stale(metadata, path)
+        # A renamed file may have another one's metadata beside it: times alone do not tell. Nobody sets back st_ctime.
+        same = same and now.st_mtime_ns == mtime and now.st_ctime_ns <= written
+        same = same and os.path.realpath(recorded) == os.path.realpath(path)
+    return same
+
+
+def _stale(metadata: _core.Metadata, path: str) -> Stale:
+    return Stale(
+        f"older than its data file {path}, which was changed since",
+        where=metadata.path,
+        fix="index it again with 'twinrun index'",
+    )
+
+
+def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
+    """Reads the data and compares it with the checksums that the metadata keeps: for files that were touched or copied.
+
+    Raises Stale unless all is as it was.
+    """
+    for ref in fields:
+        source = ref.source()
+        if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
+            raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
+    notes.append(
+        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
+    )
+
+
+def check_current(
+    metadata: _core.Metadata, fields: list[FieldRef], notes: list[str], files: Iterable[str] | None = None
+) -> None:
+    """Raises Stale, MissingFile or DamagedFile unless the data files hold what the metadata was made from."""
+    if not untouched(metadata, files):
+        check_content(metadata, fields, notes)
+
+
+def refs_of_metadata(
+    metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
+) -> list[FieldRef]:
+    """The fields that a metadata file describes."""
+    files = metadata.data_files
+    refs = []
+    for at, facts in enumerate(metadata.fields):
+        ref = FieldRef(
+            name=facts["name"],
+            dtype=facts["dtype"],
+            byte_order=facts["byte_order"],
+            shape=tuple(facts["shape"]),
+            fortran_order=facts["fortran_order"],
+            where=metadata.path,
+            metadata=metadata,
+            metadata_field=at,
+            facts=facts,
+            kind_is_known=False,
+            unit_is_known=False,
+        )
+        ref.key = facts["key"] or None
+        if facts["global_shape"]:
+            ref.place = tuple(facts["global_shape"]), tuple(facts["global_offset"])
+        if facts["extents"] or facts["items"] == 0:
+            ref.extents = [
+                (files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]
+            ]
+        elif not files:
+            ref.no_data = True
+        elif reopen is not None:
+            name = facts["name"]
+            ref.open_reader = lambda name=name: reopen().fields.get(name)
+        refs.append(ref)
+    return _with_units(refs)
+
+
+def _with_units(refs: list[FieldRef]) -> list[FieldRef]:
+    """The fields, each with its unit in place of the label that keeps it."""
+    labels = {ref.name: told for ref in refs if (told := unit_told(ref.name, ref.shape)) is not None}
+    names = {ref.name for ref in refs}
+    labels = {label: told for label, told in labels.items() if told[0] in names}
+    units = dict(labels.values())
+    kept = [ref for ref in refs if ref.name not in labels]
+    for ref in kept:
+        if ref.name in units:
+            ref.unit, ref.unit_is_known = units[ref.name], True
+    return kept
+
+
+def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
+    """Opens the data of a metadata file as it was read for it; None where there is none."""
+    if not metadata.data_files or not metadata.fields:
+        return None
+    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
+    data = (
+        path if os.path.isdir(path) else metadata.data_files[0][0]
+    )  # a data set that is a folder has other files first
+    return lambda: open_as(data, how, metadata.path)
+
+
+def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
+    """The fields of an opened file that has no metadata."""
+    refs = []
+    for name, f in fields.items():
+        ref = FieldRef(
+            name,
+            f.dtype,
+            f.byte_order,
+            f.shape,
+            f.fortran_order,
+            path,
+            key=f.key,
+            group=f.group,
+            own_name=f.name,
+            unit=f.unit,
+            text=f.text,
+            told_as_text=f.told_as_text,
+            kind=f.kind,
+            tell=f.tell,
+        )
+        if f.extents is not None:
+            ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
+        else:
+            ref.reader = f
+        refs.append(ref)
+    return refs
+
+
+def unit_refs(refs: Iterable[FieldRef]) -> list[FieldRef]:
+    """The labels by which metadata keeps the units of these fields."""
+    labels = [unit_field(ref.name, ref.unit) for ref in refs if ref.unit is not None]
+    return refs_of_fields({label.name: label for label in labels}, "units")
+
+
+@dataclass
+class Subject:
+    """One side of a comparison.
+
+    kind: history, folder, file or arrays. label: for messages. places: (step, rank), sorted. open(place) gives the
+    fields there by name. notes: what the user should know of it.
+    """
+
+    kind: str
+    label: str
+    places: list[Place]
+    notes: list[str] = field(default_factory=list)
+    settings: dict | None = None  # of a history
+    one_array: bool = False
+    array_name: str | None = (
+        None  # what the fields of its only array are called after; known once a place was opened
+    )
+    left_out: int = 0  # things that cannot be compared
+    skipped: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # (name, where, reason) of such, of no place
+    # Where only files lie that are of no step and no known format; and what these are called.
+    unknown: set[Place] = field(default_factory=set)
+    unknown_names: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        """Fields at a place, and what else is said there, valid inside the `with`."""
+        raise NotImplementedError
+
+    def times(self) -> dict[int | None, float]:
+        """Physical time by step, of the steps that tell it."""
+        return {}
+
+    # ---- for other processes, that open places without having listed the run ----
+
+    def size(self, place: Place) -> int:
+        """Bytes at a place, as far as they are known without opening it."""
+        return 0
+
+    def entry(self, place: Place) -> object:
+        """What `open` needs to know of a place."""
+        return None
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        """Replaces what `open` knows of places."""
+
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        """The error, or that what it is about is not there any more: only what nobody changes can be damaged."""
+        return error
+
+    def without_places(self) -> Subject:
+        """This one, as it can be sent: it knows no place."""
+        light = copy.copy(self)
+        light.places, light.notes, light.settings = [], [], None
+        light.know({})
+        return light
+
+
+class _Arrays(Subject):
+    def __init__(
+        self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
+    ) -> None:
+        super().__init__("arrays", label, [(None, 0)], one_array=one_array)
+        self.array_name = "array" if one_array else None
+        self._refs = {}
+        for name, array in arrays.items():
+            v = taken(name, array, stream)
+            ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
+            if isinstance(v, ArrayView):
+                ref.unit = unit_of(v.owner.dtype)
+            if isinstance(array, Texts):
+                ref.text = array.text
+            self._refs[name] = ref
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        yield Opened(self._refs)
+
+
+def incomplete_note(steps: list[int]) -> str:
+    """What to say of steps that only some ranks committed."""
+    shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
+    what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
+    return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
+
+
+def _records_kept() -> int:
+    """Records that one of two runs may keep open: each has two files, and half of the process's are for others."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+
+
+class Journals:
+    """What the journals of a history say now: a run may be writing it. Read again only where they have grown."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: tuple[list, dict] | None = None
+
+    def written(self) -> list[tuple[str, int, int]]:
+        """Which files they are, and how far they are written: lines are only added."""
+        with reading(self._path), os.scandir(self._path) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(".jsonl"))
+        found = []
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # replaced just now
+                facts = os.stat(os.path.join(self._path, name))
+                found.append((name, facts.st_ino, facts.st_size))
+        return found
+
+    def entries(self) -> dict[Place, tuple[str, dict]]:
+        """{(step, rank): (folder, files)}. Raises TwinrunError."""
+        written = self.written()
+        if self._read is None or self._read[0] != written:
+            steps = _core.open_history(self._path)["steps"]
+            self._read = (
+                written,
+                {(s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]},
+            )
+        return self._read[1]
+
+
+class HistorySubject(Subject):
+    """A history that was captured, or a rank's part of one on a node-local tier."""
+
+    def __init__(self, path: str) -> None:
+        self._journals = Journals(path)
+        self._history = _core.open_history(path)
+        self._files = {
+            (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
+        }
+        self._records: dict[int, _core.RecordStore] = {}
+        super().__init__("history", path, sorted(self._files), settings=self._history)
+        if self._history["torn"]:
+            self.notes.append(
+                f"{path}: its last step was being committed when the run ended; it is not part of it"
+            )
+        if self._history["incomplete"]:
+            self.notes.append(f"{path}: {incomplete_note(self._history['incomplete'])}")
+
+    def size(self, place: Place) -> int:
+        _, files = self._files[place]
+        return files["metadata_bytes"] + files["data_bytes"]
+
+    def entry(self, place: Place) -> object:
+        return self._files[place]
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        self._files = dict(entries)
+
+    def without_places(self) -> Subject:
+        light = super().without_places()
+        light._history, light._records, light._journals = None, {}, Journals(self.label)
+        return light
+
+    def metadata(self, place: Place) -> _core.Metadata:
+        """The metadata of a place, as it was committed; its data is not looked at."""
+        folder, files = self._files[place]
+        if not files["metadata"]:
+            raise FormatError(
+                "holds files of another program, packed as they were",
+                where=self.label,
+                fix="give them back with 'twinrun restore', and name the folder where they are",
+            )
+        path = os.path.join(self.label, folder, files["metadata"])
+        metadata = _core.Metadata(path)
+        if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
+            raise DamagedFile(
+                "is not the file that the manifest names", where=path, fix="restore the history"
+            )
+        return metadata
+
+    def _record(self, rank: int) -> _core.RecordStore:
+        """Kept open for the next steps, unless there are so many ranks that files run out: then the last used ones are."""
+        store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
+        self._records[rank] = store  # a dict keeps the order in which entries came
+        while len(self._records) > _records_kept():
+            del self._records[next(iter(self._records))]
+        return store
+
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        try:
+            now = self._journals.entries()
+        except TwinrunError:
+            return error
+        known = {place: entry for place, entry in self._files.items() if place[0] == step}
+        if all(now.get(place) == entry for place, entry in known.items()):
+            return error
+        if not any(place in now for place in known):
+            return Unmatched(
+                f"step {step} left the history while it was read", where=self.label, fix="a run is writing it"
+            )
+        return Incomparable(
+            f"step {step} was captured again, or its data left, while it was read",
+            where=self.label,
+            fix="a run is writing it: try again",
+        )
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        try:
+            with self._open(place, use_metadata) as fields:
+                yield fields
+        except TwinrunError as error:
+            why = error if isinstance(error, Incomparable) else self.explained(error, place[0])
+            if why is error:
+                raise
+            raise why from error
+
+    @contextlib.contextmanager
+    def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
+        metadata = self.metadata(place)
+        refs = refs_of_metadata(metadata)
+        for ref in refs:
+            ref.unit_is_known = True  # a capture labels dates and time spans: what has no label is neither
+        if self._files[place][1]["difference"] is not None:
+            for ref in refs:
+                if ref.items:  # a record keeps nothing of a field that has none
+                    ref.extents, ref.recorded = None, (self._record(place[1]), place[0])
+            yield self._by_name(refs, use_metadata)
+            return
+        if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
+            for ref in refs:
+                if ref.items:
+                    ref.extents, ref.no_data = None, True
+            yield self._by_name(refs, use_metadata)
+            return
+        try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
+            metadata.check_data_files()
+        except Stale:
+            check_current(metadata, refs, self.notes)
+        yield self._by_name(refs, use_metadata)
+
+    @staticmethod
+    def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:
+        if not use_metadata:
+            for ref in refs:
+                ref.metadata = None
+        return Opened({ref.name: ref for ref in refs})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file, or what one of several steps has in it (step is None: fields that belong to no step of their own)."""
+
+    file: DataFile | str
+    step: int | None
+
+    @property
+    def path(self) -> str:
+        return self.file if isinstance(self.file, str) else self.file.path
+
+
+class _Files(Subject):
+    """Files of other programs: one, or a folder of them."""
+
+    def __init__(self, kind: str, path: str, files: Iterable[DataFile | str], options: dict) -> None:
+        self._options = options
+        self._times: dict[int | None, float] = {}
+        self._timed = False
+        self._by_place: dict[Place, list[_Part]] = {}
+        super().__init__(kind, path, [])
+        for file in files:
+            place = (None, 0) if isinstance(file, str) else (file.step, file.rank)
+            for step in self._steps_in(file):
+                self._by_place.setdefault(place if step is None else (step, place[1]), []).append(
+                    _Part(file, step)
+                )
+        self.unknown = {
+            place
+            for place, parts in self._by_place.items()
+            if not any(isinstance(part.file, str) or part.file.format != BYTES for part in parts)
+        }
+        self.unknown_names = [
+            part.file.prefix
+            for place in self.unknown
+            for part in self._by_place[place]
+            if not isinstance(part.file, str)
+        ]
+        self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
+
+    def _steps_in(self, file: DataFile | str) -> list[int | None]:
+        """Steps that a file holds by its own account; [None] where it is of one step."""
+        if not isinstance(file, str) and not formats()[file.format].many_steps:
+            return [None]
+        with self._open_file(file) as content:
+            steps = content.steps()
+            self._times.update(content.times)
+            alone = any(f.step is None for f in content.fields.values())
+            return [*steps, *([None] if alone else [])] or [None]
+
+    def times(self) -> dict[int | None, float]:
+        if not self._timed:
+            self._timed = True
+            for (step, _), parts in self._by_place.items():
+                for part in parts:
+                    if part.step is None and step not in self._times:
+                        with self._open_file(part.file) as content:
+                            if content.time is not None:
+                                self._times[step] = content.time
+        return self._times
+
+    def size(self, place: Place) -> int:
+        total = 0
+        for part in self._by_place[place]:
+            with contextlib.suppress(OSError):
+                total += os.stat(part.path).st_size
+        return total
+
+    def entry(self, place: Place) -> object:
+        return self._by_place[place]
+
+    def know(self, entries: Mapping[Place, object]) -> None:
+        self._by_place = dict(entries)
+
+    def _open_file(self, file: DataFile | str) -> FileContent:
+        options = {k: v for k, v in self._options.items() if k != "format"}
+        if "format" in self._options:
+            told = self._options["format"]
+            return open_file(file, told, **options) if isinstance(file, str) else file.open(options)
+        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        fields = Opened()
+        fields.facts = {}
+        with contextlib.ExitStack() as stack:
+            for part in self._by_place[place]:
+                for ref in self._refs(part, use_metadata, stack, fields):
+                    if ref.name in fields:
+                        raise FormatError(
+                            f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
+                            where=part.path,
+                            fix="name one of them otherwise, or compare files",
+                        )
+                    fields[ref.name] = ref
+            yield fields
+
+    def _refs(
+        self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack, opened: Opened
+    ) -> list[FieldRef]:
+        path = part.path
+        checked_path(path)
+        content = stack.enter_context(self._open_file(part.file))
+        self.notes.extend(f"{path}: {note}" for note in content.notes)
+        self.one_array = self.one_array or content.one_array
+        refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
+        only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
+        self.array_name = only if self.kind == "file" else None
+        beside = metadata_path(path)
+        if use_metadata and os.path.exists(beside):
+            self._attach(_core.Metadata(beside), refs, content)
+        if part.step is not None:
+            refs = self._of_step(refs, content, part)
+        named = self._names_here(part.file, refs, content)
+        for ref in refs:
+            ref.name = named(ref.name)
+        opened.formats.add(content.format)
+        for fact in content.facts.values():
+            if fact.step in (None, part.step):
+                _keep(opened, replace(fact, owner=named(fact.owner)), content.format)
+        for name, why in content.skipped:
+            in_step = re.match(r"step-(\d+)/", name)
+            if in_step is None or int(in_step[1]) == part.step:
+                opened.skipped.append((named(name[in_step.end() :] if in_step else name), path, why))
+        return refs
+
+    @staticmethod
+    def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
+        """How what a file holds is called in the folder: see formats.folder. '' is the file itself."""
+        if isinstance(file, str):
+            return lambda name: name
+        if content.format == BYTES and file.format != BYTES:
+            return lambda name: file.relative
+        if _one_array_format(file.format) and len(refs) == 1:
+            only = refs[0].name
+            return lambda name: file.prefix if name in (only, "") else f"{file.prefix}/{name}"
+        if file.use_prefix:
+            return lambda name: f"{file.prefix}/{name}" if name else file.prefix
+        return lambda name: name
+
+    def _of_step(self, refs: list[FieldRef], content: FileContent, part: _Part) -> list[FieldRef]:
+        """Under the names that the arrays have in every step. A step that was written twice: the later one counts."""
+        named: dict[str, FieldRef] = {}
+        for ref in refs:
+            series = content.fields[ref.name].series or ref.name
+            if series in named:
+                self.notes.append(
+                    f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
+                )
+            ref.name = series
+            named[series] = ref
+        return list(named.values())
+
+    def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
+        others = next((f["format"] for f in metadata.fields if f["format"] != content.how), None)
+        if others is not None:  # digests of a file that was read otherwise are those of other values
+            self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
+            return
+        known = {ref.name: ref for ref in refs_of_metadata(metadata) if ref.name not in _OF_METADATA}
+        if (
+            content.one_array and len(refs) == len(known) == 1
+        ):  # named after the file, which may have been renamed
+            known = {refs[0].name: next(iter(known.values()))}
+        attached = []
+        for ref in refs:
+            had = known.get(ref.name)
+            if had is None:  # indexed without it, on purpose
+                continue
+            if (had.dtype, had.byte_order, had.shape, had.fortran_order) != (
+                ref.dtype,
+                ref.byte_order,
+                ref.shape,
+                ref.fortran_order,
+            ):
+                raise Stale(
+                    f"describes field {ref.name!r} otherwise than its data file does",
+                    where=metadata.path,
+                    fix="index it again with 'twinrun index'",
+                )
+            if had.extents and ref.extents and _places(had) != _places(ref):  # described otherwise since
+                raise Stale(
+                    f"was made from other bytes than those of field {ref.name!r} now",
+                    where=metadata.path,
+                    fix="index it again with 'twinrun index'",
+                )
+            ref.metadata, ref.metadata_field, ref.facts = metadata, had.metadata_field, had.facts
+            attached.append(ref)
+        if not attached:
+            raise Stale(
+                f"describes none of the fields of {content.path}",
+                where=metadata.path,
+                fix="index it again with 'twinrun index'",
+            )
+        check_current(metadata, attached, self.notes, content.files())
+
+
+def _keep(opened: Opened, fact: Fact, format: str) -> None:
+    """Adds a fact; of those with one label the second one is called otherwise."""
+    assert opened.facts is not None
+    label = fact.label
+    while label in opened.facts:
+        label += "'"
+    opened.facts[label] = fact
+    opened.format_of[label] = format
+
+
+def _places(ref: FieldRef) -> list[tuple[int, int, int]]:
+    """Where the elements lie in their files; adjacent extents count as one."""
+    found: list[tuple[int, int, int]] = []
+    last = None
+    for path, offset, stride, count in ref.extents or ():
+        if (
+            found
+            and last == path
+            and found[-1][1] == stride
+            and found[-1][0] + found[-1][2] * stride == offset
+        ):
+            found[-1] = (*found[-1][:2], found[-1][2] + count)
+        else:
+            found.append((offset, stride, count))
+        last = path
+    return found
+
+
+def _one_array_format(name: str) -> bool:
+    known = formats().get(name)
+    return known is not None and known.one_array
+
+
+def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
+    """The subject that a path, an array or a container of arrays is (see `containers`).
+
+    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises MissingFile, FormatError.
+    """
+    options = dict(options or {})
+    if isinstance(what, Subject):
+        return what
+    if is_container(what):
+        named = flattened("", what, "arrays")
+        if not named:
+            raise TwinrunError("an empty container has nothing to compare")
+        return _Arrays(named, "arrays", stream=stream)
+    if not isinstance(what, (str, os.PathLike)):
+        named = flattened("array", what)
+        return _Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
+    path = checked_path(what)
+    if not os.path.exists(path):
+        raise MissingFile("no such file or folder", where=path, fix="check the path")
+    if not os.path.isdir(path):
+        if path.endswith(METADATA_SUFFIX):
+            return _Metadata(path)
+        return _Files("file", path, [path], options)
+    if is_history(path):
+        return HistorySubject(path)
+    forced = options.get("format")
+    if is_data_set(path, forced):
+        return _Files("file", path, [path], options)
+    listing = list_folder(path, options)
+    if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
+        return _Files("file", path, [path], options)  # the format says what is wrong with it
+    if not listing.data():
+        raise MissingFile(
+            "a folder without a manifest and without data files of a known format",
+            where=path,
+            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files",
+        )
+    subject = _Files("folder", path, listing.files, options)
+    subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
+    subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
+    subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]
+    return subject
+
+
+class _Metadata(Subject):
+    """A metadata file alone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("file", path, [(None, 0)])
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        metadata = _core.Metadata(self.label)
+        reopen = reopening(metadata)
+        refs = refs_of_metadata(metadata, reopen)
+        opened = Opened()
+        for ref in refs:
+            if ref.name == NOT_COMPARED:
+                why = "what it was made from holds something that cannot be compared"
+                opened.skipped.append((ref.name, self.label, why))
+            elif ref.name == SUMMARY:
+                ref.kind, ref.kind_is_known = "code", True
+                ref.open_reader = lambda: _summary_of(reopen())
+        refs = [ref for ref in refs if ref.name != NOT_COMPARED]
+        plain = [ref for ref in refs if ref.name != SUMMARY]
+        self.one_array = len(plain) == 1 and _one_array_format(plain[0].facts["format"].partition(" ")[0])
+        self.array_name = plain[0].name if self.one_array else None
+        opened.formats = {ref.facts["format"].partition(" ")[0] for ref in plain}
+        try:
+            check_current(metadata, refs, self.notes)
+        except MissingFile:
+            self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
+            for ref in refs:
+                ref.no_data = True
+        opened.update({ref.name: ref for ref in refs})
+        yield opened
+
+
+def _summary_of(content: FileContent) -> Field | None:
+    found = summary_fields(content.facts, 0, content.path)
+    return found[0] if found else None

@@ -1,0 +1,46 @@
+"""Numbers and text as a person reads them: in reports, messages and pages."""
+
+from __future__ import annotations
+
+import html
+import math
+
+from .errors import one_line
+
+__all__ = ["byte_size", "counted", "escaped", "exact", "number"]
+
+_LONGEST = 200  # characters of a cell
+
+
+def number(value: float | int | None) -> str:
+    """A value as a person reads it: 3 significant digits of floats, all of an integer."""
+    if value is None:
+        return "?"
+    if isinstance(value, int):
+        return str(value)
+    if math.isnan(value) or math.isinf(value):
+        return str(value)
+    return f"{value:.3g}"
+
+
+def exact(value: float | int | str | None) -> str:
+    """A value with all its digits."""
+    return "?" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def byte_size(n: float) -> str:
+    """1.2 GB: decimal units, as storage is sold."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return ""
+
+
+def counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def escaped(value: object, longest: int = _LONGEST) -> str:
+    """Text from outside as HTML: one line, without controls, cut to `longest`."""
+    return html.escape(one_line(str(value), longest))
