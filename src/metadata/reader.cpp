@@ -51,6 +51,7 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     auto directory = decode_directory(body, file->size(), facts->version);
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
+    metadata->directory_.status = facts->status;
     metadata->sums_->of_field.resize(metadata->directory_.fields.size());
     // The walk of every field begins in its tree's first pages: let storage bring them all at once.
     if (metadata->directory_.fields.size() <= kMostAnnounced) {
@@ -87,15 +88,12 @@ Result<> MetadataFile::check_data_files() const {
         const DataFile& known = directory_.data_files[i];
         const std::string data = data_path(i);
         TWR_TRY(const FileStamp now, stamp_of(data));
-        // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
-        const bool changed_later =
-            now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns;
         if (now.size < known.stamp.size) {
             return Error{ErrorCode::damaged, data + ": truncated: " + std::to_string(known.stamp.size) +
                                                  " bytes when it was indexed, " + std::to_string(now.size) +
                                                  " now: restore it, or index it again with 'twinrun index'"};
         }
-        if (now.size != known.stamp.size || changed_later) {
+        if (now != known.stamp) {
             return Error{ErrorCode::stale,
                          path() + ": older than its data file " + data +
                              ", which was changed since: index it again with 'twinrun index'"};

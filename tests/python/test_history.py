@@ -221,6 +221,38 @@ def test_runs_captured_for_different_tolerances(tmp_path: Path) -> None:
     assert command("compare", tmp_path / "a", tmp_path / "b", "--atol", "1e-3").status == 0
 
 
+def test_an_edit_of_a_history_whose_metadata_was_touched(tmp_path: Path) -> None:
+    x = np.random.default_rng(4).normal(size=5000)
+    for name in ("a", "b"):
+        with twinrun.Run(tmp_path / name, atol=1e-6) as run:
+            run.capture(1, {"x": x})
+    data = tmp_path / "b" / "step-0000000001" / "rank-00000.data"
+    metadata = data.with_suffix(".twm")
+    before = metadata.stat()
+    content = bytearray(data.read_bytes())
+    content[8 * 77 + 7] ^= 1
+    for edited, touched in ((10**9, 2 * 10**9), (-(10**9), 0)):
+        data.write_bytes(content)
+        os.utime(data, ns=(before.st_mtime_ns, before.st_mtime_ns + edited))
+        os.utime(metadata, ns=(before.st_mtime_ns, before.st_mtime_ns + touched))
+        cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "older than its data file", str(data))
+
+
+def test_an_edit_of_a_history_within_a_tick(tmp_path: Path) -> None:
+    """Its data and its metadata have one time: then the time of an edit may be the same."""
+    for name in ("a", "b"):
+        with twinrun.Run(tmp_path / name, atol=1e-6) as run:
+            run.capture(1, {"x": np.zeros(5000)})
+    data = tmp_path / "b" / "step-0000000001" / "rank-00000.data"
+    time = data.stat().st_mtime_ns
+    content = bytearray(data.read_bytes())
+    content[8 * 77 + 7] ^= 1
+    data.write_bytes(content)
+    for path in (data, data.with_suffix(".twm")):
+        os.utime(path, ns=(time, time))
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "older than its data file", str(data))
+
+
 def test_a_copied_history(tmp_path: Path) -> None:
     """Copies with new times compare; with a changed byte they do not pass for the original."""
     x = np.random.default_rng(4).normal(size=5000)
