@@ -25,7 +25,7 @@ from .containers import Texts, flattened, is_container
 from .errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from .formats import Field, FileContent, formats, open_as, open_file, open_whatever
 from .formats.facts import NOT_COMPARED, SUMMARY, Fact
-from .formats.files import reading
+from .formats.files import is_metadata, reading
 from .formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
 from .formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_field, unit_of, unit_told
 from .settings import checked_path
@@ -746,7 +746,7 @@ class _Files(Subject):
         only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
         self.array_name = only if self.kind == "file" else None
         beside = metadata_path(path)
-        if use_metadata and os.path.exists(beside):
+        if use_metadata and is_metadata(beside, cut=True):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)
