@@ -89,14 +89,19 @@ class Case:
         return list(seen.values())
 
     def link(self, metadata: Metadata) -> None:
-        """Makes the folder for one kind of metadata: hard links to the data."""
+        """Makes the folder for one kind of metadata: links to the data."""
         target = self.folder / metadata.folder
         if not target.exists():
-            shutil.copytree(self.folder / "data", target, copy_function=os.link)
+            shutil.copytree(self.folder / "data", target, copy_function=_link)
 
     def remove(self) -> None:
         """Gives the space back."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _link(data: str | Path, name: str | Path) -> None:
+    """Another name. A hard link would change the status of data that metadata was made of already."""
+    os.symlink(os.path.realpath(data), name)
 
 
 def elements_per_field(megabytes: float) -> int:
@@ -205,7 +210,7 @@ def make_case(recipe: Recipe, reference: Path, folder: Path, per_field: int) -> 
     data = folder / "data"
     data.mkdir(parents=True)
     for name in (reference.name, reference.name + ".json"):
-        os.link(reference.with_name(name), data / name)
+        _link(reference.with_name(name), data / name)
     total = per_field * len(FIELDS)
     change = recipe.change(total)
     rng = np.random.default_rng(SEED + 3)
@@ -240,7 +245,7 @@ def run_simulation(program: str, particles: int, steps: int, captures: str, fold
 
 def simulation_case(eps: float, runs: Path, folder: Path) -> Case:
     """The two runs under a tolerance. runs: the folder that run_simulation filled."""
-    shutil.copytree(runs, folder / "data", copy_function=os.link)
+    shutil.copytree(runs, folder / "data", copy_function=_link)
     arrays = [
         Array(
             str(path.relative_to(runs / "a").with_suffix("")),

@@ -165,6 +165,3 @@ def prepare(case: Case, metadata: Metadata, kept: Path) -> None:
         )
         if run == "a" and path.is_file():
             os.link(beside, shared)
-    # A further hard link changes the status of data that metadata was made of before: the data is what it was.
-    for written in case.folder.rglob("*.twm"):
-        os.utime(written)

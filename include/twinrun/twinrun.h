@@ -238,7 +238,7 @@ typedef struct twr_divergence {
     uint64_t first_item; /* of the flattened array: the first chunk that is not proven equal begins here */
     uint64_t chunks;     /* of this field that are not proven equal */
     uint64_t chunks_in_all;
-    /* "", or why the field could not be compared (its shape differs, the reference lacks it); valid as `field` is. */
+    /* "", or why the field could not be compared (its shape differs, a run lacks it); valid as `field` is. */
     const char* reason;
 } twr_divergence;
 /* Called once a step and rank that diverges: from the thread that captures if stop_on_divergence is set, else from a thread

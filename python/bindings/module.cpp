@@ -547,9 +547,10 @@ FieldPlan plan_from(const nb::dict& d) {
 nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
                         const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
                         const nb::list& fields, int threads, std::uint64_t memory, const std::string& io,
-                        nb::object progress, bool durable) {
+                        nb::object progress, bool durable, std::uint64_t status) {
     const StreamOptions options = stream_options(threads, memory, io, progress);
     Directory directory;
+    directory.status = status;
     directory.step = step;
     directory.rank = rank;
     for (const auto& [name, size, mtime] : data_files)
@@ -990,6 +991,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })
         .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })
         .def_prop_ro("rank", [](const PyMetadata& self) { return self.file->directory().rank; })
+        .def_prop_ro("status", [](const PyMetadata& self) { return self.file->directory().status; })
         .def_prop_ro("bytes", [](const PyMetadata& self) { return self.file->file().size(); })
         .def_prop_ro("bytes_read", [](const PyMetadata& self) { return self.file->bytes_read(); })
         .def_prop_ro("fields",
@@ -1025,7 +1027,7 @@ NB_MODULE(_core, m) {
     });
     m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none(),
-          "durable"_a = true);
+          "durable"_a = true, "status"_a = std::uint64_t{0});
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",

@@ -639,6 +639,26 @@ def test_online_comparison(background: bool, stop: bool, tmp_path: Path) -> None
     assert twinrun.compare(tmp_path / "a", tmp_path / "b", steps="0:4").first_divergence["step"] == 3
 
 
+def test_a_reference_with_another_unit_or_another_field(tmp_path: Path) -> None:
+    steps = {
+        "times": {"t": np.arange(5).astype("M8[s]"), "x": np.ones(5)},
+        "numbers": {"t": np.arange(5), "x": np.ones(5)},
+        "days": {"t": np.arange(5).astype("M8[D]"), "x": np.ones(5)},
+        "less": {"t": np.arange(5).astype("M8[s]")},
+    }
+    for name, captured in steps.items():
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, captured)
+    for reference in steps:
+        for name, captured in steps.items():
+            told: list[Divergence] = []
+            options = {"reference": tmp_path / reference, "on_divergence": told.append}
+            with twinrun.Run(tmp_path / f"{name} as {reference}", **options) as run:
+                run.capture(1, captured)
+            assert len(told) == (name != reference), (name, reference)
+            assert all(d.reason for d in told)
+
+
 def test_an_error_in_the_callback_is_told_and_loses_nothing(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "a") as run:
         run.capture(1, {"x": np.zeros(10)})

@@ -6,8 +6,9 @@ import copy
 import dataclasses
 import datetime
 import decimal
+import enum
 import gc
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -343,6 +344,63 @@ def test_units_of_other_packages(package: str) -> None:
     check_differ(np.ones(3) * unit.m, np.ones(3))
 
 
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Pair(tuple):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("plain", "own"),
+    [
+        ({"x": np.ones(3)}, defaultdict(int, x=np.ones(3))),
+        ((1, 2), Pair((1, 2))),
+        ((1.0, "a"), Pair((1.0, "a"))),
+        (1, Level.LOW),
+        ((), Pair()),
+    ],
+)
+def test_classes_of_their_own_count(plain: object, own: object) -> None:
+    check_differ({"a": plain}, {"a": own})
+    assert verdict({"a": own}, {"a": own}) == "same"
+
+
+def test_plain_containers_are_alike(tmp_path: Path) -> None:
+    x = np.ones(3)
+    for a, b in (
+        ({"x": x}, OrderedDict(x=x)),
+        ({"a": [x, 1]}, {"a": (x, 1)}),
+        ({"a": [1, 2]}, {"a": np.array([1, 2])}),
+    ):
+        assert verdict(a, b) == "same" and verdict(b, a) == "same"
+    np.savez(tmp_path / "a.npz", x=x)
+    with np.load(tmp_path / "a.npz") as loaded:
+        assert verdict({"x": x}, loaded) == "same"
+
+
+def test_what_a_masked_array_is_filled_with() -> None:
+    a = np.ma.MaskedArray(np.arange(4.0), [0, 1, 0, 0])
+    check_differ(a, np.ma.MaskedArray(np.arange(4.0), [0, 1, 0, 0], fill_value=-999.0))
+    assert (
+        verdict(a, np.ma.MaskedArray(np.arange(4.0), [0, 1, 0, 0], fill_value=1e20)) == "same"
+    )  # numpy's own
+
+
+@pytest.mark.parametrize("kind", ["f8", "i4", "U3", "O", "f8,i4"])
+def test_shapes_without_elements_count(kind: str) -> None:
+    shapes = [(0,), (0, 3), (0, 4), (3, 0)]
+    for a in shapes:
+        for b in shapes:
+            assert (verdict(np.empty(a, kind), np.empty(b, kind)) == "same") == (a == b)
+
+
+def test_a_size_of_torch_is_no_tuple() -> None:
+    torch = pytest.importorskip("torch")
+    check_differ({"a": torch.Size([2, 3])}, {"a": (2, 3)})
+
+
 def test_sparse_arrays() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     dense = np.array([[0, 1.0, 0], [2.0, 0, 3.0]])
@@ -351,10 +409,12 @@ def test_sparse_arrays() -> None:
     zero.data[0] = 0.0
     zero = zero.tolil()
     zero[0, 1] = 1.0
-    for same in (sparse.coo_array(dense), sparse.csc_matrix(dense), sparse.lil_array(dense), zero):
+    for same in (sparse.coo_array(dense), sparse.csc_array(dense), sparse.lil_array(dense), zero):
         assert verdict(a, same) == "same"  # one array, stored otherwise
     double = sparse.coo_array((np.array([0.5, 0.5, 2.0, 3.0]), ([0, 0, 1, 1], [1, 1, 0, 2])), shape=(2, 3))
     assert verdict(a, double) == "same"
+    assert verdict(sparse.csr_matrix(dense), sparse.csc_matrix(dense)) == "same"
+    check_differ(a, sparse.csr_matrix(dense))
     dense[0, 0] = 9.0
     check_differ(a, sparse.csr_array(dense))
     check_differ(a, sparse.csr_array(a.toarray() * 2))

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import zipfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -827,3 +828,38 @@ def test_units_of_time_are_no_fields_of_their_own(tmp_path: Path) -> None:
     assert golden.check(tmp_path / "golden", tmp_path / "a.npy", fields=["a"])
     golden.save(tmp_path / "a.npy", tmp_path / "golden")
     assert golden.check(tmp_path / "golden", tmp_path / "b.npy")  # a single array, named after its file
+
+
+def test_a_struct_saved_under_another_name(tmp_path: Path) -> None:
+    rows = np.zeros(5, [("x", "f4"), ("sub", [("n", "i4"), ("m", "i4")])])
+    other = rows.copy()
+    other["sub"]["n"][2] = 3
+    fewer, single = np.zeros(5, [("x", "f4")]), np.zeros(5, [("x", "f4")])
+    for name, array in (
+        ("a", rows),
+        ("b.c", rows),
+        ("other", other),
+        ("fewer", fewer),
+        ("single", single),
+        ("plain", rows["x"].copy()),
+    ):
+        np.save(tmp_path / f"{name}.npy", array)
+    for saved in ("a", "b.c"):
+        golden.save(tmp_path / f"{saved}.npy", tmp_path / f"golden {saved}")
+        same = [n for n in ("a", "b.c", "other", "fewer", "plain")
+                if golden.check(tmp_path / f"golden {saved}", tmp_path / f"{n}.npy")]  # fmt: skip
+        assert same == ["a", "b.c"]
+    golden.save(tmp_path / "fewer.npy", tmp_path / "golden fewer")
+    assert golden.check(tmp_path / "golden fewer", tmp_path / "single.npy")
+    assert not golden.check(tmp_path / "golden fewer", tmp_path / "plain.npy")
+
+
+def test_a_folder_in_an_archive_counts(tmp_path: Path) -> None:
+    for name, member in (("a", None), ("b", "one/"), ("c", "two/")):
+        np.savez(tmp_path / f"{name}.npz", x=np.arange(3.0))
+        if member is not None:
+            with zipfile.ZipFile(tmp_path / f"{name}.npz", "a") as archive:
+                archive.writestr(member, "")
+    for name in "abc":
+        golden.save(tmp_path / f"{name}.npz", tmp_path / name)
+        assert [n for n in "abc" if golden.check(tmp_path / name, tmp_path / f"{n}.npz")] == [name]

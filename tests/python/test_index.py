@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 from commands import cannot_compare, check_error, command, load_json
 
 import twinrun
+from twinrun import indexing
+from twinrun.runs.subject import status_code
 
 Fields = dict[str, np.ndarray]
 
@@ -335,6 +338,73 @@ def test_a_copy_with_its_times_is_read_to_make_sure(tmp_path: Path) -> None:
     after(metadata, lambda: None, copy / "x.npy")
     found = twinrun.compare(tmp_path / "a", copy)
     assert found.same and sum("read to make sure" in note for note in found.notes) == 1
+
+
+def replaced_in_place(path: Path, values: np.ndarray) -> None:
+    """Other content, with the time of the old one."""
+    before = path.stat()
+    np.save(path, values)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_an_edit_at_once(tmp_path: Path, touched: bool) -> None:
+    """Within a tick of the file system's clock, or before somebody touches the metadata."""
+    np.save(tmp_path / "ref.npy", np.zeros(3000))
+    for n in range(30):
+        path = tmp_path / f"{n}.npy"
+        np.save(path, np.zeros(3000))
+        twinrun.index(path)
+        replaced_in_place(path, np.ones(3000))
+        if touched:
+            later = path.stat().st_ctime_ns + 10**10
+            os.utime(f"{path}.twm", ns=(later, later))
+        with pytest.raises(twinrun.errors.Stale, match="changed since"):
+            twinrun.compare(tmp_path / "ref.npy", path)
+
+
+def test_every_later_change_changes_the_status(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for n in range(30):
+        path.write_bytes(bytes([n]))
+        status = indexing._settled_status([path.stat()], str(tmp_path))
+        assert status != 0
+        path.write_bytes(bytes([n + 1]))
+        assert status_code([path.stat()]) != status
+    now = path.stat()
+    ahead = SimpleNamespace(st_dev=now.st_dev, st_ino=now.st_ino, st_ctime_ns=now.st_ctime_ns + 10**12)
+    assert indexing._settled_status([ahead], str(tmp_path)) == 0
+    assert sorted(os.listdir(tmp_path)) == ["x"]
+
+
+def test_a_link_that_leads_to_another_file_now(tmp_path: Path) -> None:
+    for name, value in (("one", 1.0), ("two", 2.0), ("ref.npy", 1.0)):
+        with open(tmp_path / name, "wb") as file:
+            np.save(file, np.full(3000, value))
+        os.utime(tmp_path / name, ns=(10**18, 10**18))
+    (tmp_path / "x.npy").symlink_to("one")
+    twinrun.index(tmp_path / "x.npy")
+    assert twinrun.compare(tmp_path / "ref.npy", tmp_path / "x.npy").same
+    (tmp_path / "x.npy").unlink()
+    (tmp_path / "x.npy").symlink_to("two")
+    with pytest.raises(twinrun.errors.Stale, match="changed since"):
+        twinrun.compare(tmp_path / "ref.npy", tmp_path / "x.npy")
+
+
+def test_metadata_without_the_status_of_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an earlier version, or of a file system whose clock is too coarse: the data is read to make sure."""
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, np.zeros(3000))
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "_settled_status", lambda *_: 0)
+        twinrun.index(tmp_path / "a.npy", tmp_path / "b.npy")
+    found = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy")
+    assert found.same and sum("may have been touched" in note for note in found.notes) == 2
+    replaced_in_place(tmp_path / "b.npy", np.ones(3000))
+    with pytest.raises(twinrun.errors.Stale, match="changed since"):
+        twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy")
+    assert [facts.fresh for facts in twinrun.index(tmp_path / "a.npy", tmp_path / "b.npy")] == [True, True]
+    assert twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").fields[0].different == 3000
 
 
 def test_a_file_that_changes_while_it_is_indexed(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Divergence:
     Only metadata was read: a difference above the tolerance, or, rarely, one just below it. field: the first one, in
     the order of capture. first_item: of the field as it is stored, where the first such chunk begins. chunks: of this field
     that are not proven equal, of chunks_in_all. fields: of the step that are not proven equal. reason: why they could
-    not be compared (another shape, a field that the reference lacks), or "".
+    not be compared (another shape, a field that one of the runs lacks), or "".
     """
 
     step: int

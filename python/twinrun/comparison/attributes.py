@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import Uncompared
 from ..formats.facts import SUMMARY, Fact
 from ..formats.model import summary_fields
+from ..formats.texts import SUFFIX
 from ..runs.subject import Opened, Place, Subject, refs_of_fields
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "add_summaries",
     "concerns",
     "match_attributes",
+    "rename_array",
     "uncompared",
     "under_one_name",
 ]
@@ -70,16 +72,31 @@ class Attributes:
 
 def _by_label(opened: Sequence[Opened]) -> dict[str, list[Fact]]:
     """Facts with one label, those of one value once, in the order of their values."""
-    found: dict[str, dict[bytes, Fact]] = {}
+    found: dict[str, dict[tuple[bytes, str], Fact]] = {}
     for side in opened:
         for label, fact in (side.facts or {}).items():
-            found.setdefault(label, {}).setdefault(fact.identity, fact)
+            found.setdefault(label, {}).setdefault((fact.identity, fact.kind), fact)
     return {label: [values[key] for key in sorted(values)] for label, values in found.items()}
+
+
+def _values(facts: Sequence[Fact], with_kinds: bool) -> list[tuple[bytes, str]]:
+    return list(dict.fromkeys((f.identity, f.kind if with_kinds else "") for f in facts))
 
 
 def _text(facts: Sequence[Fact]) -> str:
     more = f" and {len(facts) - _MOST_NAMED} more" if len(facts) > _MOST_NAMED else ""
     return ", ".join(fact.text for fact in facts[:_MOST_NAMED]) + more
+
+
+def _in_order(x: Sequence[Fact], y: Sequence[Fact], left_out: Callable[[str], bool]) -> bool:
+    """Whether both tell an order of fields, and those that both have and no rule leaves out come in the same one."""
+    if len(x) != 1 or len(y) != 1 or not (x[0].order and y[0].order):
+        return False
+    inside = f"{x[0].owner}/" if x[0].owner else ""
+    both = {
+        n for n in {*x[0].order} & {*y[0].order} if not any(map(left_out, (inside + n, inside + n + SUFFIX)))
+    }
+    return [n for n in x[0].order if n in both] == [n for n in y[0].order if n in both]
 
 
 def _above(owner: str, names: Iterable[str]) -> bool:
@@ -148,15 +165,18 @@ def match_attributes(
         elif said_by[0].get(label) != said_by[1].get(label) and not fact.is_attribute:
             continue
         result.compared += 1
-        if [f.identity for f in x] != [f.identity for f in y]:
+        one_format = said_by[0].get(label) == said_by[1].get(label)  # others have other types for the same
+        if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
+            texts = [_text(side) if side else None for side in (x, y)]
+            if texts[0] == texts[1]:
+                texts = [f"{_text(side)} ({side[0].kind})" for side in (x, y)]
             result.differences.append(
                 AttributeDifference(
                     place[0],
                     place[1],
                     owner,
                     fact.name,
-                    _text(x) if x else None,
-                    _text(y) if y else None,
+                    *texts,
                     any(f.meaning for f in (*x, *y)),
                 )
             )
@@ -209,12 +229,12 @@ def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
     if a.array_name is None or b.array_name is None or a.array_name == b.array_name:
         return
     if SUMMARY in in_b and SUMMARY not in in_a:
-        _rename(in_a, a.array_name, b.array_name)
+        rename_array(in_a, a.array_name, b.array_name)
     else:
-        _rename(in_b, b.array_name, a.array_name)
+        rename_array(in_b, b.array_name, a.array_name)
 
 
-def _rename(opened: Opened, old: str, new: str) -> None:
+def rename_array(opened: Opened, old: str, new: str) -> None:
     """Calls an array otherwise: its field or those of its members, and what is said of them."""
 
     def named(name: str) -> str:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import select
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from .attributes import add_attribute
 from .blocks import BandCache, BandReader, Box
 from .files import reading
 from .frames import Frame, add_frames
+from .layout import add_others
 from .model import (
     ITEMSIZE,
     Field,
@@ -46,6 +48,7 @@ _PATIENCE = (
 )
 _LONGEST_ANSWER = 1 << 30
 _NOT_DATA = ("profiling.json", "profiling.log")
+_OF_FOLDER = re.compile(r"md\.idx|(md|mmd|data)\.\d+|active|\.md\.idx\.lock")
 
 
 def open_adios(path: str, attributes: object = False, patience: object = _PATIENCE) -> FileContent:
@@ -89,6 +92,10 @@ def open_adios(path: str, attributes: object = False, patience: object = _PATIEN
                     value = np.array(value, adios_worker.DTYPES.get(kind, "f8"))
                     value = value.reshape(-1) if value.size != 1 else value.reshape(())
                 add_attribute(content, owner, word, value, with_attributes)
+            if os.path.isdir(path):
+                add_others(
+                    content, path, lambda name: name in _NOT_DATA or _OF_FOLDER.fullmatch(name) is not None
+                )
     except BaseException:
         reader.close()
         raise

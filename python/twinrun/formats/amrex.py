@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache, BandReader, Box
 from .files import file_size, open_regular, read_exact
+from .layout import add_others
 from .model import (
     ITEMSIZE,
     LARGEST,
@@ -114,6 +115,10 @@ def open_amrex(path: str, place: object = None) -> FileContent:
             _add_level(content, f"level-{level}", names, domains[level], read, placing)
     _add_particles(content, path, dimensions, sources)
     content.sources = tuple(dict.fromkeys(sources))
+    named = {os.path.relpath(source, path) for source in sources}
+    # How and when it was built and run, in a text that nothing reads: it differs between any two runs.
+    aside = re.compile(r"(.*/)?(\w*job_info|Particle_H)")  # the latter: how particles were cut
+    add_others(content, path, lambda name: name in named or aside.fullmatch(name) is not None)
     return content
 
 

@@ -23,10 +23,11 @@ def add_attribute(
     value: object,
     as_field: bool,
     encode: Encoder | None = None,
+    kind: str = "",
 ) -> None:
     """Takes an attribute that was read: as a fact, or as a field `owner@name` where it is a number and that is asked for."""
     if not (as_field and add_constant(content, f"{owner}@{name}", value)):
-        content.say(owner, name, value, encode=encode)
+        content.say(owner, name, value, encode=encode, kind=kind)
 
 
 def add_constant(content: FileContent, name: str, value: object) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache
 from .files import file_size, open_regular, read_exact, reading
-from .layout import Stored, bytes_field
+from .layout import Stored, add_others, bytes_field
 from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, unreadable
 from .pickles import Global, Opaque, Pairs, load
 from .pytorch import DTYPES, SMALL, TensorFile, Walker
@@ -51,6 +51,7 @@ def open_dcp(path: str) -> FileContent:
                     content.add(new)
             else:
                 _add_value(content, path, place, name, stored)
+    add_others(content, path, lambda name: name == METADATA or name in names)
     return content
 
 

@@ -39,7 +39,9 @@ class Fact:
 
     owner: the field or group that it belongs to; '' for the file. name: of the attribute, or a word of ours in parentheses.
     identity: two facts are the same where these bytes are. text: the value, for people. meaning: it changes what the
-    owner's numbers mean. step: the step that it belongs to, None for all of the file's.
+    owner's numbers mean. step: the step that it belongs to, None for all of the file's. order: of a fact that is an order of the
+    owner's fields, their names: what only one run has is told as a field, and no difference of order. kind: the type that the
+    format keeps the value in, in words, where it has more types than there are kinds of values here.
     """
 
     owner: str
@@ -48,6 +50,8 @@ class Fact:
     text: str
     meaning: bool = False
     step: int | None = None
+    order: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def label(self) -> str:
@@ -62,7 +66,7 @@ class Fact:
     @property
     def digest(self) -> str:
         """Of the value, as 32 digits."""
-        return hashlib.blake2b(self.identity, digest_size=16).hexdigest()
+        return hashlib.blake2b(self.identity + self.kind.encode(), digest_size=16).hexdigest()
 
     @classmethod
     def of(cls, owner: str, name: str, value: object, encode: Encoder | None = None) -> Fact:
@@ -73,7 +77,7 @@ class Fact:
 
 def summary(facts: Mapping[str, Fact]) -> int:
     """The code of all facts together."""
-    return code([[label, fact.identity] for label, fact in sorted(facts.items())])
+    return code([[label, fact.identity + fact.kind.encode()] for label, fact in sorted(facts.items())])
 
 
 def _sized(mark: bytes, data: bytes) -> bytes:

@@ -14,7 +14,10 @@ from typing import BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 
-__all__ = ["file_size", "open_regular", "read_exact", "reading"]
+__all__ = ["file_size", "files_below", "is_metadata", "is_own", "open_regular", "read_exact", "reading"]
+
+_METADATA = b"\x89TWM\r\n\x1a\n"
+_OWN = ".twinrun"  # begins the names of what twinrun has in the works
 
 
 @contextmanager
@@ -78,3 +81,46 @@ def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -
             offset += len(piece)
             count -= len(piece)
     return b"".join(parts)
+
+
+def is_metadata(path: str, cut: bool = False) -> bool:
+    """Whether twinrun wrote a file as metadata, by what it begins with; a bit there may be damaged, which opening it tells.
+
+    cut: or what may be left of such a file.
+    """
+    try:
+        file, size = open_regular(path)
+        with file:
+            head = read_exact(file, 0, min(size, len(_METADATA)), path, "header")
+    except FormatError:
+        return False
+    if cut and _METADATA.startswith(head):
+        return True
+    return sum(x == y for x, y in zip(head, _METADATA, strict=False)) >= len(_METADATA) - 2
+
+
+def is_own(path: str) -> bool:
+    """Whether twinrun put a file among the data: it is no part of them."""
+    return os.path.basename(path).startswith(_OWN) or (path.endswith(".twm") and is_metadata(path))
+
+
+def files_below(folder: str) -> list[tuple[str, str]]:
+    """(path relative to a folder, path) of all that is no folder in it and below, but for what is twinrun's own, sorted."""
+    found: list[tuple[str, str]] = []
+    seen: set[tuple[int, int]] = set()
+    stack = [""]
+    while stack:
+        relative = stack.pop()
+        path = os.path.join(folder, relative)
+        with reading(path):
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in seen:
+                continue  # a link to a folder above
+            seen.add((status.st_dev, status.st_ino))
+            for name in os.listdir(path):
+                below = os.path.join(relative, name)
+                if os.path.isdir(os.path.join(path, name)):
+                    stack.append(below)
+                elif not is_own(os.path.join(path, name)):
+                    found.append((below, os.path.join(path, name)))
+    return sorted(found)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile
 from . import by_name, by_suffix, detect, formats, open_file, open_whatever
-from .files import reading
+from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .opaque import NAME as BYTES
@@ -22,7 +22,6 @@ __all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
 
 MANIFEST = "manifest.jsonl"
 _MOST_FILES = 10_000_000
-_OWN = ".twinrun"  # begins the names of what twinrun has in the works
 
 
 def is_history(folder: str) -> bool:
@@ -228,7 +227,7 @@ def _walk(
         for name in entries:
             below = os.path.join(path, name)
             label = f"{relative}/{name}" if relative else name
-            if name.endswith(".twm") or name.startswith(_OWN):
+            if is_own(below):
                 continue
             beside = name.endswith(".json") and name[:-5] in names and not name.startswith(".")
             if beside or name in describers:

@@ -177,16 +177,16 @@ class _Walker:
                 name in _BOOKKEEPING or (name in ("CLASS", "NAME") and label)
             )
             try:
-                value, names_of = self.attribute(attrs, name)
+                value, names_of, kind = self.attribute(attrs, name)
             except (TypeError, ValueError, OSError, KeyError, RuntimeError):
                 self.skip(f"{label}@{name}", "an attribute that h5py cannot read")
                 continue
             if names_of is not None:  # an enumeration: its values are what they are called
                 value, as_field = [names_of, value], False
-            add_attribute(self.content, label, name, value, as_field, self.encode)
+            add_attribute(self.content, label, name, value, as_field, self.encode, kind)
 
-    def attribute(self, attrs: Any, name: str) -> tuple[Any, dict[str, int] | None]:
-        """The value of an attribute, and what the values of its enumeration are called."""
+    def attribute(self, attrs: Any, name: str) -> tuple[Any, dict[str, int] | None, str]:
+        """The value of an attribute, what the values of its enumeration are called, and its type in words."""
         found = attrs.get_id(name)
         tid = found.get_type()
         kind = tid.get_class()
@@ -194,8 +194,9 @@ class _Walker:
             if found.get_space().get_simple_extent_type() != self.h5py.h5s.NULL:
                 value = np.empty(found.shape, found.dtype)
                 found.read(value)
-                return value[()], None
-        return attrs[name], _enum_names(self.h5py, tid) if kind == self.h5py.h5t.ENUM else None
+                return value[()], None, _named_type_text(self.h5py, tid)
+        names_of = _enum_names(self.h5py, tid) if kind == self.h5py.h5t.ENUM else None
+        return attrs[name], names_of, _named_type_text(self.h5py, tid)
 
     def encode(self, value: object) -> bytes | None:
         """What references and nothing are, as `facts.encoded` asks for it."""
@@ -376,8 +377,10 @@ class _Dataset:
         names = _enum_names(self.h5py, tid)
         if names is not None:
             content.say(self.label, "(enum)", names, meaning=True)
-        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM):
+        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM) or _narrow(h5t, tid):
             content.say(self.label, "(type)", _type_text(self.h5py, tid), meaning=True)
+        if tid.committed():
+            content.say(self.label, "(named type)", _type_name(self.h5py, tid))
         if self.dataset.shape is None:
             content.say(self.label, "(shape)", "null")
         elif self.dataset.maxshape != self.dataset.shape:
@@ -804,6 +807,21 @@ def _type_text(h5py: Any, tid: Any) -> str:
         sign = "unsigned "
     precision = tid.get_precision() if kind in (h5t.INTEGER, h5t.FLOAT) else 8 * tid.get_size()
     return f"{sign}{words.get(kind, 'type')} of {precision} bits"
+
+
+def _type_name(h5py: Any, tid: Any) -> str:
+    return os.fsdecode(h5py.h5i.get_name(tid) or b"?")
+
+
+def _named_type_text(h5py: Any, tid: Any) -> str:
+    """The type in words, and its name where it has one in the file."""
+    text = _type_text(h5py, tid)
+    return f"{text}, named {_type_name(h5py, tid)}" if tid.committed() else text
+
+
+def _narrow(h5t: Any, tid: Any) -> bool:
+    """Whether numbers have fewer bits than their bytes hold."""
+    return tid.get_class() in (h5t.INTEGER, h5t.FLOAT) and tid.get_precision() != 8 * tid.get_size()
 
 
 def _kind(h5py: Any, tid: Any) -> str:

@@ -7,11 +7,13 @@ numbers are compared by their codes.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from .files import file_size, files_below
 from .model import (
     Extent,
     Field,
@@ -148,6 +150,28 @@ def bytes_field(name: str, source: Stored | Decoded, size: int, kind: str = "byt
         lambda first, count: np.frombuffer(source.read_bytes(first, count), np.uint8),  # type: ignore[call-overload]
     )
     return Field(name, "u8", "little", (size,), read=read, kind=kind)
+
+
+def add_others(content: FileContent, folder: str, known: Callable[[str], bool]) -> None:
+    """Adds the files of a data set that is a folder which its format does not name, as bytes under their path.
+
+    known: whether the format names one, by its path relative to the folder.
+    """
+    for relative, path in files_below(folder):
+        if known(relative):
+            continue
+        if not os.path.isfile(path):
+            reason = "a link that leads nowhere" if os.path.islink(path) else "not a regular file"
+            content.skipped.append((relative, reason))
+            continue
+        add_other(content, relative, Stored(path, 0), file_size(path))
+
+
+def add_other(content: FileContent, name: str, source: Stored | Decoded, size: int) -> None:
+    """Adds something that the format does not name, as bytes."""
+    content.add(bytes_field(f"./{name}" if name in content.fields else name, source, size))
+    content.notes.append(f"{name} is compared as bytes: {content.format} has no such file")
+    content.one_array = False
 
 
 def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:

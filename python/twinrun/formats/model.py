@@ -464,15 +464,16 @@ class FileContent:
         encode: Encoder | None = None,
         meaning: bool | None = None,
         step: int | None = None,
+        kind: str = "",
     ) -> None:
-        """Takes a fact; what cannot be compared is skipped, with a reason. meaning: where the name does not say it."""
+        """Takes a fact; what cannot be compared is skipped, with a reason. meaning: where the name does not say it. kind: see `Fact`."""
         try:
             fact = Fact.of(owner, name, value, encode)
         except (TypeError, ValueError) as error:
             self.skipped.append((f"{owner}@{name}", f"an attribute that cannot be compared: {error}"))
             return
-        if meaning is not None or step is not None:
-            fact = replace(fact, meaning=fact.meaning if meaning is None else meaning, step=step)
+        if meaning is not None or step is not None or kind:
+            fact = replace(fact, meaning=fact.meaning if meaning is None else meaning, step=step, kind=kind)
         self.add_fact(fact)
 
     def add_fact(self, fact: Fact, label: str | None = None) -> None:

@@ -35,8 +35,8 @@ def open_npz(path: str) -> FileContent:
                     raise DamagedFile(f"two members are named {name!r}", where=path)
                 names.add(name)
                 if not name.endswith(".npy"):
-                    if not info.is_dir():
-                        keep_open |= _add_bytes(content, archive, info, file, size, pieces)
+                    # A folder too: NumPy lists it.
+                    keep_open |= _add_bytes(content, archive, info, file, size, pieces)
                     continue
                 keep_open |= _add_member(content, archive, info, file, size, pieces)
     except BaseException:

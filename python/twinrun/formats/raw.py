@@ -11,6 +11,7 @@ The same keys are used in a sidecar. Options, where any is given, replace the si
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import re
 from typing import Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError
+from .facts import Fact, shown
 from .files import file_size, open_regular, read_exact, reading
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag, parse_dtype
 from .naming import field_name
@@ -52,6 +54,8 @@ _KEYS = frozenset(
 _LONGEST_SIDECAR = 1 << 20
 _MOST_FIELDS = 10_000
 _SAMPLE = 1 << 16
+_PIECE = 1 << 20
+_SHOWN = 32
 _SHORT = 64  # bytes: so few may be printable by chance, unless there are lines
 
 
@@ -64,10 +68,10 @@ def open_raw(path: str, **options: object) -> FileContent:
     """Opens a raw file.
 
     dtype: element type. shape: '100x3' or a list; without it 1-D, from the size of the file. offset: bytes
-    before the first element. order: 'little' (default) or 'big'. name: of the field; without it the file's.
+    before the first element, compared as a fact of the file. order: 'little' (default) or 'big'. name: of the field; without it the file's.
     fields: members of a record, [(name, dtype)], [(name, dtype, offset)], [{name, dtype, offset}] or text.
     record: bytes from one record to the next. partial: the description covers only part of the file;
-    otherwise bytes that it does not cover are an error. printable: read bytes as numbers of several bytes although all of them
+    otherwise bytes behind it are an error, and others a fact. printable: read bytes as numbers of several bytes although all of them
     could be text; else that is an error.
     """
     size = file_size(path)
@@ -120,7 +124,40 @@ def open_raw(path: str, **options: object) -> FileContent:
     if end < size and not partial:
         message = f"{size - end} bytes after the described {end} belong to nothing"
         raise DamagedFile(message, where=path, fix="correct the shape, or say partial=true")
+    described = [(offset, end)]
+    if "arrays" in given:
+        described = [
+            (e.offset, e.offset + e.stride * e.count)
+            for f in content.fields.values()
+            for e in f.extents or ()
+        ]
+    _others(content, sorted(described), size, partial)
     return content
+
+
+def _others(content: FileContent, described: list[tuple[int, int]], size: int, partial: bool) -> None:
+    """Bytes in front of what is described, and in between: a fact, or not compared where the description is of a part only."""
+    others, at = [], 0
+    for begin, end in [*described, (size, size)]:
+        if begin > at:
+            others.append((at, begin))
+        at = max(at, end)
+    if not others:
+        return
+    if partial:
+        count = sum(end - begin for begin, end in others)
+        content.notes.append(f"{count} bytes that its description leaves out (partial) are not compared")
+        return
+    digest, first = hashlib.blake2b(digest_size=16), b""
+    file, _ = open_regular(content.path)
+    with file:
+        for begin, end in others:
+            digest.update(f"{begin} {end} ".encode())
+            for part in range(begin, end, _PIECE):
+                piece = read_exact(file, part, min(_PIECE, end - part), content.path, "other bytes")
+                digest.update(piece)
+                first = first or piece[:_SHOWN]
+    content.add_fact(Fact("", "(other bytes)", digest.digest(), shown(first)))
 
 
 def _refuse_text(path: str, offset: int, size: int) -> None:

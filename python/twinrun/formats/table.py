@@ -16,13 +16,14 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
+from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .texts import SUFFIX, printable, text_digests
@@ -226,6 +227,35 @@ class _Column:
 _CODES = {"i": "i64", "u": "u64", "f": "f64", "b": "bool"}
 
 
+def _row_of_another_width(block: bytes, delimiter: str | None, width: int, quotes: bool) -> bool:
+    """Whether a row has not `width` cells. Lines without anything are no rows."""
+    data = np.frombuffer(block, np.uint8)
+    blank = np.isin(data, np.frombuffer(b" \t\r\n".replace((delimiter or " ").encode(), b""), np.uint8))
+    blank |= data == ord(" ")
+    outside = np.cumsum(data == ord('"')) % 2 == 0 if quotes else np.True_
+    if delimiter is None:
+        marks, least = ~blank, width
+        marks[1:] &= blank[:-1]
+    else:
+        marks, least = (data == ord(delimiter)) & outside, width - 1
+    ends = np.append(np.flatnonzero((data == ord("\n")) & outside), len(data))
+    in_line = np.diff(np.searchsorted(np.flatnonzero(marks), ends), prepend=0)
+    rows = np.diff(np.searchsorted(np.flatnonzero(~blank), ends), prepend=0) > 0
+    if not (rows & (in_line != least)).any():
+        return False
+    if not quotes and b"\r" not in block:
+        return True
+    # Marks within texts, or lines that end otherwise: the slow way tells.
+    lines = io.StringIO(block.decode("utf-8", "replace"), newline=None if delimiter is None else "")
+    if delimiter is None:
+        return any(len(_WORD.findall(line)) != width for line in lines if line.strip())
+    try:
+        found = csv.reader(lines, delimiter=delimiter)
+        return any(len(row) != width for row in found if len(row) > 1 or "".join(row).strip())
+    except csv.Error:
+        return False  # pandas says what is wrong
+
+
 class _TextTable:
     """Blocks of whole lines, parsed when they are read; the last ones are kept."""
 
@@ -250,6 +280,7 @@ class _TextTable:
             self._begins: list[int] = []  # bytes
             self._rows = [0]
             for begin, block in self._blocks():
+                self._check_rows(block, begin)
                 frame = self._parse(block)
                 for at, column in enumerate(self.columns):
                     column.look(frame[at], lambda at=at, block=block: self._parse(block, {at: str})[at])
@@ -295,9 +326,22 @@ class _TextTable:
         ends = np.flatnonzero((data == ord("\n")) & (inside == 0))
         return int(ends[-1]) + 1 if ends.size else 0
 
+    def _rows_of(self, block: bytes) -> bytes:
+        """A block without the comments of columns of spaces: a row of others may begin so."""
+        if self.layout.delimiter is not None or b"#" not in block:
+            return block
+        return re.sub(rb"(?m)^[ \t]*#[^\n]*(\n|\Z)", b"", block)
+
+    def _check_rows(self, block: bytes, begin: int) -> None:
+        """Raises FormatError where a row has another number of cells: pandas fills short ones up, as if they had empty cells."""
+        width, delimiter = len(self.columns), self.layout.delimiter
+        block = self._rows_of(block)
+        if _row_of_another_width(block, delimiter, width, quotes=b'"' in block):
+            what = f"behind byte {begin} lies a row that has not the {width} cells of the first"
+            raise FormatError(what, where=self.path, fix="rows of one length, as numpy.savetxt writes")
+
     def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
-        if self.layout.delimiter is None:  # a row of others may begin so
-            block = re.sub(rb"(?m)^[ \t]*#[^\n]*(\n|\Z)", b"", block)
+        block = self._rows_of(block)
         width = len(self.columns)
         if not block.strip():
             return self._pandas.DataFrame({at: np.empty(0) for at in range(width)})
@@ -396,7 +440,9 @@ def _open_text(path: str) -> FileContent:
     content.on_close = table.close
     if table.layout.delimiter is not None and table.layout.comments:
         content.say("", "(comments)", list(table.layout.comments))
-    for at, (name, kind) in enumerate(zip(_unique(table.layout.names), table.kinds, strict=True)):
+    names = _unique(table.layout.names)
+    _say_order(content, names)
+    for at, (name, kind) in enumerate(zip(names, table.kinds, strict=True)):
         _add_column(
             content,
             name,
@@ -407,6 +453,10 @@ def _open_text(path: str) -> FileContent:
             told_as_text=kind == "f" or (kind in "iu" and table.columns[at].largest <= _EXACT),
         )
     return content
+
+
+def _say_order(content: FileContent, names: Sequence[str]) -> None:
+    content.add_fact(replace(Fact.of("", "(columns)", list(names)), order=tuple(names)))
 
 
 def _add_column(
@@ -619,6 +669,7 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
         raise Unsupported(f"more than {_MOST_COLUMNS} columns", where=path)
     lock = threading.Lock()
     names = _unique(schema.names)
+    _say_order(content, names)
     twice = (
         {n for n in schema.names if schema.names.count(n) > 1}
         if len(set(schema.names)) < len(schema)

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -26,7 +26,7 @@ from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
 from .facts import codes, shown
 from .files import file_size, open_regular, read_exact, reading
-from .layout import Decoded, Stored, kind_of
+from .layout import Decoded, Stored, add_other, add_others, kind_of
 from .model import (
     ITEMSIZE,
     Field,
@@ -60,6 +60,10 @@ _MISSING_CHUNK = (1 << 64) - 1  # both numbers of a shard's index
 
 # Filters of version 2 that make objects of bytes, and run nothing: anything else (pickle, say) might.
 _OBJECT_FILTERS = frozenset({"vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2"})
+
+
+_METADATA = frozenset({"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
+_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 
 
 class _Skip(Exception):
@@ -100,6 +104,10 @@ class _Folder:
         status = os.stat(self.place(key))
         return status.st_dev, status.st_ino
 
+    def others(self, content: FileContent, known: Callable[[str], bool]) -> None:
+        """Adds files that are no keys of Zarr."""
+        add_others(content, self.path, known)
+
     def close(self) -> None:
         pass
 
@@ -132,6 +140,12 @@ class _Zip:
 
     def identity(self, key: str) -> object:
         return key
+
+    def others(self, content: FileContent, known: Callable[[str], bool]) -> None:
+        """Adds members that are no keys of Zarr."""
+        for name, info in self.archive.members.items():
+            if not name.endswith("/") and not known(name):
+                add_other(content, name, self.archive.source(name), info.file_size)
 
     def close(self) -> None:
         self.archive.close()
@@ -184,8 +198,10 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
     content = FileContent(path, "zarr", sources=_sources(path))
     cache = BandCache(_CACHE_BYTES)
     entries: list[tuple[str, dict[str, object]]] = []
+    nodes: dict[str, bool] = {}
     try:
         for key, metadata, version in _nodes(store):
+            nodes[key] = _is_array(metadata, version)
             title = key or "the array"
             values = metadata.get("attributes") if version == 3 else _json(store, _joined(key, ".zattrs"))
             for name, value in values.items() if isinstance(values, dict) else ():
@@ -216,11 +232,23 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                 if not fact.owner:
                     content.add_fact(replace(content.facts.pop(label), owner="data"))
             content.one_array = len(content.fields) == 1
+        store.others(content, lambda key: _is_key(key, nodes))
     except BaseException:
         store.close()
         raise
     content.on_close = lambda: (cache.clear(), store.close())[1]
     return content
+
+
+def _is_key(key: str, nodes: Mapping[str, bool]) -> bool:
+    """Whether a key of a store is metadata of a node, or may be a chunk of an array. nodes: whether each is an array."""
+    above, _, name = key.rpartition("/")
+    if name in _METADATA:
+        return above in nodes
+    while above and not nodes.get(above):
+        above = above.rpartition("/")[0]
+    chunk = key[len(above) + 1 :] if above else key
+    return nodes.get(above, False) and _CHUNK.fullmatch(chunk) is not None
 
 
 def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
-from ..comparison.attributes import AttributeDifference, concerns
+from ..comparison.attributes import AttributeDifference, concerns, rename_array
 from ..comparison.tolerances import attribute_glob
 from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
@@ -330,7 +330,7 @@ def save(
                     for r in refs
                 )
                 data_bytes += sum(r.items * r.itemsize for r in refs)
-                one_array = subject.one_array and len(refs) == 1
+                one_array = subject.array_name is not None or (subject.one_array and len(refs) == 1)
             name = _file_name(place)
             _write(os.path.join(made, name), content)
             total += len(content)
@@ -489,8 +489,13 @@ def _check_place(
     metadata = _open_metadata(folder, place)
     wanted = {f.name: (at, f) for at, f in enumerate(place.fields) if _chosen(f.name, globs)}
     with subject.open(of_run) as present:
+        called = {a.owner for a in place.attributes or () if a.name == "(members)"}
+        if (
+            place.one_array and called and subject.array_name is not None
+        ):  # a struct is named after its file too
+            rename_array(present, subject.array_name, min(called, key=len))
         here = dict(present)
-        if place.one_array and subject.one_array and len(wanted) == len(here) == 1:
+        if place.one_array and subject.one_array and not called and len(wanted) == len(here) == 1:
             here = dict(zip(wanted, here.values(), strict=True))  # one array: named after its file
 
         def problem(name: str | None, text: str) -> None:

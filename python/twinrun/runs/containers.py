@@ -8,8 +8,10 @@ files: `optimizer.state.0.exp_avg`. What an array is labelled with is part of it
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -81,6 +83,8 @@ class _Flat:
         self.inside.append(id(value))
         try:
             opened(self, name, value)
+            if (own := _own_class(type(value))) is not None:
+                self.label(name, "class", own)
         finally:
             self.inside.pop()
         if name and len(self.entries) == before:  # an empty one is there all the same
@@ -214,6 +218,9 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
         for member in value.dtype.names:
             flat.walk(_joined(name, member), value[member])
         return
+    filled = np.asarray(value.fill_value)  # what `filled()` puts there; numpy's own by default
+    if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():
+        flat.label(name, "fill", filled)
     mask = np.ma.getmaskarray(value)
     if not mask.any():
         flat.walk(name, np.ma.getdata(value))
@@ -497,6 +504,22 @@ def _opener(kind: type) -> Callable[[_Flat, str, object], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_class(kind: type) -> str | None:
+    """The class of what is more than a plain container or number, by its name; None where it is not.
+
+    Containers that only hold arrays under names are all alike, as what saving and loading makes of them is; named tuples have their
+    names, and packages of arrays their labels.
+    """
+    if any(base.__name__ == "spmatrix" and base.__module__.split(".")[0] == "scipy" for base in kind.__mro__):
+        return "matrix"  # whose * is another one than that of sparse arrays
+    if kind in (dict, OrderedDict, list, tuple, int) or hasattr(kind, "_fields"):
+        return None
+    if issubclass(kind, (dict, list, tuple)) or (issubclass(kind, int) and issubclass(kind, enum.Enum)):
+        return f"{kind.__module__}.{kind.__qualname__}"
     return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,13 +18,16 @@ from ..formats import FileContent, open_file
 from ..formats.folder import is_data_set, is_history, list_folder
 from ..formats.model import summary_fields, unit_label
 from .particles import find_particles, read_ids
-from .subject import FieldRef, metadata_path, refs_of_fields, unit_refs, untouched
+from .subject import FieldRef, metadata_path, refs_of_fields, status_code, unit_refs, untouched
 
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 
 _LONGEST_HOW = 1 << 16  # a text of metadata
+_TICK = 0.002  # seconds; the clocks of Linux's own file systems move every 1 to 10 ms
+_MOST_TICKS = 15
+_SKEW = 2 * 10**9  # nanoseconds that are enough between the clocks of two file systems
 
 Progress = Callable[[str, int, int], None]
 
@@ -99,6 +104,7 @@ def build(
     """
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
+    status = _settled_status(before, folder)
     entries = [(plans(ref), ref.source(cache)) for ref in refs]
     facts = _core.write_metadata(
         target,
@@ -111,15 +117,35 @@ def build(
         io=io,
         progress=progress,
         durable=durable,
+        status=status,
     )
     for path, old in zip(files, before, strict=True):
         new = os.stat(path)
-        if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
+        if (new.st_size, new.st_mtime_ns, new.st_ctime_ns) != (old.st_size, old.st_mtime_ns, old.st_ctime_ns):
             os.unlink(target)
             raise Stale(
                 "was changed while it was indexed", where=path, fix="index it when its writer is done"
             )
     return facts
+
+
+def _settled_status(before: list[os.stat_result], folder: str) -> int:
+    """The code of the data files' status, once the file system's clock has moved on: whatever changes them from now on changes it too.
+
+    0 where a change could still leave it as it is: the clock is too coarse to wait for. folder: where the metadata is to lie.
+    """
+    for _ in range(_MOST_TICKS if before else 0):
+        try:
+            with tempfile.TemporaryFile(dir=folder, prefix=".twinrun-") as probe:
+                now = os.fstat(probe.fileno())
+        except OSError:  # a folder that takes no metadata either: writing it says why
+            return 0
+        if all(s.st_ctime_ns < now.st_ctime_ns - _SKEW * (s.st_dev != now.st_dev) for s in before):
+            return status_code(before)
+        if any(s.st_ctime_ns > now.st_ctime_ns + 10**9 * _TICK * _MOST_TICKS for s in before):
+            return 0
+        time.sleep(_TICK)
+    return 0
 
 
 def index_content(

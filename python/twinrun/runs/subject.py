@@ -12,6 +12,7 @@ import math
 import os
 import re
 import resource
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,7 +24,7 @@ from ..arguments import checked_path
 from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from ..formats import Field, FileContent, formats, open_as, open_file, open_whatever
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
-from ..formats.files import reading
+from ..formats.files import is_metadata, reading
 from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
 from ..formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_field, unit_of, unit_told
 from .arrays import ArrayView, DeviceArrayView, taken
@@ -227,11 +228,12 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
 
 
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
-    """Whether size and times of the data files are those that the metadata was made from, and they the same files.
+    """Whether size, times and status of the data files are those that the metadata was made from, and they the same files.
 
-    A file whose status was changed after the metadata was written counts as touched: an edit whose time was set back, another
-    file renamed to its name, a copy that kept its time. files: those at hand; by default where the metadata says. Raises
-    MissingFile, DamagedFile or Stale where their number or a size rules out that they are.
+    The status is what the metadata itself keeps of it: an edit whose time was set back, another file under the name, a copy that
+    kept its time have another one, whatever the time of the metadata file. Metadata that keeps none tells nothing. files: those
+    at hand; by default where the metadata says. Raises MissingFile, DamagedFile or Stale where their number or a size rules
+    out that they are.
     """
     known = metadata.data_files
     at_hand = [path for path, _, _ in known] if files is None else list(files)
@@ -242,8 +244,7 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             fix="index it again with 'twinrun index'",
         )
     same = True
-    with reading(metadata.path):
-        written = os.stat(metadata.path).st_mtime_ns
+    found = []
     for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
         with reading(path):
             now = os.stat(path)
@@ -255,10 +256,15 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             )
         if now.st_size != size:
             raise _stale(metadata, path)
-        # A renamed file may have another one's metadata beside it: times alone do not tell. Nobody sets back st_ctime.
-        same = same and now.st_mtime_ns == mtime and now.st_ctime_ns <= written
-        same = same and os.path.realpath(recorded) == os.path.realpath(path)
-    return same
+        found.append(now)
+        same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
+    return same and metadata.status == status_code(found)  # 0, of metadata without one, is no code
+
+
+def status_code(found: Iterable[os.stat_result]) -> int:
+    """A code, not 0, of when files last changed and of which files they are. Nobody sets back st_ctime."""
+    packed = b"".join(struct.pack("<qQ", s.st_ctime_ns, s.st_ino & (1 << 64) - 1) for s in found)
+    return _core.xxh3(packed) or 1
 
 
 def _stale(metadata: _core.Metadata, path: str) -> Stale:
@@ -278,8 +284,9 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[
         source = ref.source()
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
             raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
+    since = "may have been" if metadata.status == 0 else "was"
     notes.append(
-        f"{metadata.path}: its data was touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
+        f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
     )
 
 
@@ -735,7 +742,7 @@ class _Files(Subject):
         only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
         self.array_name = only if self.kind == "file" else None
         beside = metadata_path(path)
-        if use_metadata and os.path.exists(beside):
+        if use_metadata and is_metadata(beside, cut=True):
             self._attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
             refs = self._of_step(refs, content, part)

@@ -4,6 +4,8 @@
 #include <bit>
 #include <filesystem>
 #include <new>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -74,6 +76,13 @@ StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not
             check->by_residues = cells.residue_bits != 0 && reference.section_bytes(Section::fine) != 0;
         }
         checks_.push_back(std::move(check));
+    }
+    if (metadata_ == nullptr) return;
+    std::unordered_set<std::string_view> names;
+    for (const FieldMetadata& field : fields)
+        names.insert(field.name);
+    for (const FieldMetadata& reference : metadata_->directory().fields) {
+        if (!names.contains(reference.name)) missing_.push_back(&reference);
     }
 }
 
@@ -195,6 +204,17 @@ std::optional<Divergence> StepCheck::result() const {
             found->first_item =
                 why_not.empty() ? check.first * field.chunking().chunk_scalars / scalars_per_item(field.dtype)
                                 : 0;
+        }
+        ++found->fields;
+    }
+    for (const FieldMetadata* missing : missing_) {  // labels too: without its unit, a time is a plain number
+        if (!found) {
+            found.emplace();
+            found->step = step_;
+            found->rank = rank_;
+            found->field = missing->name;
+            found->reason = "the reference has such a field, this run has none";
+            found->chunks_in_all = found->chunks = missing->chunks();
         }
         ++found->fields;
     }

@@ -26,7 +26,7 @@ struct Divergence {
     std::uint64_t chunks_in_all = 0;
     std::uint64_t fields = 0;  // of the step that are not proven equal
     std::string
-        reason;  // if it could not be compared: another shape, a field or rank that the reference lacks
+        reason;  // if it could not be compared: another shape, a field or rank that one of the runs lacks
 };
 
 // "x from item 4096 on: 3 of 12 chunks are not proven equal (2 fields)".
@@ -69,6 +69,7 @@ class StepCheck {
     int rank_;
     const std::vector<FieldMetadata>& fields_;
     std::vector<std::unique_ptr<Field>> checks_;
+    std::vector<const FieldMetadata*> missing_;  // of the reference, which this run did not capture
     mutable std::mutex mutex_;
 };
 

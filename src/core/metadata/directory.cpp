@@ -318,7 +318,7 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
     header.put(file_bytes);
     header.put(static_cast<std::uint64_t>(body.size()));
     header.put(xxh3(body.bytes()));
-    header.put(std::uint64_t{0});
+    header.put(directory.status);
     header.put(std::uint64_t{0});
     header.put(xxh3(header.bytes()));
     std::vector<std::byte> all = header.bytes();
@@ -341,7 +341,7 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
     facts.version = version;
     facts.directory_bytes = in.get<std::uint64_t>();
     facts.directory_checksum = in.get<std::uint64_t>();
-    static_cast<void>(in.get<std::uint64_t>());
+    facts.status = in.get<std::uint64_t>();
     static_cast<void>(in.get<std::uint64_t>());
     const bool intact = in.get<std::uint64_t>() == xxh3(header.first(kHeaderBytes - 8));
     if (intact && version > kMetadataVersion) {

@@ -116,6 +116,7 @@ struct Directory {
     std::uint32_t version = 1;  // 2 if some field has sums or a key
     std::int64_t step = 0;
     std::uint32_t rank = 0;
+    std::uint64_t status = 0;  // code of what the file system says of the data files; 0: nobody asked it
     std::vector<DataFile> data_files;
     std::vector<FieldMetadata> fields;
 };
@@ -127,6 +128,7 @@ struct HeaderFacts {
     std::uint32_t version = 0;
     std::uint64_t directory_bytes = 0;
     std::uint64_t directory_checksum = 0;
+    std::uint64_t status = 0;
 };
 inline constexpr std::array<unsigned char, 8> kMetadataMagic = {0x89, 'T', 'W', 'M', '\r', '\n', 0x1A, '\n'};
 Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes);
@@ -145,7 +147,7 @@ class MetadataFile {
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
-    // Error (stale) if a data file was changed after the metadata was made.
+    // Error (stale) if a data file has another size than when the metadata was made, or was changed after the metadata.
     Result<> check_data_files() const;
 
     // Checksums of a section's pages, read and checked at first use.

@@ -51,6 +51,7 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     auto directory = decode_directory(body, file->size(), facts->version);
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
+    metadata->directory_.status = facts->status;
     metadata->sums_->of_field.resize(metadata->directory_.fields.size());
     // The walk of every field begins in its tree's first pages: let storage bring them all at once.
     if (metadata->directory_.fields.size() <= kMostAnnounced) {

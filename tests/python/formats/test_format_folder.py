@@ -71,7 +71,7 @@ def test_a_folder_of_steps(tmp_path):
             folder.mkdir(parents=True)
             np.full(4, step + rank, "<f4").tofile(folder / "x.f32")
             np.save(folder / "y.npy", np.full(2, step))
-            (folder / "x.f32.twm").write_bytes(b"metadata")
+            (folder / "x.f32.twm").write_bytes(b"\x89TWM\r\n\x1a\n")
             (folder / "x.f32.json").write_text(json.dumps({"dtype": "f32"}))
             (folder / ".hidden.npy").write_bytes(b"")
     (tmp_path / "log.txt").write_text("text")
