@@ -30,7 +30,8 @@ constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
 
 // A file under its final name, synced; the folder is not.
 Result<> write_file(FileSystem& system, const std::string& path, std::span<const std::byte> bytes) {
-    TWR_TRY(auto file, system.create(path + ".tmp", bytes.size()));
+    const std::string temporary = temporary_name(path);
+    TWR_TRY(auto file, system.create(temporary, bytes.size()));
     for (std::uint64_t at = 0; at < bytes.size();) {
         const auto part = bytes.subspan(at, std::min<std::uint64_t>(kWriteBytes, bytes.size() - at));
         TWR_CHECK(file->write_at(at, part));
@@ -38,7 +39,7 @@ Result<> write_file(FileSystem& system, const std::string& path, std::span<const
     }
     TWR_CHECK(file->sync());
     TWR_CHECK(file->close());
-    return system.rename(path + ".tmp", path);
+    return system.rename(temporary, path);
 }
 
 // ---- into a record ----
