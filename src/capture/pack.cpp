@@ -631,6 +631,23 @@ Result<> add_files_that_are_gone(FilesImage& image, const FilesOfStep& step, Rec
 
 }  // namespace
 
+namespace {
+
+// What a step that cannot be read means where the history is as it was; or that the run that writes it took the step away.
+Error left_or(const std::string& source, const HistoryStep& step, Error failure) {
+    const auto now = History::open(source);
+    if (!now) return failure;
+    for (const HistoryStep& there : now->steps) {
+        if (there.step == step.step && there.folder == step.folder && there.ranks == step.ranks)
+            return failure;
+    }
+    return {ErrorCode::not_found, source + ": step " + std::to_string(step.step) +
+                                      " left while it was packed, or was captured again: pack again with "
+                                      "--append, which goes on with the steps that are there"};
+}
+
+}  // namespace
+
 Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
                       const PackOptions& options, const PackProgress& progress) try {
     TWR_TRY(const History history, History::open(source));
@@ -665,8 +682,9 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             const RankFiles& files = step.ranks[rank];
             if (files.data.empty() || (record->has(step.step) && !known.changes.contains(step.step)))
                 continue;
-            TWR_TRY(const CapturedStep captured,
-                    read_captured(source, step.folder, files, store.get(), step.step));
+            auto read = read_captured(source, step.folder, files, store.get(), step.step);
+            if (!read) return left_or(source, step, std::move(read).error());
+            const CapturedStep captured = std::move(read).value();
             RecordDirectory directory;
             directory.files.push_back({rank_name(rank) + ".data", captured.data.size()});
             std::vector<ImageSegment> image;
