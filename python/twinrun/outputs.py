@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import TwinrunError
 
-__all__ = ["check_outputs", "write_whole"]
+__all__ = ["check_outputs", "named_by_user", "replacing", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True) -> None:
@@ -37,6 +37,30 @@ def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True)
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def named_by_user(path: str | os.PathLike[str]) -> str:
+    """The file that a user's name stands for: a link leads to it and stays a link, as where a shell redirects."""
+    return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A name beside the file that the user means, to write to. It takes the file's place, and its mode; after an error nothing stays."""
+    path = named_by_user(path)
+    mode = 0o644
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    number, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".twinrun-")
+    os.close(number)
+    try:
+        yield temporary
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 def _history_parts(folder: Path) -> Iterator[Path]:

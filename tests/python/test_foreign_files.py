@@ -289,6 +289,37 @@ def _more_or_new(run: Path, existing: str) -> None:
         r.capture(1, {"x": X * 2})
 
 
+@pytest.mark.parametrize("existing", ["append", "replace"])
+def test_what_only_has_our_name_in_a_step_stays(existing: str, tmp_path: Path) -> None:
+    """Text files under names that captures give, in a folder that a capture made: the step leaves, and they do not."""
+    run = tmp_path / "run"
+    capture(run)
+    step = run / "step-0000000001"
+    for name in ("group.data", "rank-00000.1.data", "rank-00000.1.twr", "rank-00000.data.tmp"):
+        (step / name).write_text("my notes\n")
+    (run / "step-0000000002/rank-00000.data").write_text("in place of the data\n")
+    planted = {
+        name: look
+        for name, look in looks(run).items()
+        if look[1] in (b"my notes\n", b"in place of the data\n")
+    }
+    assert len(planted) == 5
+    with twinrun.Run(run, existing=existing, keep_steps=1) as r:
+        r.capture(7, {"x": X})
+        r.capture(8, {"x": X})
+    check(planted, run)
+    assert sorted(set(looks(run)) - set(planted)) == [
+        "manifest.jsonl",
+        "step-0000000001",
+        *sorted(f"step-0000000001/{p.name}" for p in step.glob(".twinrun-*")),
+        "step-0000000002",
+        *sorted(f"step-0000000002/{p.name}" for p in (run / "step-0000000002").glob(".twinrun-*")),
+        "step-0000000008",
+        *sorted(f"step-0000000008/{p.name}" for p in (run / "step-0000000008").iterdir()),
+    ]
+    assert twinrun.verify(run)[0] == []
+
+
 def test_index_replaces_only_metadata(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     (tmp_path / "x.npy.twm").write_text("my notes\n")

@@ -26,6 +26,73 @@ NAMES = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--list-differences"])
+def test_a_link_that_the_user_names_leads_to_the_file(option: str, tmp_path: Path) -> None:
+    """As in a shell's redirection: the link stays a link, the file keeps its mode, and what is read is not written to."""
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", X + (name == "b"))
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk/report.csv", tmp_path / "report.csv"
+    link.symlink_to("disk/report.csv")
+    for there in (False, True):
+        if there:
+            target.write_text("the last one")
+            target.chmod(0o600)
+        done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", option, link)
+        assert done.status == 1, done
+        assert os.readlink(link) == "disk/report.csv"
+        assert target.read_bytes() not in (b"", b"the last one")
+        assert target.stat().st_mode & 0o777 == (0o600 if there else 0o644)
+        assert os.listdir(tmp_path / "disk") == ["report.csv"]
+    link.unlink()
+    link.symlink_to("a.npy")
+    before = (tmp_path / "a.npy").read_bytes()
+    done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", option, link)
+    assert done.status == 2 and "must not replace it" in done.err
+    assert (tmp_path / "a.npy").read_bytes() == before and link.is_symlink()
+
+
+def test_proposed_tolerances_and_what_is_there(tmp_path: Path) -> None:
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", X + (name == "b"))
+    runs = (tmp_path / "a.npy", tmp_path / "b.npy")
+    target, link = tmp_path / "target.toml", tmp_path / "link.toml"
+    link.symlink_to(target.name)
+    done = command("tolerances", *runs, "-o", link)
+    assert done.status == 2 and "give --force" in done.err and not target.exists()
+    assert command("tolerances", *runs, "-o", link, "--force").status == 0
+    assert link.is_symlink() and target.read_text()
+    before = runs[0].read_bytes()
+    link.unlink()
+    link.symlink_to("a.npy")
+    for output in (runs[0], link):
+        done = command("tolerances", *runs, "-o", output, "--force")
+        assert done.status == 2 and "must not replace it" in done.err
+        assert runs[0].read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [
+        (("tolerances", "a.npy", "a.npy", "-o"), "-o"),
+        (("golden", "save", "a.npy", "-o"), "-o"),
+        (("interpose", "--output"), "--output"),
+        (("compare", "a.npy", "a.npy", "--json"), "--json"),
+    ],
+)
+def test_below_a_file_nothing_can_be_written(
+    verb: tuple[str, ...], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what, where and which option names another place."""
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", X)
+    Path("file").write_text("mine")
+    done = command(*verb, "file/x/y", *(("--", "true") if verb[0] == "interpose" else ()))
+    assert done.status == 2 and len(done.err.strip().splitlines()) == 1
+    assert "file/x" in done.err and f"with {option}" in done.err
+    assert Path("file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_study_in_a_folder_of_others(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -374,3 +375,33 @@ def test_a_writer_and_who_verifies_it(setting: str, tmp_path: Path) -> None:
         writer.join()
         assert found == [], (rounds, found[:3])
     assert twinrun.verify(path)[0] == []
+
+
+@pytest.mark.parametrize("name", ["manifest.jsonl", "step-0000000002/rank-00000.data"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "nothing"])
+def test_what_is_no_file_is_not_intact(name: str, kind: str, history: Path, tmp_path: Path) -> None:
+    """No verb waits for it, and none takes what is left for a folder of files."""
+    whole = tmp_path / "whole"
+    shutil.copytree(history, whole)
+    (history / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(history / name)
+    elif kind == "folder":
+        (history / name).mkdir()
+    else:  # a link to a device, or to nothing
+        (history / name).symlink_to("/dev/zero" if kind == "device" else "not there")
+    for verb in (
+        ("verify", history),
+        ("compare", history, whole),
+        ("compare", whole, history),
+        ("pack", history, tmp_path / "packed"),
+        ("golden", "save", history, "-o", tmp_path / "golden"),
+        ("index", history, "--atol", "1e-6"),
+    ):
+        done = command(*verb)
+        assert done.status in (1, 2) and "Traceback" not in done.err and "internal" not in done.err, (
+            verb,
+            done,
+        )
+        if name == "manifest.jsonl":
+            check_error(done, "manifest.jsonl: is no regular file")

@@ -115,7 +115,7 @@ def interpose(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise TwinrunError(
-                f"cannot be made: {e.strerror}", where=folder, fix="give another folder"
+                f"cannot be made: {e.strerror}", where=folder, fix="name another folder with --output"
             ) from None
         if any(folder.glob("PROFILE-*.json")) or interposition.unfinished(folder):
             raise TwinrunError("there are profiles already", where=folder, fix="give another folder")

@@ -8,6 +8,7 @@ import click
 
 from ..comparison.proposal import propose
 from ..errors import TwinrunError
+from ..outputs import check_outputs
 from ..report.document import write_whole
 from .common import device_options, format_options, progress_bar
 
@@ -48,6 +49,7 @@ def tolerances(
         raise TwinrunError(
             "is there already, and may have been edited", where=output, fix="give --force to replace it"
         )
+    check_outputs({"-o": output}, runs)
     with progress_bar() as progress:
         proposal = propose(
             runs,
@@ -65,5 +67,5 @@ def tolerances(
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_whole(output, text, "TOML")
+        write_whole(output, text, "TOML", "-o")
     return 0

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..errors import FormatError, MissingFile
+from ..errors import FormatError, MissingFile, TwinrunError
 from . import by_name, by_suffix, detect, formats, open_file, open_whatever
 from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
@@ -25,8 +25,17 @@ _MOST_FILES = 10_000_000
 
 
 def is_history(folder: str) -> bool:
-    """Whether a folder is a history that twinrun captured; it has a reader of its own."""
-    return os.path.isfile(os.path.join(folder, MANIFEST))
+    """Whether a folder is a history that twinrun captured; it has a reader of its own. TwinrunError where that cannot be told."""
+    manifest = os.path.join(folder, MANIFEST)
+    if os.path.isfile(manifest):
+        return True
+    if os.path.lexists(manifest):  # what is left would be read as files of nobody, and called intact
+        raise TwinrunError(
+            "is no regular file, so that nobody can tell what the history in this folder has",
+            where=manifest,
+            fix="restore it from a copy, or move it away to read the folder as files",
+        )
+    return False
 
 
 def is_data_set(path: str, format: str | None = None) -> bool:

@@ -287,7 +287,12 @@ def save(
     left_out: dict[str, None] = {}
     data_bytes = total = 0
     parent = os.path.dirname(os.path.abspath(folder))
-    os.makedirs(parent, exist_ok=True)
+    try:
+        os.makedirs(parent, exist_ok=True)
+    except OSError as e:
+        raise TwinrunError(
+            f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
+        ) from None
     with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
         for done, place in enumerate(places):
             with subject.open(place) as present:

@@ -7,13 +7,13 @@ import errno
 import json
 import math
 import os
-import tempfile
 from typing import Any
 
 from .._core import __version__
 from ..comparison.attributes import AttributeDifference
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError, one_line
+from ..outputs import replacing
 
 __all__ = [
     "attribute_document",
@@ -140,27 +140,20 @@ def _open_read(path: str, flags: int) -> int:
     return number
 
 
-def write_whole(path: str, text: str, kind: str) -> None:
-    """Writes a report of this kind (JSON, HTML) whole or not at all; TwinrunError where it cannot."""
-    folder = os.path.dirname(os.path.abspath(path))
+def write_whole(path: str, text: str, kind: str, option: str | None = None) -> None:
+    """Writes a report of this kind (JSON, HTML) whole or not at all; TwinrunError where it cannot. option: by which the user named it."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
             with open(path, "w", encoding="utf-8", opener=_open_read) as out:
                 out.write(text)
             return
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as out:
-            try:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-                os.chmod(out.name, 0o644)
-                os.replace(out.name, path)
-            except BaseException:
-                os.unlink(out.name)
-                raise
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
     except OSError as e:
         raise TwinrunError(
             f"cannot write the {kind} report: {e.strerror or e}",
             where=path,
-            fix=f"name another file with --{kind.lower()}",
+            fix=f"name another file with {option or '--' + kind.lower()}",
         ) from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +18,7 @@ import numpy as np
 from ..comparison.differences import Differences, differences
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
+from ..outputs import named_by_user, replacing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,7 +63,7 @@ def remove_listing(path: str | os.PathLike[str]) -> None:
     """Takes away the list of an earlier comparison, so that nobody takes it for this one's."""
     if os.path.isfile(path):
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(named_by_user(path))
 
 
 @contextlib.contextmanager
@@ -74,15 +74,8 @@ def _replacing(path: str) -> Iterator[str]:
             "cannot write the differences: it is no regular file", where=path, fix="name another file"
         )
     try:
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".twinrun-")
-        os.close(handle)
-        try:
+        with replacing(path) as temporary:
             yield temporary
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
     except OSError as e:
         raise TwinrunError(
             f"cannot write the differences: {e.strerror or e}",

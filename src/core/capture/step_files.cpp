@@ -40,7 +40,8 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
         entry.files.data = rank_name(writer.rank()) + ".data";
         entry.files.data_bytes = files->layout_->file_bytes;
         const std::string path = (fs::path(files->folder_) / entry.files.data).string();
-        TWR_TRY(files->data_, system.create(path + ".tmp", files->layout_->file_bytes));
+        files->temporary_ = temporary_name(path);
+        TWR_TRY(files->data_, system.create(files->temporary_, files->layout_->file_bytes));
         directory.data_files.push_back({entry.files.data, {}});
     }
     TWR_TRY(files->metadata_,
@@ -71,11 +72,11 @@ Result<RankStep> StepFiles::finish(std::vector<FieldDigests>& digests) try {
     if (data_ != nullptr) {
         TWR_CHECK(data_->sync());
         TWR_CHECK(data_->close());
-        TWR_TRY(metadata_->directory().data_files[0].stamp, stamp_of(data + ".tmp"));
+        TWR_TRY(metadata_->directory().data_files[0].stamp, stamp_of(temporary_));
     }
     TWR_CHECK(write_digests(digests));
     TWR_CHECK(metadata_->finish());
-    if (data_ != nullptr) TWR_CHECK(system_.rename(data + ".tmp", data));
+    if (data_ != nullptr) TWR_CHECK(system_.rename(temporary_, data));
     return finish_metadata();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of a step"};

@@ -47,8 +47,9 @@ class StepFiles {
     RankStep step_;
     std::shared_ptr<const StepLayout> layout_;
     std::unique_ptr<OutputFile> data_;  // under a temporary name
-    AlignedBytes image_;                // of what is recorded, or shared
-    std::byte* bytes_ = nullptr;        // of it
+    std::string temporary_;
+    AlignedBytes image_;          // of what is recorded, or shared
+    std::byte* bytes_ = nullptr;  // of it
     std::unique_ptr<MetadataWriter> metadata_;
 };
 

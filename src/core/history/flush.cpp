@@ -190,24 +190,26 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
         }
         TWR_TRY(DataCheck check, DataCheck::create(*metadata));
         const std::string name = (target / entry.files.data).string();
+        const std::string temporary = temporary_name(name);
         const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
-        auto copied = recorded ? copy_file(system, *data, name + ".tmp", any)
-                               : copy_file(system, *data, name + ".tmp", check);
+        auto copied =
+            recorded ? copy_file(system, *data, temporary, any) : copy_file(system, *data, temporary, check);
         if (!copied) {
             Error error = std::move(copied).error();
             return error.code == ErrorCode::damaged ? std::move(error).at(data->path()) : error;
         }
         if (!recorded && !check.complete())
             return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
-        cleanup.files = {name + ".tmp"};
-        TWR_CHECK(system.rename(name + ".tmp", name));
+        cleanup.files = {temporary};
+        TWR_CHECK(system.rename(temporary, name));
         cleanup.files = {name};
     }
     const std::string name = (target / entry.files.metadata).string();
     const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
-    TWR_CHECK(copy_file(system, metadata->file(), name + ".tmp", any));
-    cleanup.files.push_back(name + ".tmp");
-    TWR_CHECK(system.rename(name + ".tmp", name));
+    const std::string temporary = temporary_name(name);
+    TWR_CHECK(copy_file(system, metadata->file(), temporary, any));
+    cleanup.files.push_back(temporary);
+    TWR_CHECK(system.rename(temporary, name));
     cleanup.files.back() = name;
     TWR_CHECK(system.sync_folder(target.string()));
     cleanup.armed = false;
@@ -228,8 +230,9 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
     TWR_CHECK(to.make_folder(kLeftoversFolder));
     TWR_TRY(const auto bytes, InputFile::open(path));
     const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
-    TWR_CHECK(copy_file(system, *bytes, target.string() + ".tmp", any));
-    TWR_CHECK(system.rename(target.string() + ".tmp", target.string()));
+    const std::string temporary = temporary_name(target.string());
+    TWR_CHECK(copy_file(system, *bytes, temporary, any));
+    TWR_CHECK(system.rename(temporary, target.string()));
     TWR_CHECK(system.sync_folder(target.parent_path().string()));
     const auto guard = lock_of(mutex);
     return to.add_difference(ordinal, name);

@@ -21,7 +21,9 @@
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 #include "history/flush.hpp"
+#include "metadata/metadata.hpp"
 #include "platform/comm.hpp"
+#include "record/delta_file.hpp"
 
 namespace twinrun {
 
@@ -32,8 +34,16 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kLargestManifest = 1ULL << 32;
 constexpr std::uint32_t kMostRanks = 1U << 24;
-constexpr std::size_t kLongestHead = 4096;       // of a journal's first line
-constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
+constexpr std::size_t kLongestHead = 4096;             // of a journal's first line
+constexpr std::size_t kRandomEnd = 21;                 // of temporary_name()
+constexpr const char* kPartialName = ".twr-partial.";  // of a shared file that MPI ranks are writing
+constexpr const char* kSumKey = ",\"xxh3\":\"";        // always the last key of a line
+
+// Of temporary_name(): nothing that somebody else made has it.
+bool is_random_end(std::string_view text) {
+    return text.size() == kRandomEnd && text.starts_with('.') && text.ends_with(".tmp") &&
+           text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 std::string hex(std::uint64_t value) {
     char text[17];
@@ -484,6 +494,22 @@ std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32
     return found;
 }
 
+// A link, a pipe or a folder in a journal's place would be taken for a rank that committed nothing.
+Result<> check_journals(const std::string& path, std::uint32_t ranks) {
+    if (ranks == 1) return success();
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+        std::uint32_t rank = 0;
+        if (!is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
+            name == rank_name(rank) + ".jsonl") {
+            return Error{ErrorCode::damaged, (fs::path(path) / name).string() +
+                                                 ": damaged: is no regular file, and the journal of rank " +
+                                                 std::to_string(rank) +
+                                                 " is expected there; restore the file from a copy"};
+        }
+    }
+    return success();
+}
+
 // Of steps and differences that the journals of a history name: they are its own, also where no marker says so.
 Result<std::vector<std::string>> folders_named_by(const History& history) {
     std::set<std::string> folders;
@@ -507,6 +533,12 @@ Result<> check_regular(const std::string& path) {
         path +
             ": is there, and is no regular file (a link, a folder, a pipe): move it away, or name another "
             "folder"};
+}
+
+// It tells how large the data beside it is: whoever dies in between leaves what the next one can tell.
+void metadata_last(std::vector<std::string>& names) {
+    std::stable_partition(names.begin(), names.end(),
+                          [](const std::string& name) { return !name.ends_with(kMetadataSuffix); });
 }
 
 // Of folders that a run may have made.
@@ -615,18 +647,37 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
         (rank && *rank != of))
         return false;
     // "rank-00003.1.twr", "rank-00003.difference-7.twr"
+    bool of_difference = false;
     if (rest.size() > 1 && rest[1] >= '0' && rest[1] <= '9') {
         takes(".");
-        takes_digits();
-    } else if (takes(".difference-") && !takes_digits()) {
-        return false;
+        of_difference = takes_digits();
+    } else if (takes(".difference-")) {
+        of_difference = takes_digits();
+        if (!of_difference) return false;
     }
-    if (!takes(".data") && !takes(kMetadataSuffix) && !takes(".twr")) return false;
-    if (rest.empty() || takes(".tmp")) return rest.empty();
-    // While metadata is being written: temporary_name().
-    return rest.size() == 21 && takes(".") &&
-           rest.substr(0, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos &&
-           rest.substr(16) == ".tmp";
+    if (!takes(".twr") && (of_difference || (!takes(".data") && !takes(kMetadataSuffix)))) return false;
+    return rest.empty() || is_random_end(rest);
+}
+
+bool is_proven(const std::string& folder, const std::string& name) {
+    if (name.size() > kRandomEnd && is_random_end(std::string_view(name).substr(name.size() - kRandomEnd)))
+        return true;
+    const std::string file = (fs::path(folder) / name).string();
+    if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
+    if (name.ends_with(".twr")) return is_difference_file(file);
+    if (name.find(kPartialName) != std::string::npos) return true;
+    // Data is the user's bytes and nothing else.
+    const auto stamp = stamp_of(file);
+    if (!stamp) return false;
+    const fs::path metadata = fs::path(file).replace_extension(kMetadataSuffix);
+    if (is_metadata_file(metadata.string())) {
+        if (const auto opened = MetadataFile::open(metadata.string())) {
+            for (const DataFile& data : (*opened)->directory().data_files) {
+                if (data.path == name) return data.stamp.size == stamp->size;
+            }
+        }
+    }
+    return stamp->size != 0 && stamp->size % kPageBytes == 0;
 }
 
 std::string marker_name(const HistoryId& id) { return kHiddenPrefix + id; }
@@ -662,6 +713,7 @@ Result<History> History::open(const std::string& path) {
     Journal manifest;
     TWR_CHECK(read_manifest(path, history, manifest));
     history.torn = manifest.torn;
+    TWR_CHECK(check_journals(path, history.ranks));
     for (const std::uint32_t rank : ranks_with_journals(path, history.ranks)) {
         Journal own;
         if (history.ranks > 1) {
@@ -1237,9 +1289,9 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
         for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
             if (!is_file) {
                 others = true;
-            } else if (is_step_file(name, rank)) {
+            } else if (is_step_file(name, rank) && is_proven(place.string(), name)) {
                 names.push_back((place / name).string());
-            } else if (name.starts_with(kSharedPrefix)) {
+            } else if (name.starts_with(kSharedPrefix) && is_proven(place.string(), name)) {
                 shared.push_back((place / name).string());
             } else if (name == marker_name(id_) ||
                        std::any_of(replaced_.begin(), replaced_.end(),
@@ -1251,6 +1303,7 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
         }
     };
     list();
+    metadata_last(names);
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
     // The last rank to leave takes what is of all: each looks once its own files are gone, so that two that leave at once do not both
@@ -1259,11 +1312,23 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     if (others) return success();
     for (const std::string& name : shared)
         TWR_CHECK(system_.remove(name));
+    return remove_marked_folder(place.string(), markers);
+}
+
+// Only an empty folder goes. One that another rank puts a file into meanwhile gets its marker back: whose it is can be told.
+Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
+                                             const std::vector<std::string>& markers) {
     for (const std::string& name : markers)
         TWR_CHECK(system_.remove(name));
-    // Only an empty folder goes, whatever another rank does meanwhile.
-    static_cast<void>(system_.remove_empty_folder(place.string()));
-    return success();
+    const auto gone = system_.remove_empty_folder(folder);
+    if (gone && !is_there(folder)) return success();
+    for (const std::string& name : markers) {
+        auto marker = system_.create(name, 0);
+        if (!marker && is_there(name)) continue;  // another rank was faster
+        if (!marker) return is_there(folder) ? Result<>(marker.error()) : success();
+        TWR_CHECK((*marker)->close());
+    }
+    return system_.sync_folder(folder);
 }
 
 Result<> HistoryWriter::add_provenance(const Provenance& facts) {
@@ -1333,9 +1398,10 @@ Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
     const fs::path place = fs::path(path_) / folder;
     std::vector<std::string> names;
     for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
-        if (is_file && is_step_file(name, rank_) && !named.contains(name))
+        if (is_file && is_step_file(name, rank_) && !named.contains(name) && is_proven(place.string(), name))
             names.push_back((place / name).string());
     }
+    metadata_last(names);
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
     return success();
@@ -1451,7 +1517,8 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         if (had == journal_.steps.end() || had->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
         if (had->second.files.difference == kNoBase && !had->second.files.shared &&
-            (!has_id_ || is_own(had->second.folder)))
+            (!has_id_ || is_own(had->second.folder)) &&
+            is_proven((fs::path(path_) / had->second.folder).string(), had->second.files.data))
             files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
     }
     if (lines.empty()) return success();

@@ -150,6 +150,9 @@ bool is_step_folder(const std::string& name);
 // Names that captures give to files in such a folder, also while they are being written; rank: of this one only. Without those
 // of files that ranks share.
 bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank);
+// Whether a file in such a folder, that has a capture's name, was written by one, by what can be seen of it: spec/history.md,
+// "What is whose".
+bool is_proven(const std::string& folder, const std::string& name);
 std::string marker_name(const HistoryId& id);  // ".twinrun-ID"
 // A folder of the history at `path` that a run of it made: no link, with the marker.
 bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id);
@@ -238,6 +241,7 @@ class HistoryWriter {
 
    private:
     Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank, bool named = false);
+    Result<> remove_marked_folder(const std::string& folder, const std::vector<std::string>& markers);
     Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
     Result<> begin_journal();

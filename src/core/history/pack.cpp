@@ -30,7 +30,8 @@ constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
 
 // A file under its final name, synced; the folder is not.
 Result<> write_file(FileSystem& system, const std::string& path, std::span<const std::byte> bytes) {
-    TWR_TRY(auto file, system.create(path + ".tmp", bytes.size()));
+    const std::string temporary = temporary_name(path);
+    TWR_TRY(auto file, system.create(temporary, bytes.size()));
     for (std::uint64_t at = 0; at < bytes.size();) {
         const auto part = bytes.subspan(at, std::min<std::uint64_t>(kWriteBytes, bytes.size() - at));
         TWR_CHECK(file->write_at(at, part));
@@ -38,7 +39,7 @@ Result<> write_file(FileSystem& system, const std::string& path, std::span<const
     }
     TWR_CHECK(file->sync());
     TWR_CHECK(file->close());
-    return system.rename(path + ".tmp", path);
+    return system.rename(temporary, path);
 }
 
 // ---- into a record ----
@@ -630,6 +631,23 @@ Result<> add_files_that_are_gone(FilesImage& image, const FilesOfStep& step, Rec
 
 }  // namespace
 
+namespace {
+
+// What a step that cannot be read means where the history is as it was; or that the run that writes it took the step away.
+Error left_or(const std::string& source, const HistoryStep& step, Error failure) {
+    const auto now = History::open(source);
+    if (!now) return failure;
+    for (const HistoryStep& there : now->steps) {
+        if (there.step == step.step && there.folder == step.folder && there.ranks == step.ranks)
+            return failure;
+    }
+    return {ErrorCode::not_found, source + ": step " + std::to_string(step.step) +
+                                      " left while it was packed, or was captured again: pack again with "
+                                      "--append, which goes on with the steps that are there"};
+}
+
+}  // namespace
+
 Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
                       const PackOptions& options, const PackProgress& progress) try {
     TWR_TRY(const History history, History::open(source));
@@ -664,8 +682,9 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             const RankFiles& files = step.ranks[rank];
             if (files.data.empty() || (record->has(step.step) && !known.changes.contains(step.step)))
                 continue;
-            TWR_TRY(const CapturedStep captured,
-                    read_captured(source, step.folder, files, store.get(), step.step));
+            auto read = read_captured(source, step.folder, files, store.get(), step.step);
+            if (!read) return left_or(source, step, std::move(read).error());
+            const CapturedStep captured = std::move(read).value();
             RecordDirectory directory;
             directory.files.push_back({rank_name(rank) + ".data", captured.data.size()});
             std::vector<ImageSegment> image;

@@ -175,13 +175,7 @@ Result<> MetadataWriter::commit_file() {
 }
 
 bool is_metadata_file(const std::string& path) {
-    std::error_code failure;
-    if (std::filesystem::symlink_status(path, failure).type() != std::filesystem::file_type::regular)
-        return false;
-    const auto file = InputFile::open(path);
-    std::array<std::byte, kMetadataMagic.size()> head;
-    return file && file.value()->size() >= head.size() && file.value()->read_at(0, head) &&
-           std::memcmp(head.data(), kMetadataMagic.data(), head.size()) == 0;
+    return begins_with(path, std::as_bytes(std::span(kMetadataMagic)));
 }
 
 Result<> MetadataWriter::commit() {

@@ -40,7 +40,8 @@ Result<> write_parts(FileSystem& system, const std::string& folder, const std::s
     std::uint64_t bytes = 0;
     for (const auto& part : parts)
         bytes += part.size();
-    TWR_TRY(auto file, system.create(path + ".tmp", bytes));
+    const std::string temporary = temporary_name(path);
+    TWR_TRY(auto file, system.create(temporary, bytes));
     std::uint64_t at = 0;
     for (const auto& part : parts) {
         if (!part.empty()) TWR_CHECK(file->write_at(at, part));
@@ -48,7 +49,7 @@ Result<> write_parts(FileSystem& system, const std::string& folder, const std::s
     }
     TWR_CHECK(file->sync());
     TWR_CHECK(file->close());
-    TWR_CHECK(system.rename(path + ".tmp", path));
+    TWR_CHECK(system.rename(temporary, path));
     return system.sync_folder(folder);
 }
 

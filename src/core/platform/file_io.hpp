@@ -187,6 +187,8 @@ std::string real_path(const std::string& path);
 std::string temporary_name(const std::string& path);
 std::string random_hex(int digits);  // from the system's random numbers
 
+// Whether what has this name is a regular file, no link, that begins with these bytes.
+bool begins_with(const std::string& path, std::span<const std::byte> head);
 Result<FileStamp> stamp_of(const std::string& path);
 Result<std::vector<std::byte>> read_whole_file(const std::string& path,
                                                std::uint64_t limit);  // more than `limit` bytes: an error

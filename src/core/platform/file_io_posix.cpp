@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -475,6 +476,26 @@ class PosixFileSystem final : public FileSystem {
 bool is_there(const std::string& path) {
     struct stat status;
     return ::lstat(path.c_str(), &status) == 0;
+}
+
+bool begins_with(const std::string& path, std::span<const std::byte> head) {
+    struct stat status;
+    std::array<std::byte, 16> there{};
+    if (head.size() > there.size() || ::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
+        return false;
+    // O_NONBLOCK: it may have become a pipe just now.
+    const int descriptor = open_retrying(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) return false;
+    std::size_t done = 0;
+    while (done < head.size()) {
+        const ssize_t got =
+            ::pread(descriptor, there.data() + done, head.size() - done, static_cast<off_t>(done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        done += static_cast<std::size_t>(got);
+    }
+    ::close(descriptor);
+    return done == head.size() && std::equal(head.begin(), head.end(), there.begin());
 }
 
 std::vector<FolderEntry> entries_of(const std::string& path) {

@@ -331,7 +331,7 @@ DifferenceWriter::DifferenceWriter(FileSystem& system, std::string path, std::ui
 DifferenceWriter::~DifferenceWriter() {
     if (file_ == nullptr || done_) return;
     file_.reset();
-    static_cast<void>(system_.remove(path_ + ".tmp"));  // closed already, it would stay
+    static_cast<void>(system_.remove(temporary_));  // closed already, it would stay
 }
 
 Result<std::unique_ptr<DifferenceWriter>> DifferenceWriter::create(FileSystem& system, std::string path,
@@ -343,7 +343,8 @@ Result<std::unique_ptr<DifferenceWriter>> DifferenceWriter::create(FileSystem& s
     }
     std::unique_ptr<DifferenceWriter> writer(
         new DifferenceWriter(system, std::move(path), chunk_bytes, settings));
-    TWR_TRY(writer->file_, system.create(writer->path_ + ".tmp", 0));
+    writer->temporary_ = temporary_name(writer->path_);
+    TWR_TRY(writer->file_, system.create(writer->temporary_, 0));
     return writer;
 } catch (const std::bad_alloc&) {
     return no_memory();
@@ -549,11 +550,15 @@ Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference&& differen
     Written written{written_ + tail.size(), written_ - kDifferenceHeaderBytes, xxh3(header)};
     TWR_CHECK(file_->sync());
     TWR_CHECK(file_->close());
-    TWR_CHECK(system_.rename(path_ + ".tmp", path_));
+    TWR_CHECK(system_.rename(temporary_, path_));
     done_ = true;
     return written;
 } catch (const std::bad_alloc&) {
     return no_memory();
+}
+
+bool is_difference_file(const std::string& path) {
+    return begins_with(path, std::as_bytes(std::span(kMagic)));
 }
 
 // ---- reading ----

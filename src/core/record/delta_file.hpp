@@ -70,6 +70,7 @@ class DifferenceWriter {
     struct Work;
     FileSystem& system_;
     std::string path_;
+    std::string temporary_;  // what the file is called until it is whole
     std::uint32_t chunk_bytes_;
     PayloadSettings settings_;
     std::unique_ptr<OutputFile> file_;
@@ -113,6 +114,9 @@ class DifferenceFile {
     std::uint64_t stored_chunks_ = 0;
     std::vector<std::uint64_t> kept_at_;  // first chunk in the file of each of kept
 };
+
+// Whether the file of this name, which is no link, begins as differences do: then twinrun wrote it.
+bool is_difference_file(const std::string& path);
 
 // The same bytes in memory: for tests of the format and its fuzzer.
 std::vector<std::byte> encode_difference_tail(const Difference& difference);

@@ -463,6 +463,41 @@ TEST(Pack, StopsAndGoesOn) {
     }
 }
 
+// The run that writes the history takes a step away meanwhile: what is packed is whole, and the message says so.
+TEST(Pack, AStepThatLeavesMeanwhileIsToldFromDamage) {
+    RecordFolder folder;
+    Truth truth = random_truth(78, 4, 1);
+    capture(folder / "run", truth);
+    std::uint32_t ranks = 0;
+    const auto settings = read_history_settings(folder / "run", ranks);
+    ASSERT_TRUE(settings);
+    auto writer =
+        HistoryWriter::open(unsynced_file_system(), folder / "run", *settings, 0, 1, Existing::append);
+    ASSERT_TRUE(writer) << writer.error().message;
+    const auto steps = steps_of(truth);
+    const std::int64_t leaving = steps[1];
+    PackOptions how = options();
+    const auto packed =
+        pack_history(unsynced_file_system(), folder / "run", folder / "record", how, [&](const PackedStep&) {
+            EXPECT_TRUE((*writer)->drop({&leaving, 1}));
+            return true;
+        });
+    ASSERT_FALSE(packed);
+    EXPECT_NE(packed.error().message.find("step " + std::to_string(leaving) + " left while it was packed"),
+              std::string::npos)
+        << packed.error().message;
+    how.append = true;
+    pack(folder / "run", folder / "record", how);
+    truth.erase(leaving);
+    expect_record(folder / "record", truth);
+    // Where the step is still there, the file is missing.
+    std::filesystem::remove(folder / "run" + "/" + step_folder(steps[2], 0) + "/rank-00000.twm");
+    const auto damaged =
+        pack_history(unsynced_file_system(), folder / "run", folder / "other", options(), {});
+    ASSERT_FALSE(damaged);
+    EXPECT_EQ(damaged.error().message.find("left while"), std::string::npos) << damaged.error().message;
+}
+
 TEST(Pack, RefusesWhatHasNoMeaning) {
     RecordFolder folder;
     const Truth truth = random_truth(5, 3, 1);

@@ -1,14 +1,18 @@
 // Who may write a history: one process at a time, whatever the others ask for.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "history/history.hpp"
+#include "metadata/metadata.hpp"
+#include "support/forwarding_file_system.hpp"
 
 namespace twinrun {
 namespace {
@@ -40,6 +44,33 @@ class WritersTest : public ::testing::Test {
         std::ofstream(fs::path(writer.path()) / entry.folder / entry.files.metadata) << step;
         const HistoryWriter::Commit line{step, entry};
         return writer.commit({&line, 1});
+    }
+    // A step as captures leave it: metadata, and data of this many bytes that it says.
+    [[nodiscard]] fs::path write_step(HistoryWriter& writer, std::int64_t step, std::uint64_t bytes) const {
+        const std::string folder = step_folder(step, 0);
+        const fs::path place = fs::path(writer.path()) / folder;
+        EXPECT_TRUE(writer.make_folder(folder));
+        RankStep entry;
+        entry.folder = folder;
+        entry.files.rank = writer.rank();
+        entry.files.data = rank_name(writer.rank()) + ".data";
+        entry.files.metadata = rank_name(writer.rank()) + ".twm";
+        entry.files.data_bytes = bytes;
+        std::ofstream(place / entry.files.data) << std::string(bytes, 'd');
+        Directory directory;
+        directory.step = step;
+        directory.rank = writer.rank();
+        directory.data_files.push_back({entry.files.data, {bytes, 0}});
+        auto metadata = MetadataWriter::create(posix_file_system(), (place / entry.files.metadata).string(),
+                                               std::move(directory));
+        EXPECT_TRUE(metadata && (*metadata)->finish());
+        const HistoryWriter::Commit line{step, entry};
+        EXPECT_TRUE(writer.commit({&line, 1}));
+        return place;
+    }
+    static std::string content(const fs::path& file) {
+        std::ifstream stream(file, std::ios::binary);
+        return {std::istreambuf_iterator<char>(stream), {}};
     }
     [[nodiscard]] std::size_t steps() const {
         const auto history = History::open(run_);
@@ -155,6 +186,95 @@ TEST_F(WritersTest, ARankIsThereOnce) {
     const auto journal = read_rank_journal(run_, 2, 3);
     ASSERT_TRUE(journal) << journal.error().message;
     EXPECT_EQ(journal->steps.size(), 1U);
+}
+
+// A name that captures give proves nothing: what a step has of others stays when it leaves, and the folder with it.
+TEST_F(WritersTest, WhatOnlyHasOneOfOurNamesStays) {
+    auto writer = open(0, 1, Existing::refuse);
+    ASSERT_TRUE(writer);
+    const std::vector<std::string> names = {
+        "rank-00000.1.data",   "rank-00000.twr",        "rank-00000.3.twr", "rank-00000.difference-7.twr",
+        "rank-00000.data.tmp", "rank-00000.twm.tmp",    "group.data",       "group.data.00001",
+        "group.notes",         "group.data.twr-partial"};
+    for (const std::string& name : names) {
+        const fs::path place = write_step(**writer, 1, 4096);
+        std::ofstream(place / name) << "my notes\n";
+        const std::int64_t one = 1;
+        ASSERT_TRUE((*writer)->drop({&one, 1}));
+        EXPECT_EQ(content(place / name), "my notes\n") << name;
+        EXPECT_FALSE(fs::exists(place / "rank-00000.data")) << name;
+        EXPECT_FALSE(fs::exists(place / "rank-00000.twm")) << name;
+        EXPECT_TRUE(is_marked(run_, place.filename().string(), (*writer)->id())) << name;
+        fs::remove(place / name);
+    }
+    // In place of a file of ours.
+    for (const std::string name : {"rank-00000.data", "rank-00000.twm"}) {
+        const fs::path place = write_step(**writer, 1, 8192);
+        std::ofstream(place / name) << (name.ends_with(".twm") ? "my notes\n" : std::string(4096, 'm'));
+        const std::string mine = content(place / name);
+        const std::int64_t one = 1;
+        ASSERT_TRUE((*writer)->drop({&one, 1}));
+        EXPECT_EQ(content(place / name), mine) << name;
+        EXPECT_EQ(std::distance(fs::directory_iterator(place), {}), 2) << name;  // it, and the marker
+        fs::remove(place / name);
+    }
+}
+
+TEST_F(WritersTest, WhatCanBeProvenLeaves) {
+    auto writer = open(0, 1, Existing::refuse);
+    ASSERT_TRUE(writer);
+    const fs::path place = write_step(**writer, 1, 4096);
+    std::ofstream(place / "group.data") << std::string(8192, 'g');
+    std::ofstream(place / "group.data.twr-partial.0123456789abcdef") << "part";
+    std::ofstream(place / "rank-00000.data.0123456789abcdef.tmp") << "part";
+    std::ofstream(place / "rank-00000.2.twr") << "TWRDIFF\nand more";
+    const std::int64_t one = 1;
+    ASSERT_TRUE((*writer)->drop({&one, 1}));
+    EXPECT_FALSE(fs::exists(place));
+}
+
+// Another rank makes its first file between the marker's end and the folder's: whose folder it is can still be told.
+TEST_F(WritersTest, AFolderThatStaysKeepsItsMarker) {
+    class Interjecting final : public testing::ForwardingFileSystem {
+       public:
+        Result<> remove_empty_folder(const std::string& path) override {
+            std::ofstream(fs::path(path) / "rank-00001.twm") << "another rank's";
+            return ForwardingFileSystem::remove_empty_folder(path);
+        }
+    } system;
+    auto writer = HistoryWriter::open(system, run_, HistorySettings{}, 0, 1, Existing::refuse);
+    ASSERT_TRUE(writer);
+    const fs::path place = write_step(**writer, 1, 4096);
+    const std::int64_t one = 1;
+    ASSERT_TRUE((*writer)->drop({&one, 1}));
+    EXPECT_EQ(content(place / "rank-00001.twm"), "another rank's");
+    EXPECT_TRUE(is_marked(run_, place.filename().string(), (*writer)->id()));
+    EXPECT_FALSE(fs::exists(place / "rank-00000.data"));
+}
+
+// Its steps would be those of a rank that committed nothing.
+TEST_F(WritersTest, AJournalThatIsNoFileIsDamage) {
+    {
+        auto first = open(0, 2, Existing::refuse);
+        auto second = open(1, 2, Existing::refuse);
+        ASSERT_TRUE(first && second && commit(**first, 1) && commit(**second, 1));
+    }
+    EXPECT_EQ(steps(), 1U);
+    const fs::path journal = journal_path(run_, 1, 2);
+    fs::remove(journal);
+    for (int kind = 0; kind < 3; ++kind) {
+        if (kind == 0) fs::create_directory(journal);
+        if (kind == 1) fs::create_symlink("/dev/null", journal);
+        if (kind == 2) {
+            ASSERT_EQ(::mkfifo(journal.c_str(), 0600), 0);
+        }
+        const auto history = History::open(run_);
+        ASSERT_FALSE(history) << kind;
+        EXPECT_NE(history.error().message.find("rank-00001.jsonl: damaged: is no regular file"),
+                  std::string::npos)
+            << history.error().message;
+        fs::remove(journal);
+    }
 }
 
 }  // namespace

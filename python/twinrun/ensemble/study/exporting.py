@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import MissingFile, MissingPackage
+from ...outputs import replacing
 from .record import read_lines
 
 __all__ = ["flat_rows", "write_parquet"]
@@ -53,13 +53,6 @@ def write_parquet(folder: str | os.PathLike[str], target: str | os.PathLike[str]
             for row in rows:
                 row[name] = None if row[name] is None else float(row[name])
     table = pyarrow.Table.from_pylist(rows)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(target)), prefix=".twinrun-")
-    os.close(handle)
-    try:
+    with replacing(target) as temporary:
         pyarrow.parquet.write_table(table, temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
     return len(rows)
