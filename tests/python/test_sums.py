@@ -76,6 +76,18 @@ def brute_force(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return ~(near | (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b)))
 
 
+def test_the_tolerance_of_a_capture_holds_for_rows_that_lie_either_way(tmp_path: Path) -> None:
+    """A part of one column or one row is row- and column-major: turning it keeps the tolerance that it was captured for."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal((60, 50))
+    b = a + rng.uniform(-0.25 * ATOL, 0.25 * ATOL, a.shape)
+    for name, x, cut in (("a", a, [[0, 60], [0, 1, 50]]), ("b", b, [[0, 1, 60], [0, 50]])):
+        data, places = cut_up(x, cut, fortran=True)
+        run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert result.same and {f.atol for f in result.fields} == {ATOL}
+
+
 @SLOW
 @given(case=placed_pairs())
 def test_any_cutting_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, case: tuple) -> None:

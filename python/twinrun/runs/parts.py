@@ -117,7 +117,7 @@ def _stored_alike(
 ) -> list[list[tuple[int, FieldRef]]]:
     """Parts of both runs in one order of storage, where some lie in both at once (one row is row- and column-major).
 
-    Those that are turned lose their metadata: its sums count in the other order.
+    Those that are turned lose their metadata, whose sums count in the other order, but not what it says: the tolerance.
     """
     orders = {ref.fortran_order for side in sides for _, ref in side if sum(n > 1 for n in ref.shape) > 1}
     if len(orders) > 1:  # row by row, then
@@ -148,7 +148,6 @@ def _turned(ref: FieldRef) -> FieldRef:
         place=place,
         fortran_order=not ref.fortran_order,
         metadata=None,
-        facts=None,
     )
 
 
