@@ -1,7 +1,7 @@
 // GPUs. Everything that needs a toolkit or a driver lives in a shared library of its own, libtwinrun_cuda.so, which is
 // looked for and opened at run time: the same build works where there is no GPU, no driver and no toolkit.
 //
-// The library gives tables of functions, one a layer: DeviceRuntime here, DeviceDigestKernels in digest/, and so on. Tables
+// The library gives tables of functions, one a room: DeviceRuntime here, DeviceDigestKernels in digest/, and so on. Tables
 // are plain data and their functions neither throw nor print. Every function may be called from any thread; each names its
 // device, and leaves the calling thread's current device as it was.
 #pragma once

@@ -101,7 +101,7 @@ void portable_block_i64(const std::int64_t* x, std::size_t n, const CellRule& ru
 void portable_block_u64(const std::uint64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                         std::byte* residues);
 
-// ---- what the layers above use ----
+// ---- what other rooms use ----
 
 // The settings under which the digests of a field are made.
 struct DigestSettings {

@@ -1,4 +1,4 @@
-// Types of elements. A complex number is a pair of scalars; the layers below compare see scalars only.
+// Types of elements. A complex number is a pair of scalars; digests and differences see scalars only.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which instruction set the kernels use. This is the one place that decides; kernels register themselves per layer
+// Which instruction set the kernels use. This is the one place that decides; kernels register themselves per room
 // (digest_dispatch.cpp, difference_dispatch.cpp) in the order of this enumeration.
 #pragma once
 

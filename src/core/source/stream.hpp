@@ -1,5 +1,5 @@
 // Slices of work whose data must be read first: reads of some slices overlap the work on others, on all cores, in bounded
-// memory. Everything that compare reads in bulk goes through here.
+// memory. Everything that is read in bulk goes through here.
 #pragma once
 
 #include <cstddef>
