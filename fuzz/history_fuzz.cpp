@@ -11,6 +11,7 @@
 #include <string>
 
 #include "history/history.hpp"
+#include "history/journal_line.hpp"
 #include "input.hpp"
 
 using namespace twinrun;

@@ -23,6 +23,7 @@
 #include "history/history.hpp"
 #include "history/provenance.hpp"
 #include "history/reference.hpp"
+#include "history/writer.hpp"
 #include "platform/comm.hpp"
 #include "platform/file_io.hpp"
 

@@ -10,6 +10,7 @@
 #include "base/aligned.hpp"
 #include "capture/layout.hpp"
 #include "history/history.hpp"
+#include "history/writer.hpp"
 #include "platform/comm.hpp"
 
 namespace twinrun {

@@ -19,6 +19,7 @@
 #include "history/flush.hpp"
 #include "history/history.hpp"
 #include "history/restore.hpp"
+#include "history/writer.hpp"
 
 namespace twinrun {
 

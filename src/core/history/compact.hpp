@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "history/history.hpp"
+#include "history/writer.hpp"
 
 namespace twinrun {
 

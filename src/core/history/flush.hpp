@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "history/history.hpp"
+#include "history/writer.hpp"
 
 namespace twinrun {
 

@@ -15,6 +15,7 @@
 #include "base/checksum.hpp"
 #include "history/gather.hpp"
 #include "history/record_store.hpp"
+#include "history/writer.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/build.hpp"
 #include "source/tuning.hpp"

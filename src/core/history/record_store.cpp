@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <new>
 
+#include "history/writer.hpp"
+
 namespace twinrun {
 
 namespace fs = std::filesystem;

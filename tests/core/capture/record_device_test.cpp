@@ -13,6 +13,7 @@
 #include "history/pack.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
+#include "history/writer.hpp"
 #include "support/device.hpp"
 #include "support/device_faults.hpp"
 #include "support/record.hpp"

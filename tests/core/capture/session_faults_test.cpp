@@ -21,6 +21,7 @@
 
 #include "capture/session.hpp"
 #include "history/flush.hpp"
+#include "history/journal_line.hpp"
 #include "history/restore.hpp"
 #include "support/session.hpp"
 #include "support/threads_comm.hpp"

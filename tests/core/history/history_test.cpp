@@ -1,4 +1,6 @@
 #include "history/history.hpp"
+#include "history/journal_line.hpp"
+#include "history/writer.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "history/compact.hpp"
+#include "history/journal_line.hpp"
 #include "history/pack.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "history/history.hpp"
+#include "history/writer.hpp"
 #include "metadata/metadata.hpp"
 #include "support/forwarding_file_system.hpp"
 

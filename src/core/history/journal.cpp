@@ -1,0 +1,191 @@
+#include "history/journal.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <utility>
+
+#include "history/journal_line.hpp"
+#include "platform/file_io.hpp"
+
+namespace twinrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestHead = 4096;  // of a journal's first line
+
+// Lines of a file, in order: visit(number, object) may throw. Errors name file and line.
+template <class Visit>
+Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
+    TWR_TRY(const auto bytes, read_whole_file(file, kLargestManifest));
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::size_t number = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = text.find('\n', begin);
+        const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
+        ++number;
+        const auto damaged = [&](const std::string& why) {
+            return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why +
+                                                 "; restore the file from a copy"};
+        };
+        if (end == std::string::npos) {
+            // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
+            if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
+            journal.torn = true;
+            break;
+        }
+        begin = end + 1;
+        auto object = open_line(line);
+        if (!object) return damaged(object.error().message);
+        try {
+            if (auto taken = visit(number, Json::parse(*object)); !taken) return taken;
+        } catch (const Json::exception& e) {
+            return damaged(words_of(e));
+        } catch (const Bad& e) {
+            return damaged(e.what());
+        } catch (const std::bad_alloc&) {
+            return Error{ErrorCode::out_of_memory, file + ": not enough memory to read it"};
+        } catch (const std::exception&) {
+            return damaged("it is not a line of a history");
+        }
+        journal.whole_bytes = begin;
+    }
+    return success();
+}
+
+}  // namespace
+
+Result<> read_manifest(const std::string& path, History& history, Journal& journal, LocalHistory* local) {
+    const std::string file = manifest_path(path);
+    history.path = path;
+    TWR_CHECK(for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
+        if (number > 1) {
+            if (history.ranks != 1) throw bad("more than the settings in the manifest of several ranks");
+            take_line(j, 0, journal);
+            return success();
+        }
+        history.has_id = j.contains("id");
+        history.id = history.has_id ? id_of(j.at("id")) : hash_id(j.dump());
+        if (j.contains("replaced")) {
+            for (const Json& id : j.at("replaced"))
+                history.replaced.push_back(id_of(id));
+        }
+        const int version = whole_number<int>(j, "twinrun_history");
+        if (version > kHistoryVersion) {
+            return Error{ErrorCode::unsupported, path + ": a history of version " + std::to_string(version) +
+                                                     ", this twinrun reads up to " +
+                                                     std::to_string(kHistoryVersion) + ": upgrade twinrun"};
+        }
+        history.settings = settings_from_json(j);
+        if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
+        if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
+        if (local != nullptr) {
+            local->rank = whole_number<std::uint32_t>(j, "rank");
+            if (j.contains("of")) local->of = id_of(j.at("of"));
+            local->history = path_from_json(j.at("history"));
+            if (local->rank >= history.ranks) throw bad("a rank beyond their number");
+        }
+        return success();
+    }));
+    if (journal.whole_bytes == 0) {
+        return Error{ErrorCode::damaged, file + ": empty: the run ended before its manifest was written"};
+    }
+    return success();
+}
+
+std::optional<JournalHead> journal_head(const std::string& file) try {
+    if (fs::symlink_status(file).type() != fs::file_type::regular) return std::nullopt;
+    std::ifstream stream(file, std::ios::binary);
+    std::string line(kLongestHead, '\0');
+    stream.read(line.data(), static_cast<std::streamsize>(line.size()));
+    line.resize(static_cast<std::size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
+    const std::size_t end = line.find('\n');
+    if (end == std::string::npos) return std::nullopt;
+    const auto object = open_line(line.substr(0, end));
+    if (!object) return std::nullopt;
+    const Json j = Json::parse(*object);
+    if (!j.contains("twinrun_journal")) return std::nullopt;
+    return JournalHead{j.contains("id") ? id_of(j.at("id")) : "", whole_number<std::uint32_t>(j, "rank")};
+} catch (const std::bad_alloc&) {
+    throw;
+} catch (const std::exception&) {
+    return std::nullopt;
+}
+
+Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal) {
+    const std::string file = journal_path(history.path, rank, ranks);
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) return success();
+    if (const auto head = journal_head(file); head && head->id != (history.has_id ? history.id : "")) {
+        return success();
+    }
+    return for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
+        if (number > 1) {
+            take_line(j, rank, journal);
+        } else if (whole_number<int>(j, "twinrun_journal") > kHistoryVersion) {
+            return Error{ErrorCode::unsupported, file + ": written by a newer twinrun: upgrade"};
+        } else if (whole_number<std::uint32_t>(j, "rank") != rank ||
+                   whole_number<std::uint32_t>(j, "ranks") != ranks) {
+            throw bad("the journal of another rank or run");
+        }
+        return success();
+    });
+}
+
+std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks) {
+    if (ranks == 1) return {0};
+    std::set<std::uint32_t> found;
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+        std::uint32_t rank = 0;
+        if (is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
+            name == rank_name(rank) + ".jsonl") {
+            found.insert(rank);
+        }
+    }
+    return found;
+}
+
+Result<> check_journals(const std::string& path, std::uint32_t ranks) {
+    if (ranks == 1) return success();
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+        std::uint32_t rank = 0;
+        if (!is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
+            name == rank_name(rank) + ".jsonl") {
+            return Error{ErrorCode::damaged, (fs::path(path) / name).string() +
+                                                 ": damaged: is no regular file, and the journal of rank " +
+                                                 std::to_string(rank) +
+                                                 " is expected there; restore the file from a copy"};
+        }
+    }
+    return success();
+}
+
+Result<std::vector<std::string>> folders_named_by(const History& history) {
+    std::set<std::string> folders;
+    for (const std::uint32_t rank : ranks_with_journals(history.path, history.ranks)) {
+        TWR_TRY(const Journal journal, read_rank_journal(history.path, rank, history.ranks));
+        for (const auto& [step, files] : journal.steps)
+            folders.insert(files.folder);
+        for (const auto& [ordinal, file] : journal.differences)
+            folders.insert(file.substr(0, file.find('/')));
+    }
+    return std::vector<std::string>(folders.begin(), folders.end());
+}
+
+Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
+    Journal journal;
+    History history;
+    TWR_CHECK(read_manifest(path, history, journal));
+    if (ranks > 1) {
+        journal = {};
+        TWR_CHECK(read_journal(history, rank, ranks, journal));
+    }
+    return journal;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,329 @@
+#include "history/journal_line.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <span>
+
+#include "base/checksum.hpp"
+#include "platform/file_io.hpp"
+#include "platform/new_files.hpp"
+#include "record/settings.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
+
+std::string hex(std::uint64_t value) {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016" PRIx64, value);
+    return text;
+}
+
+std::uint64_t from_hex(const std::string& text) {
+    std::uint64_t value = 0;
+    if (text.size() != 16) throw bad("a checksum that is not one");
+    for (const char c : text) {
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) throw bad("a checksum that is not one");
+        value = value << 4 | static_cast<std::uint64_t>(digit);
+    }
+    return value;
+}
+
+// A name from a manifest becomes part of a path: it must not lead out of the history.
+bool is_plain(const std::string& name) {
+    return name != "." && name != ".." && name.find('/') == std::string::npos &&
+           name.find('\0') == std::string::npos;
+}
+std::string plain_name(const Json& j, const char* key) {
+    auto name = j.at(key).get<std::string>();
+    if (!is_plain(name)) throw bad("a name that leads out of the history");
+    return name;
+}
+// Of a file in a folder of the history: "step-0000000010/rank-00003.twr".
+std::string difference_file(const Json& j) {
+    auto file = j.at("file").get<std::string>();
+    const std::size_t cut = file.find('/');
+    if (cut == std::string::npos || cut == 0 || cut + 1 == file.size() || !is_plain(file.substr(0, cut)) ||
+        !is_plain(file.substr(cut + 1))) {
+        throw bad("a difference that is not in the history");
+    }
+    return file;
+}
+// An empty one would be the folder that it lies in.
+std::string some_name(const Json& j, const char* key) {
+    auto name = plain_name(j, key);
+    if (name.empty()) throw bad("a name that is empty");
+    return name;
+}
+
+RankStep step_from_json(const Json& j, std::uint32_t rank) {
+    RankStep step;
+    step.folder = some_name(j, "folder");
+    const Json& ranks = j.at("ranks");
+    if (!ranks.is_array() || ranks.size() != 1) throw bad("not one rank's files");
+    const Json& r = ranks[0];
+    RankFiles& files = step.files;
+    files.rank = whole_number<std::uint32_t>(r, "rank");
+    if (files.rank != rank) throw bad("files of another rank");
+    files.data = plain_name(r, "data");
+    files.data_bytes = whole_number<std::uint64_t>(r, "data_bytes");
+    if (r.contains("difference")) {
+        files.difference = whole_number<std::uint32_t>(r, "difference");
+        files.full_bytes = whole_number<std::uint64_t>(r, "full_bytes");
+        if (files.difference > kMostOrdinals || files.data.empty()) throw bad("a difference that cannot be");
+    }
+    if (r.contains("offset")) {
+        files.shared = true;
+        files.offset = whole_number<std::uint64_t>(r, "offset");
+        files.file_bytes = whole_number<std::uint64_t>(r, "file_bytes");
+        if (files.difference != kNoBase || files.data.empty() || files.offset > files.file_bytes ||
+            files.data_bytes > files.file_bytes - files.offset) {
+            throw bad("a part of a file that cannot be");
+        }
+    }
+    files.metadata = files.difference != kNoBase ? plain_name(r, "metadata") : some_name(r, "metadata");
+    files.metadata_bytes = whole_number<std::uint64_t>(r, "metadata_bytes");
+    files.header_checksum = from_hex(r.at("header_xxh3").get<std::string>());
+    files.blocked_seconds = r.value("blocked_seconds", 0.0);
+    files.divergence = r.value("divergence", std::string());
+    return step;
+}
+
+}  // namespace
+
+std::string seal_line(std::string json_object) {
+    json_object.pop_back();  // the closing brace
+    const std::uint64_t sum = xxh3(json_object);
+    return json_object + kSumKey + hex(sum) + "\"}";
+}
+
+Result<std::string> open_line(const std::string& line) {
+    const std::size_t at = line.rfind(kSumKey);
+    if (at == std::string::npos ||
+        line != line.substr(0, at) + kSumKey + hex(xxh3(line.substr(0, at))) + "\"}") {
+        return Error{ErrorCode::damaged, "its checksum is wrong"};
+    }
+    return line.substr(0, at) + "}";
+}
+
+// Names of fields are any bytes; JSON is UTF-8.
+std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// In words for people: the library's own are for programmers.
+std::string words_of(const Json::exception& e) {
+    if (dynamic_cast<const Json::parse_error*>(&e) != nullptr) return "it is not JSON";
+    constexpr int kNoSuchKey = 403;  // as the library documents it
+    if (e.id == kNoSuchKey) return "a key that such a line has is missing";
+    if (dynamic_cast<const Json::type_error*>(&e) != nullptr)
+        return "a value has another type than it should";
+    return "it is not a line of a history";
+}
+
+// Paths are bytes: one that is not UTF-8 is an object with these in hexadecimal.
+Json path_to_json(const std::string& path) {
+    try {
+        static_cast<void>(Json(path).dump());
+        return path;
+    } catch (const Json::type_error&) {
+        constexpr const char* kDigits = "0123456789abcdef";
+        std::string digits;
+        for (const char c : path) {
+            digits += kDigits[static_cast<unsigned char>(c) >> 4];
+            digits += kDigits[static_cast<unsigned char>(c) & 15];
+        }
+        return Json{{"bytes", digits}};
+    }
+}
+std::string path_from_json(const Json& j) {
+    if (j.is_string()) return j.get<std::string>();
+    const auto digits = j.at("bytes").get<std::string>();
+    const auto value = [](char c) {
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) throw bad("a path whose bytes are not hexadecimal");
+        return digit;
+    };
+    std::string path;
+    if (digits.size() % 2 != 0) throw bad("a path whose bytes are not hexadecimal");
+    for (std::size_t i = 0; i < digits.size(); i += 2)
+        path += static_cast<char>(value(digits[i]) * 16 + value(digits[i + 1]));
+    return path;
+}
+
+int version_of(const HistorySettings& s) { return s.shared ? kHistoryVersion : s.record ? 2 : 1; }
+
+Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
+    Json j{
+        {"twinrun_history", version_of(s)}, {"atol", s.tolerance.atol},
+        {"rtol", s.tolerance.rtol},         {"residue_bits", s.residue_bits},
+        {"chunk_bytes", s.chunk_bytes},     {"digest", s.kind == DigestKind::linear ? "linear" : "published"},
+        {"keep_data", s.keep_data},         {"ranks", ranks}};
+    if (s.shared) j["shared_files"] = true;
+    if (s.record) {
+        j["record"] = Json{{"method", method_name(s.record->method)},
+                           {"chunk_bytes", s.record->chunk_bytes},
+                           {"codec", s.record->codec == PayloadCodec::zstd ? "zstd" : "none"},
+                           {"level", s.record->level},
+                           {"xor", s.record->xored},
+                           {"bounded", s.record->bounded}};
+        if (!s.record->against.empty()) {
+            j["record"]["against"] = path_to_json(s.record->against);
+            j["record"]["first_difference"] = s.record->first_difference;
+        }
+    }
+    return j;
+}
+
+HistoryId new_id() { return random_hex(32); }
+// Of a history without one.
+HistoryId hash_id(const std::string& first_line) {
+    return hex(xxh3(first_line)) + hex(xxh3(std::as_bytes(std::span(first_line)), 1));
+}
+
+HistorySettings settings_from_json(const Json& j) {
+    HistorySettings s;
+    s.tolerance.atol = j.at("atol").get<double>();
+    s.tolerance.rtol = j.at("rtol").get<double>();
+    s.residue_bits = whole_number<unsigned>(j, "residue_bits");
+    s.chunk_bytes = whole_number<std::uint32_t>(j, "chunk_bytes");
+    s.kind = j.at("digest").get<std::string>() == "published" ? DigestKind::published : DigestKind::linear;
+    s.keep_data = j.at("keep_data").get<bool>();
+    s.shared = j.value("shared_files", false);
+    if (j.contains("record")) {
+        const Json& r = j.at("record");
+        RecordSettings record;
+        const auto method = method_of(r.at("method").get<std::string>());
+        const auto codec = r.at("codec").get<std::string>();
+        if (!method || (codec != "none" && codec != "zstd")) throw bad("a record of an unknown kind");
+        record.method = *method;
+        record.chunk_bytes = whole_number<std::uint32_t>(r, "chunk_bytes");
+        record.codec = codec == "zstd" ? PayloadCodec::zstd : PayloadCodec::stored;
+        record.level = whole_number<int>(r, "level");
+        record.xored = r.at("xor").get<bool>();
+        record.bounded = r.at("bounded").get<bool>();
+        if (r.contains("against")) record.against = path_from_json(r.at("against"));
+        if (!record.against.empty()) {
+            record.first_difference = whole_number<std::uint32_t>(r, "first_difference");
+            if (record.first_difference > kMostOrdinals) throw bad("more differences than a record can have");
+        }
+        if (auto good = record.check(); !good) throw bad(good.error().message);
+        s.record = std::move(record);
+    }
+    return s;
+}
+
+// It becomes part of a name.
+HistoryId id_of(const Json& j) {
+    auto id = j.get<std::string>();
+    if (id.size() != 32 || id.find_first_not_of("0123456789abcdef") != std::string::npos)
+        throw bad("an ID that is none");
+    return id;
+}
+// By hand: nested values of the JSON library end the program where memory is short while they go away.
+std::string step_line(std::int64_t number, const RankStep& step, bool replaces) {
+    const RankFiles& r = step.files;
+    std::string line = "{\"folder\":" + to_text(step.folder) +
+                       ",\"ranks\":[{\"blocked_seconds\":" + to_text(r.blocked_seconds) +
+                       ",\"data\":" + to_text(r.data) + ",\"data_bytes\":" + std::to_string(r.data_bytes);
+    if (r.shared) {
+        line += ",\"file_bytes\":" + std::to_string(r.file_bytes) + ",\"offset\":" + std::to_string(r.offset);
+    }
+    if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
+    if (r.difference != kNoBase) {
+        line += ",\"difference\":" + std::to_string(r.difference) +
+                ",\"full_bytes\":" + std::to_string(r.full_bytes);
+    }
+    line += ",\"header_xxh3\":\"" + hex(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
+            ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) +
+            ",\"rank\":" + std::to_string(r.rank) + "}]";
+    if (replaces) line += ",\"replaces\":true";
+    return line + ",\"step\":" + std::to_string(number) + "}";
+}
+
+void forget_data(RankFiles& files) {
+    files.data.clear();
+    files.data_bytes = 0;
+    files.difference = kNoBase;
+    files.full_bytes = 0;
+    files.shared = false;
+    files.offset = 0;
+    files.file_bytes = 0;
+}
+
+// An ordinal is that of one attempt at one step, for good: others may name it.
+bool may_have(const Journal& journal, std::int64_t number, const RankStep& step) {
+    const std::uint32_t ordinal = step.files.difference;
+    if (ordinal == kNoBase || !journal.taken.contains(ordinal)) return true;
+    const auto had = journal.steps.find(number);
+    return had != journal.steps.end() && had->second.files.difference == ordinal &&
+           had->second.folder == step.folder;
+}
+
+void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
+    if (const std::uint32_t ordinal = step.files.difference; ordinal != kNoBase) {
+        journal.differences[ordinal] = step.folder + "/" + step.files.data;
+        journal.next_difference = std::max(journal.next_difference, ordinal + 1);
+        journal.taken.insert(ordinal);
+    }
+    journal.steps[number] = step;
+}
+
+void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file) {
+    journal.differences[ordinal] = file;
+    journal.next_difference = std::max(journal.next_difference, ordinal + 1);
+}
+
+// One line of a journal after its first.
+void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
+    if (j.contains("step")) {
+        const auto number = whole_number<std::int64_t>(j, "step");
+        RankStep step = step_from_json(j, rank);
+        if (journal.steps.contains(number) && !j.value("replaces", false))
+            throw bad("a step that is listed twice");
+        if (!may_have(journal, number, step)) throw bad("a difference that another step has, or had");
+        put_step(journal, number, step);
+    } else if (j.contains("drop")) {
+        if (journal.steps.erase(whole_number<std::int64_t>(j, "drop")) == 0)
+            throw bad("drops a step that is not there");
+    } else if (j.contains("drop_data")) {
+        const auto step = journal.steps.find(whole_number<std::int64_t>(j, "drop_data"));
+        if (step == journal.steps.end()) throw bad("drops the data of a step that is not there");
+        forget_data(step->second.files);
+    } else if (j.contains("child")) {
+        journal.children.push_back(path_from_json(j.at("child")));
+    } else if (j.contains("moved")) {
+        const auto known = [&](const Json& number) {
+            const auto ordinal = number_of<std::uint32_t>(number, "a difference");
+            if (!journal.differences.contains(ordinal)) throw bad("moves a difference that is not there");
+            return ordinal;
+        };
+        for (const Json& part : j.at("moved")) {
+            const std::string file = difference_file(part);
+            for (const Json& number : part.at("differences"))
+                journal.differences[known(number)] = file;
+        }
+        for (const Json& number : j.at("gone"))
+            journal.differences.erase(known(number));
+    } else if (j.contains("difference")) {
+        const auto ordinal = whole_number<std::uint32_t>(j, "difference");
+        if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) ||
+            journal.taken.contains(ordinal))
+            throw bad("a difference that cannot be");
+        put_difference(journal, ordinal, difference_file(j));
+    } else if (j.contains("reserved")) {
+        const auto end = whole_number<std::uint32_t>(j, "reserved");
+        if (end > kMostOrdinals) throw bad("more differences than a record can have");
+        journal.next_difference = std::max(journal.next_difference, end);
+    } else if (j.contains("provenance")) {
+        auto facts = provenance_from_json(j.at("provenance").dump());
+        if (!facts) throw bad(facts.error().message);
+        journal.provenance.push_back(std::move(facts).value());
+    } else {
+        throw bad("a line of an unknown kind: it was written by a newer twinrun");
+    }
+}
+
+}  // namespace twinrun

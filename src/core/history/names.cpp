@@ -1,0 +1,147 @@
+#include "history/names.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+
+#include "metadata/metadata.hpp"
+#include "platform/file_io.hpp"
+#include "record/delta_file.hpp"
+
+namespace twinrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kRandomEnd = 21;                 // of temporary_name()
+constexpr const char* kPartialName = ".twr-partial.";  // of a shared file that MPI ranks are writing
+
+// Of temporary_name(): nothing that somebody else made has it.
+bool is_random_end(std::string_view text) {
+    return text.size() == kRandomEnd && text.starts_with('.') && text.ends_with(".tmp") &&
+           text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string absolute_path(const std::string& path) {
+    std::error_code ignored;
+    const fs::path whole = fs::absolute(path, ignored).lexically_normal();
+    const std::string text = whole.string();
+    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
+}
+
+std::string local_path(const std::string& local, std::uint32_t rank) {
+    return (fs::path(local) / rank_name(rank)).string();
+}
+
+std::string manifest_path(const std::string& path) { return (fs::path(path) / "manifest.jsonl").string(); }
+
+std::string rank_name(std::uint32_t rank) {
+    char name[32];
+    std::snprintf(name, sizeof name, "rank-%05" PRIu32, rank);
+    return name;
+}
+
+std::string journal_path(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
+    return ranks == 1 ? manifest_path(path) : (fs::path(path) / (rank_name(rank) + ".jsonl")).string();
+}
+
+std::string step_folder(std::int64_t step, std::uint32_t attempt) {
+    char name[64];
+    std::snprintf(name, sizeof name, "step-%010" PRId64, step);
+    return attempt == 0 ? name : std::string(name) + "." + std::to_string(attempt);
+}
+
+std::uint32_t attempt_of(const std::string& folder) {
+    const std::size_t dot = folder.rfind('.');
+    std::uint32_t attempt = 0;
+    if (dot == std::string::npos) return 0;
+    for (std::size_t i = dot + 1; i < folder.size(); ++i) {
+        if (folder[i] < '0' || folder[i] > '9' || attempt > 100'000'000) return 0;
+        attempt = attempt * 10 + static_cast<std::uint32_t>(folder[i] - '0');
+    }
+    return attempt;
+}
+
+std::optional<std::int64_t> step_of(const std::string& folder) {
+    std::int64_t step = 0;
+    if (std::sscanf(folder.c_str(), "step-%20" SCNd64, &step) != 1 ||
+        folder != step_folder(step, attempt_of(folder))) {
+        return std::nullopt;
+    }
+    return step;
+}
+
+bool is_step_folder(const std::string& name) { return name == kLeftoversFolder || step_of(name).has_value(); }
+
+bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
+    std::string_view rest = name;
+    const auto takes = [&](std::string_view text) {
+        if (!rest.starts_with(text)) return false;
+        rest.remove_prefix(text.size());
+        return true;
+    };
+    const auto takes_digits = [&] {
+        const std::size_t count = std::min(rest.find_first_not_of("0123456789"), rest.size());
+        rest.remove_prefix(count);
+        return count != 0;
+    };
+    std::uint32_t of = 0;
+    if (std::sscanf(name.c_str(), "rank-%9" SCNu32, &of) != 1 || !takes(rank_name(of)) ||
+        (rank && *rank != of))
+        return false;
+    // "rank-00003.1.twr", "rank-00003.difference-7.twr"
+    bool of_difference = false;
+    if (rest.size() > 1 && rest[1] >= '0' && rest[1] <= '9') {
+        takes(".");
+        of_difference = takes_digits();
+    } else if (takes(".difference-")) {
+        of_difference = takes_digits();
+        if (!of_difference) return false;
+    }
+    if (!takes(".twr") && (of_difference || (!takes(".data") && !takes(kMetadataSuffix)))) return false;
+    return rest.empty() || is_random_end(rest);
+}
+
+bool is_proven(const std::string& folder, const std::string& name) {
+    if (name.size() > kRandomEnd && is_random_end(std::string_view(name).substr(name.size() - kRandomEnd)))
+        return true;
+    const std::string file = (fs::path(folder) / name).string();
+    if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
+    if (name.ends_with(".twr")) return is_difference_file(file);
+    if (name.find(kPartialName) != std::string::npos) return true;
+    // Data is the user's bytes and nothing else.
+    const auto stamp = stamp_of(file);
+    if (!stamp) return false;
+    const fs::path metadata = fs::path(file).replace_extension(kMetadataSuffix);
+    if (is_metadata_file(metadata.string())) {
+        if (const auto opened = MetadataFile::open(metadata.string())) {
+            for (const DataFile& data : (*opened)->directory().data_files) {
+                if (data.path == name) return data.stamp.size == stamp->size;
+            }
+        }
+    }
+    return stamp->size != 0 && stamp->size % kPageBytes == 0;
+}
+
+std::string marker_name(const HistoryId& id) { return kHiddenPrefix + id; }
+
+bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id) {
+    const fs::path place = fs::path(path) / folder;
+    std::error_code failure;
+    return fs::symlink_status(place, failure).type() == fs::file_type::directory && !failure &&
+           fs::symlink_status(place / marker_name(id), failure).type() == fs::file_type::regular && !failure;
+}
+
+std::string new_difference_name(const std::string& folder, std::uint32_t rank) {
+    std::string name = rank_name(rank) + ".twr";
+    for (std::uint64_t n = 1; is_there((fs::path(folder) / name).string()); ++n)
+        name = rank_name(rank) + "." + std::to_string(n) + ".twr";
+    return name;
+}
+
+}  // namespace twinrun
