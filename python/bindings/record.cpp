@@ -189,11 +189,13 @@ void define_records(nb::module_& m) {
         "path"_a, "rank"_a, "threads"_a, "memory"_a);
     m.def(
         "compact_record",
-        [](const Path& path, const std::vector<std::int64_t>& drop, std::uint64_t keep_last, int threads) {
+        [](const Path& path, const std::vector<std::int64_t>& drop, std::uint64_t keep_last, int threads,
+           bool forget_missing) {
             CompactOptions options;
             options.drop = drop;
             options.keep_last = keep_last;
             options.threads = threads;
+            options.forget_missing = forget_missing;
             const CompactReport report =
                 take(unlocked([&] { return compact_record(posix_file_system(), path.native(), options); }));
             nb::dict d;
@@ -202,7 +204,7 @@ void define_records(nb::module_& m) {
             d["bytes_after"] = report.bytes_after;
             return d;
         },
-        "path"_a, "drop"_a, "keep_last"_a, "threads"_a);
+        "path"_a, "drop"_a, "keep_last"_a, "threads"_a, "forget_missing"_a = false);
 
     nb::class_<RecordStore>(m, "RecordStore")
         .def(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 import stat
 import subprocess
@@ -589,3 +590,36 @@ def test_wrong_lines_are_told_in_plain_words(tmp_path: Path, name: str) -> None:
     )
     assert "json" not in said.replace("manifest.jsonl", "").lower().replace("it is not json", "")
     assert "exception" not in said
+
+
+def test_a_record_that_another_needs_keeps_its_steps_wherever_that_one_is(tmp_path: Path) -> None:
+    """Moved, damaged, or its parent moved: who cannot be asked may still need what would leave."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=20_000)
+    for name in ("first", "second"):
+        with twinrun.Run(tmp_path / name) as run:
+            for step in range(4):
+                run.capture(step, {"x": x + step})
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    twinrun.pack(tmp_path / "first", parent)
+    twinrun.pack(tmp_path / "second", child, against=parent)
+
+    def refused(record: Path, why: str) -> None:
+        with pytest.raises(twinrun.TwinrunError, match=why):
+            twinrun.compact(record, keep_last=1)
+
+    child.rename(tmp_path / "elsewhere")
+    refused(parent, "was recorded against it, and is not there")
+    (tmp_path / "elsewhere").rename(child)
+    manifest = (child / "manifest.jsonl").read_bytes()
+    (child / "manifest.jsonl").write_bytes(manifest[:100])
+    refused(parent, "cannot be read")
+    (child / "manifest.jsonl").write_bytes(manifest)
+    parent.rename(tmp_path / "renamed")
+    refused(tmp_path / "renamed", "which is not there")
+    (tmp_path / "renamed").rename(parent)
+    refused(parent, "remove that record first")
+    assert twinrun.verify(child)
+    shutil.rmtree(child)
+    refused(parent, "forget-missing")
+    assert twinrun.compact(parent, keep_last=1, forget_missing=True).dropped_steps == 3

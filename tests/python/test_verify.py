@@ -405,3 +405,41 @@ def test_what_is_no_file_is_not_intact(name: str, kind: str, history: Path, tmp_
         )
         if name == "manifest.jsonl":
             check_error(done, "manifest.jsonl: is no regular file")
+
+
+def test_metadata_of_another_file_proves_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(100.0))
+    np.save(tmp_path / "y.npy", np.arange(100.0) + 1)
+    twinrun.index(tmp_path / "x.npy")
+    (tmp_path / "y.npy.twm").write_bytes((tmp_path / "x.npy.twm").read_bytes())
+    found = twinrun.verify(tmp_path / "y.npy")
+    assert not found and "y.npy was not checked" in found.problems[0]
+    (tmp_path / "y.npy.twm").unlink()
+    (tmp_path / "y.npy.twm").symlink_to(tmp_path / "x.npy.twm")
+    assert len(twinrun.verify(tmp_path).problems) == 1
+    assert twinrun.verify(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_history_without_its_manifest_is_not_intact(tmp_path: Path, ranks: int) -> None:
+    for rank in range(ranks):
+        settings = {} if ranks == 1 else {"rank": rank, "ranks": ranks}
+        with twinrun.Run(tmp_path / "h", **settings) as run:
+            run.capture(1, {"x": np.ones(50)})
+    assert twinrun.verify(tmp_path / "h")
+    (tmp_path / "h" / "manifest.jsonl").unlink()
+    for path in (tmp_path / "h", tmp_path):
+        found = twinrun.verify(path)
+        assert [p for p in found.problems if "manifest.jsonl: missing" in p], found
+
+
+@pytest.mark.parametrize("dtype", ["<i8", ">f8"])
+def test_what_the_head_of_a_file_says_is_verified(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(100.0))
+    twinrun.index(path)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"'<f8'", f"'{dtype}'".encode()))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = twinrun.verify(path)
+    assert not found and "otherwise than when it was indexed" in found.problems[0]

@@ -503,14 +503,23 @@ def write_part(
 
 
 def compact(
-    record: str | os.PathLike[str], *, keep_last: int = 0, drop: Iterable[int] = (), threads: int = 0
+    record: str | os.PathLike[str],
+    *,
+    keep_last: int = 0,
+    drop: Iterable[int] = (),
+    threads: int = 0,
+    forget_missing: bool = False,
 ) -> CompactFacts:
     """Drops steps of a record, and folds what others need of them into few files. Readers may go on meanwhile.
 
     keep_last: all but so many of the newest go; drop: and these. With neither, nothing leaves, and files are folded.
+    forget_missing: records that were packed against this one and are not there any more were removed, and need nothing. Without it
+    they are taken for moved, and TwinrunError is raised.
     """
     check_settings(threads=threads)
     if keep_last < 0:
         raise TwinrunError("keep_last must not be negative")
-    facts = _core.compact_record(any_path(record), list(drop), keep_last, threads or os.cpu_count() or 1)
+    facts = _core.compact_record(
+        any_path(record), list(drop), keep_last, threads or os.cpu_count() or 1, forget_missing
+    )
     return CompactFacts(**facts)

@@ -17,13 +17,20 @@ from .common import THREADS, console
 @click.option(
     "--drop", type=int, multiple=True, metavar="STEP", help="This step leaves; may be given several times."
 )
+@click.option(
+    "--forget-missing",
+    is_flag=True,
+    help="Records against this one that are not there any more were removed, not moved.",
+)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-def compact(record: str, keep_last: int, drop: tuple[int, ...], threads: int) -> int:
+def compact(record: str, keep_last: int, drop: tuple[int, ...], forget_missing: bool, threads: int) -> int:
     """Drop steps of a record; what others need of them stays, folded into few files.
 
     Readers of the record go on meanwhile, and a crash at any moment leaves every remaining step as it was.
     """
-    facts = compact_record(record, keep_last=keep_last, drop=drop, threads=threads)
+    facts = compact_record(
+        record, keep_last=keep_last, drop=drop, threads=threads, forget_missing=forget_missing
+    )
     console().print(
         f"{facts.dropped_steps} steps left; differences: {byte_size(facts.bytes_before)} -> {byte_size(facts.bytes_after)}"
     )

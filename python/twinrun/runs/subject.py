@@ -812,7 +812,7 @@ class _Files(Subject):
                     where=metadata.path,
                     fix="index it again with 'twinrun index'",
                 )
-            if had.extents and ref.extents and _places(had) != _places(ref):  # described otherwise since
+            if had.extents and ref.extents and places_of(had) != places_of(ref):  # described otherwise since
                 raise Stale(
                     f"was made from other bytes than those of field {ref.name!r} now",
                     where=metadata.path,
@@ -839,7 +839,7 @@ def _keep(opened: Opened, fact: Fact, format: str) -> None:
     opened.format_of[label] = format
 
 
-def _places(ref: FieldRef) -> list[tuple[int, int, int]]:
+def places_of(ref: FieldRef) -> list[tuple[int, int, int]]:
     """Where the elements lie in their files; adjacent extents count as one."""
     found: list[tuple[int, int, int]] = []
     last = None

@@ -12,13 +12,24 @@ from .. import _core
 from ..arguments import MEMORY, check_settings, checked_path
 from ..errors import DamagedFile, MissingFile, Stale, TwinrunError
 from ..formats.files import reading
-from ..formats.folder import is_history
-from ..formats.model import summary_fields
-from .subject import METADATA_SUFFIX, FieldRef, Journals, metadata_path, refs_of_metadata, reopening
+from ..formats.folder import MANIFEST, is_history
+from ..formats.model import FileContent, summary_fields
+from .subject import (
+    METADATA_SUFFIX,
+    FieldRef,
+    Journals,
+    metadata_path,
+    places_of,
+    refs_of_fields,
+    refs_of_metadata,
+    reopening,
+)
 
 __all__ = ["Verified", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
+_STEP = re.compile(r"step-(-?\d{10,})(\.\d+)?")
+_MARKER = re.compile(r"\.twinrun-[0-9a-f]{32}")
 
 
 class Verified(NamedTuple):
@@ -215,10 +226,11 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         targets.append(metadata_path(path))
     if not targets:
         raise MissingFile("no metadata to verify it by", where=path, fix="make some with 'twinrun index'")
-    problems: list[str] = []
+    problems: list[str] = _without_manifest(path) if os.path.isdir(path) else []
     for target in targets:
         try:
             metadata = _core.Metadata(target)
+            _check_beside(metadata, target)
             sizes = [
                 (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s
             ]
@@ -232,14 +244,71 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     return Verified(problems, 2 * len(targets))
 
 
+def _without_manifest(path: str) -> list[str]:
+    """Histories here, by the folders that their runs made, whose manifest is gone: nothing says what belongs to them."""
+    lost = []
+    for folder, folders, names in os.walk(path):
+        if _STEP.fullmatch(os.path.basename(folder)) and any(_MARKER.fullmatch(name) for name in names):
+            history = os.path.dirname(os.path.abspath(folder))
+            if not is_history(history):
+                lost.append(os.path.join(history, MANIFEST))
+        folders.sort()
+    return [f"{name}: missing: restore it from a copy" for name in dict.fromkeys(lost)]
+
+
+def _check_beside(metadata: _core.Metadata, target: str) -> None:
+    """Raises Stale where metadata lies beside a file that it does not describe."""
+    beside = target.removesuffix(METADATA_SUFFIX)
+    if not os.path.isfile(beside) or not metadata.data_files:
+        return
+    ours = os.path.realpath(beside)
+    if all(os.path.realpath(name) != ours for name, _, _ in metadata.data_files):
+        raise Stale(
+            f"is metadata of {metadata.data_files[0][0]}, and {beside} was not checked",
+            where=target,
+            fix="index it with 'twinrun index'",
+        )
+
+
+def _check_layout(metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
+    """Raises Stale where a file tells the type, the shape or the place of a field otherwise than when it was indexed."""
+    own = {field.name: field for field in summary_fields(content.facts, len(content.skipped), content.path)}
+    now = {ref.name: ref for ref in refs_of_fields({**content.fields, **own}, content.path)}
+    plain = [ref for ref in refs if ref.name not in own]
+    if (
+        content.one_array and len(content.fields) == len(plain) == 1
+    ):  # named after the file, which may have been renamed
+        now[plain[0].name] = now[next(iter(content.fields))]
+    for ref in refs:
+        said = now.get(ref.name)
+        if said is None or ref.name in own:
+            continue
+        if (ref.dtype, ref.byte_order, ref.shape, ref.fortran_order) != (
+            said.dtype, said.byte_order, said.shape, said.fortran_order
+        ) or (ref.extents and said.extents and places_of(ref) != places_of(said)):  # fmt: skip
+            raise Stale(
+                f"says field {ref.name!r} otherwise than when it was indexed",
+                where=content.path,
+                fix="restore it",
+            )
+
+
 def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:
     """Fields with extents as they are; those that are decoded through their format's reader, opened once."""
     refs = refs_of_metadata(metadata)
     if all(ref.extents is not None or ref.no_data for ref in refs):
+        if (
+            metadata.fields
+            and metadata.fields[0]["format"]
+            and (open_again := reopening(metadata)) is not None
+        ):
+            with open_again() as content:
+                _check_layout(metadata, refs, content)
         return refs
     reopen = reopening(metadata)
     assert reopen is not None  # without data files no field has data
     content = stack.enter_context(reopen())
+    _check_layout(metadata, refs, content)
     own = summary_fields(content.facts, len(content.skipped), content.path)
     fields = {**content.fields, **{field.name: field for field in own}}
     plain = [ref for ref in refs if ref.name in content.fields or ref.name not in fields]

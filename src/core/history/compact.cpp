@@ -202,7 +202,7 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
         drop.insert(there.begin(), there.lower_bound(oldest));
     }
     // A record that is against this one may need any of it.
-    TWR_CHECK(check_children(path, first->journal()));
+    TWR_CHECK(check_children(path, first->journal(), options.forget_missing));
     CompactReport report;
     report.dropped_steps = drop.size();
     const std::vector<std::int64_t> leaving(drop.begin(), drop.end());

@@ -15,6 +15,8 @@ namespace twinrun {
 struct CompactOptions {
     std::vector<std::int64_t> drop;  // steps
     std::uint64_t keep_last = 0;     // and all but so many of the newest; 0: none
+    bool forget_missing =
+        false;  // records against this one that are not there any more were removed, not moved
     int threads = 1;
 };
 struct CompactReport {

@@ -72,16 +72,31 @@ Result<HistorySettings> read_history_settings(const std::string& path, std::uint
     return std::move(history.settings);
 }
 
-Result<> check_children(const std::string& path, const Journal& journal) {
+Result<> check_children(const std::string& path, const Journal& journal, bool forget_missing) {
     for (const std::string& child : journal.children) {
+        const auto refused = [&](const std::string& why) {
+            return Error{ErrorCode::invalid_argument, path + ": " + child + why};
+        };
+        if (!is_there(child)) {
+            if (forget_missing) continue;
+            return refused(
+                " was recorded against it, and is not there: if it was moved, it would lose what leaves: "
+                "move it "
+                "back; if it is gone for good, 'twinrun compact --forget-missing' goes on without it");
+        }
         std::uint32_t ranks = 0;
         const auto theirs = read_history_settings(child, ranks);
-        // It may be gone meanwhile, or another one.
-        if (!theirs || !theirs->record || absolute_path(theirs->record->against) != absolute_path(path))
-            continue;
-        return Error{ErrorCode::invalid_argument,
-                     path + ": " + child +
-                         " is recorded against it, and would lose what leaves: remove that record first"};
+        if (!theirs) {
+            return refused(" was recorded against it, and cannot be read (" + theirs.error().message +
+                           "): restore it from a copy, or remove it");
+        }
+        if (!theirs->record) continue;  // something else was put there
+        const std::string against = absolute_path(theirs->record->against);
+        if (against == absolute_path(path))
+            return refused(" is recorded against it, and would lose what leaves: remove that record first");
+        if (!against.empty() && !is_there(against))
+            return refused(" is recorded against " + against +
+                           ", which is not there: if that is this record's earlier name, give it back");
     }
     return success();
 }

@@ -107,8 +107,9 @@ Result<HistorySettings> read_history_settings(const std::string& path, std::uint
 // One rank's journal; of a rank that has none yet, or only one of a history that was here before: an empty one.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 
-// Error if a record that rank 0's journal names is against the one at `path`, and would lose what leaves that.
-Result<> check_children(const std::string& path, const Journal& journal);
+// Error if a record that rank 0's journal names is against the one at `path`, and would lose what leaves that; or if that cannot
+// be told: it is not there (but for forget_missing), or cannot be read.
+Result<> check_children(const std::string& path, const Journal& journal, bool forget_missing = false);
 
 // A rank's part of a history on a node-local tier: a history's folder of its own, whose manifest says whose part it is.
 struct LocalHistory {

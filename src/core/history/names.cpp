@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "metadata/metadata.hpp"
+#include "platform/comm.hpp"
 #include "platform/file_io.hpp"
 #include "record/delta_file.hpp"
 
@@ -117,13 +118,22 @@ bool is_proven(const std::string& folder, const std::string& name) {
     // Data is the user's bytes and nothing else.
     const auto stamp = stamp_of(file);
     if (!stamp) return false;
-    const fs::path metadata = fs::path(file).replace_extension(kMetadataSuffix);
-    if (is_metadata_file(metadata.string())) {
-        if (const auto opened = MetadataFile::open(metadata.string())) {
-            for (const DataFile& data : (*opened)->directory().data_files) {
-                if (data.path == name) return data.stamp.size == stamp->size;
-            }
+    const auto said_by = [&](const std::string& metadata) -> std::optional<bool> {
+        if (!is_metadata_file(metadata)) return std::nullopt;
+        const auto opened = MetadataFile::open(metadata);
+        if (!opened) return std::nullopt;
+        for (const DataFile& data : (*opened)->directory().data_files) {
+            if (data.path == name) return data.stamp.size == stamp->size;
         }
+        return std::nullopt;
+    };
+    if (name.starts_with(kSharedPrefix)) {  // the metadata of any rank whose data is in it
+        for (const auto& [beside, is_file, is_folder] : entries_of(folder)) {
+            if (!is_file || !beside.ends_with(kMetadataSuffix)) continue;
+            if (const auto said = said_by((fs::path(folder) / beside).string())) return *said;
+        }
+    } else if (const auto said = said_by(fs::path(file).replace_extension(kMetadataSuffix).string())) {
+        return *said;
     }
     return stamp->size != 0 && stamp->size % kPageBytes == 0;
 }

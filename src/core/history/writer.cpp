@@ -516,6 +516,7 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     if (!named && has_id_ && !is_own(folder)) return success();
     std::vector<std::string> names;
     std::vector<std::string> shared;
+    std::set<std::string> proven;  // of those: metadata that proves it goes before them
     std::vector<std::string> markers;
     bool others = false;
     const auto list = [&] {
@@ -528,7 +529,9 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
                 others = true;
             } else if (is_step_file(name, rank) && is_proven(place.string(), name)) {
                 names.push_back((place / name).string());
-            } else if (name.starts_with(kSharedPrefix) && is_proven(place.string(), name)) {
+            } else if (name.starts_with(kSharedPrefix) &&
+                       (proven.contains(name) || is_proven(place.string(), name))) {
+                proven.insert(name);
                 shared.push_back((place / name).string());
             } else if (name == marker_name(id_) ||
                        std::any_of(replaced_.begin(), replaced_.end(),
