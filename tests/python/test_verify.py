@@ -422,10 +422,7 @@ def test_metadata_of_another_file_proves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_history_without_its_manifest_is_not_intact(tmp_path: Path, ranks: int) -> None:
-    for rank in range(ranks):
-        settings = {} if ranks == 1 else {"rank": rank, "ranks": ranks}
-        with twinrun.Run(tmp_path / "h", **settings) as run:
-            run.capture(1, {"x": np.ones(50)})
+    run_of_ranks(tmp_path / "h", [{1: {"x": np.ones(50)}} for _ in range(ranks)])
     assert twinrun.verify(tmp_path / "h")
     (tmp_path / "h" / "manifest.jsonl").unlink()
     for path in (tmp_path / "h", tmp_path):
