@@ -149,7 +149,10 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
         raise TwinrunError("--most is less than --least")
     plan = engine.Plan(options["least"], options["most"], options["seed"])
     identity = {**subject.identity(), "seed": plan.seed}
-    check_outputs({"--json": options["json_path"], "--picture": options["picture"]}, [options["journal"]])
+    check_outputs(
+        {"--json": options["json_path"], "--picture": options["picture"]},
+        [options["journal"], *options["program"]],
+    )
     with (
         Journal(options["journal"], subject.name, identity, _facts()) as journal,
         progress_bar(options["quiet"]) as report,
