@@ -218,7 +218,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     problems: list[str] = []
     for target in targets:
         try:
-            metadata = _core.Metadata(target)
+            metadata = _core.Metadata(checked_path(target))
             sizes = [
                 (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s
             ]
