@@ -1,18 +1,33 @@
-"""Files that twinrun writes where a user says: whole or not at all, by a name that nothing has until then, and never over what is read."""
+"""Files that twinrun writes where a user says: whole or not at all, and exactly those.
+
+Nothing that is read is written over, nor a file of a history, nor one output by another of the same command: every command gives
+all its outputs and inputs to `check_outputs` before it reads or writes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from .errors import TwinrunError
 
-__all__ = ["check_outputs", "named_by_user", "replacing", "write_whole"]
+__all__ = [
+    "check_folder",
+    "check_outputs",
+    "named_by_user",
+    "picture_form",
+    "replacing",
+    "save_figure",
+    "write_whole",
+]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True) -> None:
@@ -40,17 +55,31 @@ def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True)
 
 
 def named_by_user(path: str | os.PathLike[str]) -> str:
-    """The file that a user's name stands for: a link leads to it and stays a link, as where a shell redirects."""
-    return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
+    """The file that a user's name stands for: a link leads to it and stays a link, as where a shell redirects.
+
+    OSError where links lead in a circle.
+    """
+    if not os.path.islink(path):
+        return os.fspath(path)
+    target = os.path.realpath(path)
+    if os.path.islink(target):  # so it is returned where there is no end
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+    return target
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """A name beside the file that the user means, to write to. It takes the file's place, and its mode; after an error nothing stays."""
+    """A name beside the file that the user means, to write to. It takes the file's place, and its mode; after an error nothing stays.
+
+    OSError where it cannot, as where a pipe or a device has the name: those are not replaced.
+    """
     path = named_by_user(path)
     mode = 0o644
-    with contextlib.suppress(OSError):
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+    with contextlib.suppress(FileNotFoundError):
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        mode = stat.S_IMODE(about.st_mode)
     number, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".twinrun-")
     os.close(number)
     try:
@@ -61,6 +90,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def picture_form(path: str | os.PathLike[str]) -> str:
+    """What the name of a picture says that it is: "svg" of x.svg; "png" where it says nothing."""
+    return os.path.splitext(path)[1][1:].lower() or "png"
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], **options: object) -> None:
+    """Draws a figure of matplotlib into the file of exactly this name, whole or not at all. TwinrunError where it cannot."""
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
+            with open(path, "wb") as out:
+                figure.savefig(out, format=picture_form(path), **options)
+            return
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format=picture_form(path), **options)
+    except (OSError, ValueError) as e:
+        raise TwinrunError(
+            f"cannot write the picture: {getattr(e, 'strerror', None) or e}",
+            where=path,
+            fix="name another file, as .png, .pdf or .svg",
+        ) from None
 
 
 def _history_parts(folder: Path) -> Iterator[Path]:
@@ -106,32 +157,105 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
         yield from (os.path.join(where, name) for name in names)
 
 
-def check_outputs(
-    outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]]
-) -> None:
-    """TwinrunError where a file that is to be written, by option, is one of those that are read: files, or all files of folders.
+_METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"
+_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # says whose a step's folder is
+_MOST_JSON = 64 << 20  # bytes
 
-    The same file by another name (a link, another path) is the same. What is not there yet is nobody's.
+
+def _own_file(path: str) -> str | None:
+    """What a file is that twinrun keeps and reads again, which no report may replace; None for all other files."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        with open(path, "rb") as file:
+            if file.read(len(_METADATA_MAGIC)) == _METADATA_MAGIC:
+                return "metadata of a run"
+            file.seek(0)
+            first = file.readline(_MOST_JSON)
+            if os.path.basename(path) == "golden.json":
+                first += file.read(_MOST_JSON)
+        folder, name = os.path.split(path)
+        if name.startswith("rank-") and any(map(_MARK.fullmatch, os.listdir(folder))):
+            return "data of a history"
+        said = json.loads(first)
+        if isinstance(said, dict):
+            if "twinrun_history" in said or "twinrun_journal" in said:
+                return f"the {'manifest' if 'twinrun_history' in said else 'journal'} of a history"
+            if said.get("format") == "twinrun golden":
+                return "the manifest of golden files"
+    return None
+
+
+def _inode(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """What a regular file is known by, whatever its name; None for what is none."""
+    with contextlib.suppress(OSError, ValueError):
+        about = os.stat(path)
+        if stat.S_ISREG(about.st_mode):
+            return about.st_dev, about.st_ino
+    return None
+
+
+def check_folder(
+    option: str, folder: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]
+) -> None:
+    """TwinrunError where a folder that is to be written, by option, is one of those that are read, or lies in one of them."""
+    place = os.path.realpath(folder)
+    for given in inputs:
+        whole = os.path.realpath(given)
+        if os.path.commonpath((place, whole)) == whole:
+            said = "is" if place == whole else "lies in"
+            raise TwinrunError(
+                f"{said} {os.fspath(given)}, which is read here: nothing was done",
+                where=folder,
+                fix=f"name another folder with {option}",
+            )
+
+
+def check_outputs(
+    outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """TwinrunError where a file that is to be written, by option, must not be: nothing has been done then.
+
+    That is: one of those that are read (files, or all files of folders); what another option names too; a file of a history, metadata
+    or golden files, whoever reads them; a link that leads to itself. The same file by another name (a link, another path) is the same.
+    None and "-" of --json are no files. Pipes and devices are not replaced, and so they may be named twice.
     """
-    wanted: dict[tuple[int, int], str] = {}
+
+    def refuse(option: str, why: str) -> None:
+        raise TwinrunError(
+            f"{why}, so that {option} must not replace it: nothing was done",
+            where=outputs[option],
+            fix="name another file",
+        )
+
+    wanted: dict[object, str] = {}
     for option, path in outputs.items():
-        if path is None or os.fspath(path) == "-":
+        if path is None or (option == "--json" and os.fspath(path) == "-"):
             continue
         with contextlib.suppress(OSError, ValueError):
-            about = os.stat(path)
-            if stat.S_ISREG(about.st_mode):
-                wanted[about.st_dev, about.st_ino] = option
+            target = os.path.realpath(path)
+            if os.path.islink(target):
+                raise TwinrunError(
+                    "is a link that leads to itself: nothing was done",
+                    where=path,
+                    fix=f"name another file with {option}",
+                )
+            there = _inode(target)
+            if there is None and os.path.lexists(target):
+                continue
+            if target in wanted:
+                refuse(option, f"is what {wanted[target]} names too")
+            wanted[target] = option
+            if there is not None:
+                wanted[there] = option
     if not wanted:
         return
     for given in inputs:
         with contextlib.suppress(OSError, ValueError):  # what cannot be read is told by who reads it
+            if os.path.realpath(given) in wanted:  # also where nothing is there yet
+                refuse(wanted[os.path.realpath(given)], "is read here")
             for path in _entries(given):
-                with contextlib.suppress(OSError):
-                    about = os.stat(path)
-                    option = wanted.get((about.st_dev, about.st_ino))
-                    if option is not None:
-                        raise TwinrunError(
-                            f"is read here, so that {option} must not replace it: nothing was done",
-                            where=outputs[option],
-                            fix="name another file",
-                        )
+                there = _inode(path)
+                if there in wanted:
+                    refuse(wanted[there], "is read here")
+    for target, option in wanted.items():
+        if isinstance(target, str) and (what := _own_file(target)) is not None:
+            refuse(option, f"is {what}")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from commands import cannot_compare, check_error, command, load_json, process
 from support import opened, run_of_ranks, sealed, step_files
+from test_foreign_files import looks
 from test_history import arrays, steps_of
 
 import twinrun
@@ -298,6 +299,60 @@ def test_flush(parts: str, tmp_path: Path) -> None:
     assert steps_of(path) == [0, 1, 2] and twinrun.verify(path) == ([], 7)
     again = command("flush", from_where, *options)
     assert again.status == 0 and "0 steps" in again.out and "3 were there already" in again.out
+
+
+def test_steps_are_not_brought_into_the_tier_itself(tmp_path: Path) -> None:
+    path, local = tmp_path / "run", tmp_path / "local"
+    run_of_ranks(path, [{1: fields(1)}, {1: fields(2)}], local=local)
+    (tmp_path / "link").symlink_to("local")
+    before = looks(tmp_path)
+    for source, to in (
+        (local, local),
+        (local, tmp_path / "link"),
+        (tmp_path / "link", local),
+        (local, local / "rank-00001"),
+        (local / "rank-00000", local / "rank-00000"),
+        (local / "rank-00000", local / "rank-00000/history"),
+    ):
+        check_error(command("flush", source, "--to", to), "read here", "--to")
+        assert looks(tmp_path) == before
+    assert command("flush", local, "--to", local / "history").status == 0
+    assert twinrun.verify(local / "history").problems == []
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("t", "t"),
+        ("t/rank-00000", "t"),
+        ("t/rank-00001", "t"),
+        ("t/rank-00000/run", "./t"),
+        ("t/rank-00000", "link"),
+    ],
+)
+@pytest.mark.parametrize("as_setting", [False, True])
+def test_a_history_does_not_lie_in_its_own_tier(
+    path: str, local: str, as_setting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("t")
+    with pytest.raises(twinrun.TwinrunError, match=r"node-local tier.*folders of their own"):
+        twinrun.Run(path, **({"settings": {"local": local}} if as_setting else {"local": local}))
+    assert os.listdir(tmp_path) == ["link"]
+    with twinrun.Run("t/run", local="t") as run:  # beside the ranks' folders there is room
+        run.capture(1, fields(1))
+    assert twinrun.verify("t/run").problems == []
+
+
+def test_a_run_does_not_replace_its_reference(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, fields(1))
+    (tmp_path / "link").symlink_to("run")
+    before = looks(tmp_path)
+    for path, reference in (("run", "run"), ("link", "run"), ("run", "link")):
+        with pytest.raises(twinrun.TwinrunError, match="must not be replaced"):
+            twinrun.Run(tmp_path / path, existing="replace", reference=tmp_path / reference)
+        assert looks(tmp_path) == before
 
 
 def test_where_nobody_brings_steps_on(tmp_path: Path) -> None:

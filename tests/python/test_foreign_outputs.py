@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command
+from commands import Outcome, command
 from ensemble_support import PYTHON, write_study
 from test_foreign_files import KINDS, check, looks
 
 import twinrun
 from twinrun.aggregate.studies.journal import Journal
 from twinrun.ensemble.run import runner
+from twinrun.outputs import replacing
 
 X = np.arange(100.0)
 STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
@@ -406,3 +410,191 @@ def test_folders_of_others_by_the_name_of_an_attempt(link: bool, tmp_path: Path)
     assert os.listdir(place) == ["precious"] and (place / "precious").read_bytes() == b"precious"
     assert (folder / "output" / "1-1").is_symlink() is link
     assert (folder / "output" / "1-2" / "stdout").exists()
+
+
+# ---- outputs of one command, and exactly the files that were named ---------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x-1.npy", X + (name == "b"))
+        (tmp_path / name / "fig.png").write_bytes(b"an input")
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_two_outputs_are_two_files(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whatever is there already, and by whatever names."""
+    options = ("--json", "--html", "--junit", "--list-differences", "--picture")
+    (tmp_path / "link").symlink_to("report")
+    for first, second in itertools.pairwise(options):
+        before = looks(tmp_path)
+        for other in ("report", "./report", "link", "a/../report"):
+            done = command("compare", *two, first, tmp_path / "report", second, f"{tmp_path}/{other}")
+            assert done.status == 2 and "names too" in done.err and len(done.err.splitlines()) == 1
+            assert looks(tmp_path) == before
+        (tmp_path / "report").write_text("of an earlier comparison")
+    for verb in (
+        ("aggregate", "plan", "--topology", "torus:2x2", "--json", tmp_path / "r", "--svg", tmp_path / "r"),
+        ("aggregate", "plan", "--topology", "torus:2x2", "--html", tmp_path / "r", "--png", tmp_path / "r"),
+        ("noise", "--seconds", "0.1", "--html", tmp_path / "r", "--picture", tmp_path / "r"),
+    ):
+        done = command(*verb)
+        assert done.status == 2 and "names too" in done.err and not (tmp_path / "r").exists()
+    # A device is not replaced.
+    assert command("compare", *two, "--json", "/dev/null", "--html", "/dev/null").status == 1
+
+
+def test_a_picture_has_exactly_the_name_that_was_given(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """No suffix is added: so that no file of a name that nobody gave is replaced."""
+    pytest.importorskip("matplotlib")
+    before = looks(tmp_path)
+    assert command("compare", *two, "--picture", two[0] / "fig").status == 1
+    assert (two[0] / "fig").read_bytes().startswith(b"\x89PNG")
+    check(before, tmp_path)
+    (tmp_path / "pic.png").write_bytes(b"mine")
+    before = looks(tmp_path)
+    plan = ("aggregate", "plan", "--topology", "torus:2x2", "-q")
+    assert command(*plan, "--svg", tmp_path / "pic", "--png", tmp_path / "png").status == 0
+    assert b"<svg" in (tmp_path / "pic").read_bytes()
+    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG")
+    check(before, tmp_path)
+    _refused(looks(tmp_path), tmp_path, "--picture", "compare", *two, "--picture", two[0] / "fig.png")
+    done = command("compare", *two, "--picture", tmp_path / "fig.xyz")
+    assert done.status == 2 and "cannot write the picture" in done.err and not (tmp_path / "fig.xyz").exists()
+
+
+def test_a_plan_of_aggregation_replaces_no_input(tmp_path: Path) -> None:
+    volumes, machine = tmp_path / "vol.json", tmp_path / "machine.json"
+    volumes.write_text("[1000, 2000, 3000, 4000]")
+    machine.write_text("{}")
+    before = looks(tmp_path)
+    plan = ("aggregate", "plan", "-q")
+    for option in ("--json", "--html", "--svg", "--png"):
+        given = ("--topology", "torus:2x2", "--volumes", volumes)
+        _refused(before, tmp_path, option, *plan, *given, option, volumes)
+        _refused(before, tmp_path, option, *plan, "--topology", f"file:{machine}", option, machine)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_file_of_a_study_is_an_input(elsewhere: bool, tmp_path: Path) -> None:
+    study = write_study(tmp_path / "in", **STUDY)
+    folder = tmp_path / "out/folder" if elsewhere else study.with_suffix("")
+    assert command("ensemble", "run", study, "--folder", folder, "-q").status == 0
+    (folder / "study-1.toml").write_text("what it was")
+    before = looks(tmp_path)
+    for path in (study, folder / "study-1.toml"):
+        for option in ("--json", "--html"):
+            _refused(before, tmp_path, option, "ensemble", "report", folder, option, path)
+        _refused(before, tmp_path, "PARQUET", "ensemble", "export", folder, path)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit", "--picture", "--list-differences"])
+def test_a_link_to_itself_is_an_error(
+    option: str, there: bool, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Also where the comparison itself cannot be made."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    before = looks(tmp_path)
+    for name in ("loop", "one"):
+        b = two[1] if there else tmp_path / "nothing"
+        done = command("compare", two[0], b, option, tmp_path / name)
+        assert done.status == 2 and "leads to itself" in done.err and option in done.err
+        assert looks(tmp_path) == before
+    with pytest.raises(OSError, match="symbolic links"), replacing(tmp_path / "loop"):
+        pass
+    assert looks(tmp_path) == before
+
+
+def test_reports_replace_nothing_of_a_history(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nor golden files, nor metadata, whoever reads them; a report beside them is one."""
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(1, {"x": X})
+    assert command("golden", "save", two[0] / "x-1.npy", "-o", tmp_path / "g").status == 0
+    before = looks(tmp_path)
+    step = tmp_path / "h/step-0000000001"
+    own = [tmp_path / "h/manifest.jsonl", *step.glob("rank-*"), *(tmp_path / "g").iterdir()]
+    assert len(own) == 5
+    for path in own:
+        _refused(before, tmp_path, "--json", "interpose", "--json", path, "--", "touch", tmp_path / "ran")
+        _refused(before, tmp_path, "--html", "compare", *two, "--html", path)
+    for path in (tmp_path / "h/r.json", step / "r.json"):
+        for _ in range(2):
+            assert command("compare", *two, "--json", path).status == 1
+    check(before, tmp_path)
+
+
+def test_what_a_command_is_given_is_an_input(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("data")
+    before = looks(tmp_path)
+    arguments = ("interpose", "--json", tmp_path / "data", "--", "cat", tmp_path / "data")
+    _refused(before, tmp_path, "--json", *arguments)
+
+
+def test_nothing_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"), replacing(tmp_path / "pipe"):
+        pass
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+# ---- the demonstration ----------------------------------------------------------------------------------------------
+
+SIMULATION = f"""#!{sys.executable}
+import os, sys
+import numpy as np
+import twinrun
+words = sys.argv[1:]
+value = {{name: words[words.index(name) + 1] for name in ("--history", "--capture")}}
+with twinrun.Run(value["--history"], atol=1e-4, existing="replace") as run:
+    for step in value["--capture"].split(","):
+        run.capture(int(step), {{"x": np.arange(10.0)}})
+"""
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Outcome]:
+    """The verb with a simulation that does not compute, into tmp_path/demo."""
+    program = tmp_path / "simulation"
+    program.write_text(SIMULATION)
+    program.chmod(0o755)
+    monkeypatch.setenv("TWINRUN_MINIHACC", str(program))
+    return lambda: command("demo", "--folder", tmp_path / "demo", "--capture", "2,4")
+
+
+@pytest.mark.parametrize("name", ["run-a", "run-b"])
+def test_a_demonstration_replaces_no_history_of_others(
+    name: str, demo: Callable[[], Outcome], tmp_path: Path
+) -> None:
+    with twinrun.Run(tmp_path / "demo" / name) as run:
+        run.capture(1, {"x": X})
+    before = looks(tmp_path)
+    done = demo()
+    assert done.status == 2 and name in done.err and "--folder" in done.err
+    assert len(done.err.splitlines()) == 1 and looks(tmp_path) == before
+
+
+def test_a_demonstration_replaces_what_it_made_and_nothing_else(
+    demo: Callable[[], Outcome], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        done = demo()
+        assert done.status == 0, done
+    run = tmp_path / "demo/run-b"
+    mark = run / ".twinrun-demo"
+    assert twinrun.verify(run) and mark.is_file()
+    with twinrun.Run(run, atol=1e-4, existing="append") as more:  # a user's step in a demo's history
+        more.capture(9, {"x": np.arange(10.0)})
+    told = looks(tmp_path)
+    assert demo().status == 2 and looks(tmp_path) == told
+    mark.unlink()
+    assert demo().status == 2
+    (tmp_path / "elsewhere").write_bytes((tmp_path / "demo/run-a/.twinrun-demo").read_bytes())
+    (tmp_path / "demo/run-a/.twinrun-demo").unlink()
+    (tmp_path / "demo/run-a/.twinrun-demo").symlink_to(tmp_path / "elsewhere")
+    done = demo()
+    assert done.status == 2 and "run-a" in done.err

@@ -487,14 +487,56 @@ def test_saving_again_replaces(tmp_path: Path, runs: Path) -> None:
     assert command("golden", "save", runs / "a", "-o", target, "--field", "nothing").status == 2
     assert {f.name: f.read_bytes() for f in target.iterdir()} == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["golden", "other"]
-    # What no longer says that it is a manifest may be anybody's; one that does is replaced, whatever else is wrong with it.
+    # What no longer says that it is a manifest may be anybody's; one that does is replaced, whatever else is wrong with it. What it then
+    # does not list stays.
     (target / "golden.json").write_text("<<<<<<< a conflict")
     check_error(command("golden", "save", runs / "a", "-o", target), "with other files in it")
     (target / "golden.json").write_text('{"format": "twinrun golden"}')
     (target / "README.md").write_text("kept")
     golden.save(runs / "a", target, steps="10")
     assert golden.check(target, runs / "noisy").same
-    assert sorted(f.name for f in target.iterdir()) == ["README.md", "golden.json", "step_10_rank_0.twm"]
+    assert sorted(f.name for f in target.iterdir()) == [
+        "README.md",
+        "golden.json",
+        "rank_0.twm",
+        "step_10_rank_0.twm",
+    ]
+
+
+def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: Path) -> None:
+    target = tmp_path / "golden"
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for number, run in enumerate(runs):
+        with twinrun.Run(run) as r:
+            for step in (1, 2):
+                r.capture(step, {"x": np.arange(9.0) + step + number})
+    golden.save(runs[0], target)
+    own = (target / "step_1_rank_0.twm").read_bytes()
+    (target / "step_99_rank_0.twm").write_bytes(own)  # somebody's, by a name as ours
+    (target / "rank_7.twm").write_bytes(own)
+    (target / "step_2_rank_0.twm").write_bytes(own)  # and one by the name of a file that is listed
+    before = {f.name: f.read_bytes() for f in target.iterdir()}
+    for run, options in ((runs[1], {}), (runs[0], {}), (runs[1], {"steps": "2"})):
+        with pytest.raises(twinrun.TwinrunError, match=r"step_2_rank_0\.twm: is there already.*move it away"):
+            golden.save(run, target, **options)
+        assert {f.name: f.read_bytes() for f in target.iterdir()} == before
+    golden.save(runs[1], target, steps="1")
+    after = {f.name: f.read_bytes() for f in target.iterdir()}
+    assert sorted(after) == sorted(before) and golden.check(target, runs[1], steps="1").same
+    for name in ("step_99_rank_0.twm", "rank_7.twm", "step_2_rank_0.twm"):
+        assert after[name] == before[name]
+
+
+def test_a_save_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    """New files lie there, and the old manifest, which lists others."""
+    target, new = tmp_path / "golden", tmp_path / "new"
+    golden.save({"x": np.arange(9.0)}, target)
+    golden.save({"x": np.arange(9.0) + 1}, new)
+    (target / "rank_0.twm").write_bytes((new / "rank_0.twm").read_bytes())
+    golden.save({"x": np.arange(9.0) + 1}, target)
+    assert {f.name: f.read_bytes() for f in target.iterdir()} == {
+        f.name: f.read_bytes() for f in new.iterdir()
+    }
 
 
 def test_a_wrong_bit_in_digests_is_an_error(runs: Path, tmp_path: Path) -> None:

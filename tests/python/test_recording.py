@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command
+from commands import check_error, command
 from twinrun_spec.record import Record
 
 import twinrun
@@ -253,6 +253,25 @@ def test_commands(tmp_path: Path) -> None:
     for wrong in (["--chunk", "100"], ["--method", "best"], ["--compress", "none", "--xor"]):
         failed = command("pack", str(run), str(tmp_path / "wrong"), *wrong)
         assert failed.status == 2 and failed.err
+
+
+def test_what_compact_says_and_refuses(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(4))
+    twinrun.pack(run, tmp_path / "record")
+    check_error(command("compact", tmp_path / "record", "--keep-last", "0"), "--keep-last")
+    for wrong in (0, -1):
+        with pytest.raises(twinrun.TwinrunError, match="keep_last must be 1 or more"):
+            twinrun.compact(tmp_path / "record", keep_last=wrong)
+    done = command("compact", tmp_path / "record")
+    assert done.status == 0 and done.out.startswith("0 steps left the record; ")
+    done = command("compact", tmp_path / "record", "--keep-last", "3")
+    assert done.status == 0 and done.out.startswith("1 step left the record; ")
+    part = ("--step", "20", "--field", "x", "--bytes")
+    size = states(4)[2]["x"].nbytes
+    for given in ("0:100000000", f"{size + 1}:"):
+        done = command("restore", tmp_path / "record", tmp_path / "no", *part, given)
+        check_error(done, f"has {size} bytes", given.rstrip(":"), f"ask for bytes below {size}")
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_part_of_a_field(tmp_path: Path) -> None:

@@ -218,6 +218,18 @@ def test_a_missing_or_resized_data_file(tmp_path: Path) -> None:
     assert done.status == 1
 
 
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    """Is told as any problem, once escaped, wherever it lies below the folder."""
+    np.save(tmp_path / "x.npy", np.arange(9.0))
+    assert command("index", tmp_path / "x.npy").status == 0
+    name = os.fsdecode(b"\xff.npy")
+    for suffix in ("", ".twm"):
+        shutil.copy(tmp_path / f"x.npy{suffix}", tmp_path / f"{name}{suffix}")
+    done = command("verify", tmp_path)
+    assert done.status == 1 and "/\\udcff.npy.twm: its name is not UTF-8; rename it" in done.out
+    check_error(command("verify", tmp_path / name), "/\\udcff.npy: its name is not UTF-8")
+
+
 def test_many_problems_are_capped(tmp_path: Path) -> None:
     for i in range(30):
         np.save(tmp_path / f"x{i}.npy", np.zeros(9))

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from .._core import __version__
-from ..errors import MissingPackage, TwinrunError, one_line
+from ..errors import MissingPackage, one_line
+from ..outputs import picture_form, save_figure
+from ..report.document import write_whole
 from ..report.frame import frame
 from ..words import byte_size
 from .plan import AggregationPlan, PlacementPlan
@@ -270,26 +272,21 @@ def svg(plan: AggregationPlan, placement: str | None = None) -> str:
     return "\n".join(_svg_lines(_drawn(plan, placement or plan.placements[0].placement))) + "\n"
 
 
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as out:
-            out.write(text)
-    except OSError as e:
-        raise TwinrunError(f"cannot write the picture: {e.strerror or e}", where=path) from None
-
-
 def save_html(plan: AggregationPlan, path: str) -> None:
     """A page with the picture of each placement."""
     pictures = [f'<div class="scroll" tabindex="0">{svg(plan, p.placement)}</div>' for p in plan.placements]
-    _write(path, frame(_headline(plan), pictures))
+    write_whole(path, frame(_headline(plan), pictures), "HTML")
 
 
-def save_picture(plan: AggregationPlan, path: str, placement: str | None = None) -> None:
-    """Draws a placement (the first one) into a file: .svg, or what matplotlib writes (.png, .pdf).
+def save_picture(
+    plan: AggregationPlan, path: str, placement: str | None = None, form: str | None = None
+) -> None:
+    """Draws a placement (the first one) into the file of exactly this name: .svg, or what matplotlib writes (.png, .pdf).
 
-    Raises MissingPackage without matplotlib, TwinrunError where it cannot write."""
-    if path.lower().endswith(".svg"):
-        _write(path, svg(plan, placement))
+    form: "svg" whatever the name says; None: as it says, and PNG where it says nothing. Raises MissingPackage without matplotlib,
+    TwinrunError where it cannot write."""
+    if (form or picture_form(path)) == "svg":
+        write_whole(path, svg(plan, placement), "SVG")
         return
     try:
         from matplotlib.collections import PatchCollection
@@ -325,7 +322,4 @@ def save_picture(plan: AggregationPlan, path: str, placement: str | None = None)
             axes.text(
                 s.x, s.y, one_line(s.text), fontsize=s.size * 0.72, weight="bold" if s.bold else "normal"
             )
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as e:
-        raise TwinrunError(f"cannot write the picture: {e}", where=path) from None
+    save_figure(figure, path, dpi=120)

@@ -456,7 +456,12 @@ def _part(
         if name in (segment, files[file][0]):
             wanted = size - offset if count is None else count
             if offset < 0 or wanted < 0 or offset + wanted > size:
-                raise TwinrunError(f"{name!r} of step {step} has {size} bytes", where=record)
+                asked = f"bytes from {offset} on" if count is None else f"{offset}:{count} (offset:count)"
+                raise TwinrunError(
+                    f"{name!r} of step {step} has {size} bytes, and {asked} are not all in it",
+                    where=record,
+                    fix=f"ask for bytes below {size}",
+                )
             return store, segment, wanted
     raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
 
@@ -505,21 +510,25 @@ def write_part(
 def compact(
     record: str | os.PathLike[str],
     *,
-    keep_last: int = 0,
+    keep_last: int | None = None,
     drop: Iterable[int] = (),
     threads: int = 0,
     forget_missing: bool = False,
 ) -> CompactFacts:
     """Drops steps of a record, and folds what others need of them into few files. Readers may go on meanwhile.
 
-    keep_last: all but so many of the newest go; drop: and these. With neither, nothing leaves, and files are folded.
-    forget_missing: records that were packed against this one and are not there any more were removed, and need nothing. Without it
-    they are taken for moved, and TwinrunError is raised.
+    keep_last: all but so many of the newest leave, one at least stays; drop: these leave too. With neither nothing leaves, and files
+    are folded. forget_missing: records that were packed against this one and are not there any more were removed, and need
+    nothing. Without it they are taken for moved, and TwinrunError is raised.
     """
     check_settings(threads=threads)
-    if keep_last < 0:
-        raise TwinrunError("keep_last must not be negative")
+    if keep_last is not None and keep_last < 1:
+        raise TwinrunError(
+            f"keep_last must be 1 or more, not {keep_last}",
+            where=record,
+            fix="name steps that leave with drop",
+        )
     facts = _core.compact_record(
-        any_path(record), list(drop), keep_last, threads or os.cpu_count() or 1, forget_missing
+        any_path(record), list(drop), keep_last or 0, threads or os.cpu_count() or 1, forget_missing
     )
     return CompactFacts(**facts)

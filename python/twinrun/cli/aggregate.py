@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from ..aggregate.plan import LAYOUTS, PARTICLE, PLACEMENTS, plan_aggregation
 from ..aggregate.report import plan_document, print_plan, save_html, save_picture
 from ..errors import TwinrunError
+from ..outputs import check_outputs
 from ..report.document import write_json
 from .common import SIZE, console
 from .study import study
@@ -89,6 +92,10 @@ def plan(
         raise TwinrunError(f"--items {items!r}: write bytes, as 8,8,4") from None
     if particles is not None:
         item_bytes, bytes_per_rank = list(PARTICLE), particles * sum(PARTICLE)
+    check_outputs(
+        {"--json": json_file, "--svg": svg_file, "--png": png_file, "--html": html_file},
+        [name for name in (volumes, topology.removeprefix("file:")) if os.path.isfile(name)],
+    )
     found = plan_aggregation(
         topology,
         ranks_per_node=ranks_per_node,
@@ -105,9 +112,10 @@ def plan(
     )
     if json_file is not None:
         write_json(json_file, plan_document(found))
-    for file in (svg_file, png_file):
-        if file is not None:
-            save_picture(found, file)
+    if svg_file is not None:
+        save_picture(found, svg_file, form="svg")
+    if png_file is not None:
+        save_picture(found, png_file)
     if html_file is not None:
         save_html(found, html_file)
     if not quiet:

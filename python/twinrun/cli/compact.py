@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from ..capture.records import compact as compact_record
-from ..words import byte_size
+from ..words import byte_size, counted
 from .common import THREADS, console
 
 
 @click.command()
 @click.argument("record", type=click.Path())
 @click.option(
-    "--keep-last", type=click.IntRange(0), default=0, metavar="N", help="All but the newest N steps leave."
+    "--keep-last", type=click.IntRange(1), default=None, metavar="N", help="All but the newest N steps leave."
 )
 @click.option(
     "--drop", type=int, multiple=True, metavar="STEP", help="This step leaves; may be given several times."
@@ -23,7 +23,9 @@ from .common import THREADS, console
     help="Records against this one that are not there any more were removed, not moved.",
 )
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
-def compact(record: str, keep_last: int, drop: tuple[int, ...], forget_missing: bool, threads: int) -> int:
+def compact(
+    record: str, keep_last: int | None, drop: tuple[int, ...], forget_missing: bool, threads: int
+) -> int:
     """Drop steps of a record; what others need of them stays, folded into few files.
 
     Readers of the record go on meanwhile, and a crash at any moment leaves every remaining step as it was.
@@ -32,6 +34,6 @@ def compact(record: str, keep_last: int, drop: tuple[int, ...], forget_missing: 
         record, keep_last=keep_last, drop=drop, threads=threads, forget_missing=forget_missing
     )
     console().print(
-        f"{facts.dropped_steps} steps left; differences: {byte_size(facts.bytes_before)} -> {byte_size(facts.bytes_after)}"
+        f"{counted(facts.dropped_steps, 'step')} left the record; differences: {byte_size(facts.bytes_before)} -> {byte_size(facts.bytes_after)}"
     )
     return 0

@@ -12,15 +12,18 @@ import sys
 
 import click
 
+from .._core import xxh3
 from ..comparison.work import Comparison
 from ..comparison.work import compare as compare_runs
 from ..errors import MissingFile, MissingPackage, TwinrunError
+from ..outputs import write_whole
 from ..report.picture import growth, save_growth
 from ..report.text import print_comparison
 from ..words import byte_size, number
 from .common import console, progress_bar
 
 MINIHACC = "TWINRUN_MINIHACC"
+MARK = ".twinrun-demo"  # in the folder of a history that a demo made
 
 
 def find_minihacc() -> str:
@@ -33,6 +36,37 @@ def find_minihacc() -> str:
             fix=f"run 'make demo', or set {MINIHACC} to the program",
         )
     return path
+
+
+def _mark_of(run: str) -> bytes:
+    """What a demo writes beside the history that it made: the XXH3 of its manifest, which has the history's id and every step."""
+    with open(os.path.join(run, "manifest.jsonl"), "rb") as file:
+        return f"{xxh3(file.read()):016x}\n".encode()
+
+
+def _check_replaceable(run: str, folder: str) -> None:
+    """TwinrunError where a history is there already, unless it is what an earlier demo made, as that one left it."""
+    manifest, mark = os.path.join(run, "manifest.jsonl"), os.path.join(run, MARK)
+    if not os.path.lexists(manifest):
+        return
+    with contextlib.suppress(OSError):
+        if all(stat.S_ISREG(os.lstat(path).st_mode) for path in (manifest, mark)):
+            with open(mark, "rb") as file:
+                if file.read(100) == _mark_of(run):
+                    return
+    raise TwinrunError(
+        f"a history is there already that is not, or no longer, what an earlier demo wrote (no {MARK} says so): nothing was done",
+        where=run,
+        fix=f"name another folder with --folder, or remove {folder} if all in it is of a demo",
+    )
+
+
+def _mark(run: str) -> None:
+    """Says that the history is this demo's, for the next one. No history's part and no link is in the way."""
+    mark = os.path.join(run, MARK)
+    if os.path.lexists(mark) and not stat.S_ISREG(os.lstat(mark).st_mode):
+        return  # then the next demo refuses
+    write_whole(mark, _mark_of(run), durable=False)
 
 
 def _simulate(
@@ -49,13 +83,14 @@ def _simulate(
         "--atol",
         repr(atol),
     ]
-    # Of an earlier demonstration there; anything else in the folder stays.
+    # Of an earlier demonstration, as was checked; anything else in the folder stays.
     command += ["--setting", "existing=replace"]
     command += ["--capture", captures, "--quiet"] + (["--deterministic"] if deterministic else [])
     try:
         subprocess.run(command, check=True)
     except subprocess.CalledProcessError as e:
         raise TwinrunError(f"the simulation ended with status {e.returncode}", where=program) from None
+    _mark(out)
 
 
 def _free_name(folder: str) -> str:
@@ -88,7 +123,7 @@ def _growth_lines(c: Comparison) -> list[str]:
 
 @click.command()
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
-              help="Where the runs, the report and the picture go; runs of an earlier demo there are replaced.")  # fmt: skip
+              help="Where the runs, the report and the picture go; runs of an earlier demo there are replaced, other histories never.")  # fmt: skip
 @click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
@@ -105,6 +140,8 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     out = console()
     program = find_minihacc()
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
+    for run in runs:
+        _check_replaceable(run, folder)
     for run in runs:
         out.print(f"simulating {particles} particles, {steps} steps, into {run} …")
         sys.stdout.flush()

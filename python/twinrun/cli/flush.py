@@ -11,6 +11,7 @@ from .. import _core
 from ..arguments import checked_path
 from ..errors import MissingFile, TwinrunError, one_line
 from ..formats.folder import is_history
+from ..outputs import check_folder
 from ..words import byte_size
 from .common import console
 
@@ -32,7 +33,14 @@ def _parts(path: str) -> list[str]:
     return found
 
 
-def _flush(path: str, history: str | None) -> bool:
+def _check_place(history: str, local: str, parts: list[str]) -> None:
+    """TwinrunError where steps would be brought into the tier's own folders."""
+    check_folder("--to", history, parts)
+    if os.path.realpath(history) == os.path.realpath(local):
+        check_folder("--to", history, [local])
+
+
+def _flush(path: str, history: str | None, local: str, parts: list[str]) -> bool:
     """Brings one rank's steps over, and says so. Whether all came."""
     facts = _core.open_history(path)
     if facts["local_part"] is None:
@@ -40,6 +48,7 @@ def _flush(path: str, history: str | None) -> bool:
             "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
         )
     to = checked_path(history or facts["to"])
+    _check_place(to, local, parts)
     steps, size, lost = _core.flush(path, to)
     here = len(facts["steps"]) - steps - len(lost)
     before = f", {here} were there already" if here else ""
@@ -66,10 +75,14 @@ def flush(local: str, history: str | None) -> int:
     LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however it ended.
     Every byte is checked on the way; steps that are damaged stay where they are. Exit status: 0 all is there, 2 not.
     """
+    local = checked_path(local)
+    parts = _parts(local)
+    if history is not None:
+        _check_place(history, local, parts)
     done = True
-    for path in _parts(checked_path(local)):
+    for path in parts:
         try:
-            done = _flush(path, history) and done
+            done = _flush(path, history, local, parts) and done
         except TwinrunError as e:  # other ranks' steps need not wait for this one's
             print(f"twinrun: {e}", file=sys.stderr)
             done = False

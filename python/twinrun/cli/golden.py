@@ -71,7 +71,7 @@ def save(
     options: dict,
     reading: dict,
 ) -> int:
-    """Keep what RUN was, in a folder small enough for a repository. Golden files that are there are replaced."""
+    """Keep what RUN was, in a folder small enough for a repository. Golden files that golden.json lists there are replaced, no others."""
     rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
     with progress_bar(quiet) as progress:
         facts = save_run(

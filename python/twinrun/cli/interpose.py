@@ -8,11 +8,13 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from shutil import which
 
 import click
 
 from ..ensemble.study import interposition
 from ..errors import TwinrunError
+from ..outputs import check_outputs
 from ..report.document import write_whole
 from .common import console
 
@@ -106,6 +108,10 @@ def interpose(
 
     The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted. Put -- before a command with options of its own.
     """
+    check_outputs(
+        {"--json": json_file},
+        [word for word in (which(command[0]), *command) if word and os.path.isfile(word)],
+    )
     path = interposition.library()
     if inject:
         interposition.check_rules(inject, path)

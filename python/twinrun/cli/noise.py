@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import TwinrunError
+from ..outputs import check_outputs
 from .common import console, progress_bar
 
 __all__ = ["noise"]
@@ -70,6 +71,7 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
     """
     from ..noise.measurement import measure
 
+    check_outputs({"--json": json_file, "--html": html, "--picture": picture})
     chosen = None if cores == "all" else _cores(cores)
     with progress_bar(quiet) as bar:
         found = measure(

@@ -69,7 +69,7 @@ def _shared(command: Callable) -> Callable:
         click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order of runs."),
         click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
                      help="Where runs are kept."),
-        click.option("--json", "json_path", type=click.Path(), help="Writes all figures there."),
+        click.option("--json", "json_path", type=click.Path(), help="Writes all figures there; - is stdout."),
         click.option("--picture", type=click.Path(), help="Draws them: PNG, PDF or SVG, by matplotlib."),
         click.option("--run-limit", type=click.FloatRange(1), default=600.0, show_default=True,
                      help="Seconds of one run, at most."),
@@ -149,7 +149,10 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
         raise TwinrunError("--most is less than --least")
     plan = engine.Plan(options["least"], options["most"], options["seed"])
     identity = {**subject.identity(), "seed": plan.seed}
-    check_outputs({"--json": options["json_path"], "--picture": options["picture"]}, [options["journal"]])
+    check_outputs(
+        {"--json": options["json_path"], "--picture": options["picture"]},
+        [options["journal"], *options["program"]],
+    )
     with (
         Journal(options["journal"], subject.name, identity, _facts()) as journal,
         progress_bar(options["quiet"]) as report,
@@ -164,11 +167,14 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
         "confidence": options["confidence"],
         "facts": facts,
     }
-    if options["json_path"]:
-        write_whole(options["json_path"], json.dumps(result, indent=1, allow_nan=False) + "\n", "JSON")
+    text = json.dumps(result, indent=1, allow_nan=False)
+    if options["json_path"] == "-":
+        click.echo(text)
+    elif options["json_path"]:
+        write_whole(options["json_path"], text + "\n", "JSON")
     if options["picture"]:
         module.draw(result, options["picture"])
-    out = console()
+    out = console(stderr=options["json_path"] == "-")
     if not options["quiet"]:
         for line in module.lines(result):
             out.print(line, soft_wrap=True)

@@ -8,6 +8,7 @@ What is kept and why it suffices: docs/golden.md.
 
 from __future__ import annotations
 
+import filecmp
 import fnmatch
 import glob
 import os
@@ -170,7 +171,10 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _old_files(folder: str) -> set[str]:
-    """Golden files that are to be replaced. Raises where the folder to write is no folder of them."""
+    """Golden files that are to be replaced: those that golden.json lists, as it lists them. Whatever else is there may be anybody's.
+
+    Raises where the folder to write is no folder of golden files.
+    """
     if not os.path.lexists(folder):
         return set()
     if not os.path.isdir(folder):
@@ -182,16 +186,35 @@ def _old_files(folder: str) -> set[str]:
         raise TwinrunError(
             "is a folder with other files in it", where=folder, fix="name a new folder for the golden files"
         )
-    return {name for name in present if _OWN_FILE.fullmatch(name) and is_metadata(os.path.join(folder, name))}
+    if not present:
+        return set()
+    try:
+        listed = Manifest.read(folder).places
+    except DamagedFile:  # then nothing says which they are
+        return set()
+    return {p.file for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
+
+
+def _is_listed(folder: str, place: GoldenPlace) -> bool:
+    """Whether the file of a place is, bit for bit, the one that golden.json lists."""
+    path = os.path.join(folder, place.file)
+    if not is_metadata(path) or os.path.getsize(path) != place.bytes:
+        return False
+    with open(path, "rb") as file:
+        return checksum(file.read()) == place.xxh3
 
 
 def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
     """Moves new files over old ones, the manifest last: a check in between says that files are damaged, nothing worse."""
     os.makedirs(folder, exist_ok=True)
     for name in sorted(names - old):
-        if os.path.lexists(os.path.join(folder, name)):
+        path = os.path.join(folder, name)
+        # What was saved, and not to its end, is there already.
+        if os.path.lexists(path) and not (
+            is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False)
+        ):
             raise TwinrunError(
-                "is there already, and is not twinrun's", where=os.path.join(folder, name), fix="move it away"
+                "is there already, and is not the file that golden.json lists", where=path, fix="move it away"
             )
     for name in [*sorted(names), MANIFEST]:
         os.replace(os.path.join(made, name), os.path.join(folder, name))
@@ -238,8 +261,8 @@ def save(
 ) -> SaveFacts:
     """Keeps the digests of a run in a folder: about 13% of float32 data with 4 residue bits, 0.4% with none.
 
-    run: a history, folder, file, array or {name: array}; its data is read. output: a new folder, or one of golden files,
-    which are replaced. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
+    run: a history, folder, file, array or {name: array}; its data is read. output: a new folder, or one of golden files:
+    those that golden.json lists are replaced, and no others. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
     equality. tolerances(step, field): that of one field, None for the common one. Integers are held to equality unless
     tolerate_integers. residue_bits: 4, 2 or 0; how far `check` can tell: docs/golden.md. fields, leave_out: globs; steps: '10,20'
     or '100:200'. keep(step, field): decides in place of leave_out, which then says which fields may come and go.
@@ -479,7 +502,7 @@ def _check_attributes(
             )
 
 
-_RESTORE = "restore it, or save again with 'twinrun golden save'"
+_RESTORE = "restore it, or move it away and save again with 'twinrun golden save'"
 
 
 def _check_place(

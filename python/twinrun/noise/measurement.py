@@ -30,6 +30,7 @@ import numpy as np
 from .. import _core
 from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..outputs import save_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -436,10 +437,7 @@ class Noise:
 
     def to_picture(self, path: str | os.PathLike[str]) -> None:
         """Saves `figure`; the name's end says how. TwinrunError where it cannot."""
-        try:
-            self.figure().savefig(path, dpi=120)
-        except (OSError, ValueError) as e:
-            raise TwinrunError(f"cannot write the picture: {e}", where=path) from None
+        save_figure(self.figure(), path, dpi=120)
 
 
 def read_noise(path: str | os.PathLike[str]) -> Noise:

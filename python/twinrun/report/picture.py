@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 
 from ..comparison.work import Comparison
-from ..errors import MissingPackage, TwinrunError
+from ..errors import MissingPackage
+from ..outputs import picture_form, save_figure
 
 __all__ = ["growth", "save_growth"]
 
@@ -72,8 +72,5 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     axes.set_ylabel("largest |a − b|" + (" (▽: at most, from metadata alone)" if bounds else ""))
     axes.set_title(title or f"{comparison.a} against {comparison.b}")
     axes.grid(alpha=0.3)
-    try:
-        ours = {"metadata": {"Software": "twinrun"}} if os.fspath(path).lower().endswith(".png") else {}
-        figure.savefig(path, dpi=120, **ours)
-    except (OSError, ValueError) as e:
-        raise TwinrunError(f"cannot write the picture: {e}", where=path) from None
+    ours = {"metadata": {"Software": "twinrun"}} if picture_form(path) == "png" else {}
+    save_figure(figure, path, dpi=120, **ours)

@@ -229,7 +229,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     problems: list[str] = _without_manifest(path) if os.path.isdir(path) else []
     for target in targets:
         try:
-            metadata = _core.Metadata(target)
+            metadata = _core.Metadata(checked_path(target))
             _check_beside(metadata, target)
             sizes = [
                 (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s

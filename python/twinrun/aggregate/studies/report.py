@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...ensemble.intervals import Interval
-from ...errors import MissingPackage, TwinrunError
+from ...errors import MissingPackage
+from ...outputs import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +113,4 @@ def save_picture(path: str | Path, panels: Sequence[Callable[[Axes], None]], tit
     for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         draw(axes)
         axes.grid(alpha=0.3)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as e:
-        raise TwinrunError(f"cannot write the picture: {e}", where=path) from None
+    save_figure(figure, path, dpi=120)

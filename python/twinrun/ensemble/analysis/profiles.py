@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...errors import TwinrunError
+from ...outputs import save_figure
 from ..study.interposition import OFF
 from ..study.study import INTERPOSE, Study
 from ..study.tasks import condition_columns, load_profiles, load_tasks, usable
@@ -183,12 +184,7 @@ class Difference:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the picture: .svg, .png, .pdf. Raises TwinrunError where it cannot."""
-        try:
-            self.figure().savefig(path)
-        except (OSError, ValueError) as e:
-            raise TwinrunError(
-                f"the picture cannot be written: {e}", where=path, fix="name it .svg, .png or .pdf"
-            ) from None
+        save_figure(self.figure(), path)
 
 
 def _with_profiles(folder: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[list[dict]]]:

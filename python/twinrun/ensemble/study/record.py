@@ -107,8 +107,19 @@ _KEYS["warmup.jsonl"] = _KEYS["tasks.jsonl"]
 
 
 def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
-    """What a study reads from its folder; reports may lie beside it."""
-    return [Path(folder) / name for name in (*_FILES, *_FOLDERS)]
+    """What a study has in its folder, and the file that it was begun from where that is known; reports may lie beside them."""
+    path = Path(folder).absolute()
+    files = [path / name for name in (*_FILES, "lock", *_FOLDERS)]
+    files += [*path.glob("study-*.toml"), path.parent / f"{path.name}.toml"]
+    with contextlib.suppress(OSError):
+        given = (path / "study.toml").read_bytes()
+        here = Path(os.fsdecode((path / "here").read_bytes()))
+        files += [
+            p
+            for p in here.glob("*.toml")
+            if p.is_file() and p.stat().st_size == len(given) and p.read_bytes() == given
+        ]
+    return files
 
 
 def _is_study_file(path: Path) -> bool:
