@@ -983,7 +983,84 @@ TORCH = Sample(
 )
 
 
+# ---- types of Parquet ----
+
+
+def arrow(folder: Path, metadata: dict[str, str] | None = None, **other: tuple[object, str]) -> None:
+    """other: (values, type as an expression) of columns in place of the base's."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "when": ([[1000]], "pa.list_(pa.timestamp('ms'))"),
+        "floats": ([[1.5]], "pa.list_(pa.float32())"),
+        "ints": ([[1]], "pa.list_(pa.int32())"),
+        "none": ([[]], "pa.list_(pa.string())"),
+        "pair": ([[1, 2]], "pa.list_(pa.int32(), 2)"),
+        "struct": ([{"x": 1, "y": 2}], "pa.struct([('x', pa.int32()), ('y', pa.int32())])"),
+        "null member": ([{"x": None}], "pa.struct([('x', pa.int32())])"),
+        "map": ([[("k", 1)]], "pa.map_(pa.string(), pa.int32())"),
+        "money": ([1], "pa.decimal128(10, 1)"),
+        "bytes": ([b"ab"], "pa.binary(2)"),
+        "nothing": ([None], "pa.null()"),
+        "word": (["a"], "pa.string()"),
+        "blob": ([b"a"], "pa.binary()"),
+        "kind": (["a"], "pa.dictionary(pa.int32(), pa.string())"),
+        "missing": ([None], "pa.int64()"),
+    } | other
+    if columns["missing"] is None:  # what looks like the mask of a column
+        columns["missing"] = ([0], "pa.int64()")
+        columns["missing@mask"] = ([True], "pa.bool_()")
+    arrays = {name: pa.array(values, eval(kind, {"pa": pa})) for name, (values, kind) in columns.items()}
+    made = pa.table(arrays).replace_schema_metadata({"run": "1"})
+    at = made.schema.get_field_index("word")
+    made = made.set_column(
+        at, made.schema.field(at).with_metadata({"units": "m"} | (metadata or {})), made.column(at)
+    )
+    pq.write_table(made, folder / "a.parquet")
+
+
+def as_arrow(**other: tuple[object, str]) -> Write:
+    return lambda folder: arrow(folder, **other)
+
+
+ARROW = Sample(
+    arrow,
+    {
+        "unit in a list": as_arrow(when=([[1000000]], "pa.list_(pa.timestamp('us'))")),
+        "width of floats in a list": as_arrow(floats=([[1.5]], "pa.list_(pa.float64())")),
+        "width of integers in a list": as_arrow(ints=([[1]], "pa.list_(pa.int64())")),
+        "sign of integers in a list": as_arrow(ints=([[1]], "pa.list_(pa.uint32())")),
+        "empty list of another type": as_arrow(none=([[]], "pa.list_(pa.float64())")),
+        "list of any length": as_arrow(pair=([[1, 2]], "pa.list_(pa.int32())")),
+        "width of a member": as_arrow(struct=([{"x": 1, "y": 2}], "pa.struct([('x', pa.int64()), ('y', pa.int32())])")),
+        "order of members": as_arrow(struct=([{"x": 1, "y": 2}], "pa.struct([('y', pa.int32()), ('x', pa.int32())])")),
+        "member that is null": as_arrow(**{"null member": ([{"x": None}], "pa.struct([('x', pa.string())])")}),
+        "member that is never null": as_arrow(
+            struct=([{"x": 1, "y": 2}], "pa.struct([pa.field('x', pa.int32(), False), ('y', pa.int32())])")
+        ),
+        "values of a map": as_arrow(map=([[("k", 1)]], "pa.map_(pa.string(), pa.int64())")),
+        "precision of a decimal": as_arrow(money=([1], "pa.decimal128(12, 1)")),
+        "width of a decimal": as_arrow(money=([1], "pa.decimal256(40, 1)")),
+        "binary of any length": as_arrow(bytes=([b"ab"], "pa.binary()")),
+        "null of a type": as_arrow(nothing=([None], "pa.string()")),
+        "text as binary": as_arrow(word=([b"a"], "pa.binary()")),
+        "dictionary": as_arrow(kind=(["a"], "pa.string()")),
+        "order of a dictionary": as_arrow(kind=(["a"], "pa.dictionary(pa.int32(), pa.string(), True)")),
+        "mask as a column": as_arrow(missing=None),
+        "units": lambda d: arrow(d, {"units": "km"}),
+        "metadata of a column": lambda d: arrow(d, {"more": "1"}),
+    },
+    {
+        "width of offsets": as_arrow(
+            word=(["a"], "pa.large_string()"), blob=([b"a"], "pa.large_binary()"), ints=([[1]], "pa.large_list(pa.int32())")
+        ),
+        "integers of a dictionary": as_arrow(kind=(["a"], "pa.dictionary(pa.int8(), pa.string())")),
+        "name of an element": as_arrow(ints=([[1]], "pa.list_(pa.field('item', pa.int32()))")),
+    },
+    needs="pyarrow",
+)  # fmt: skip
+
 SAMPLES = {
+    "arrow": ARROW,
     "hdf5": HDF5, "netcdf4": NETCDF4, "netcdf": NETCDF, "npz": NPZ, "npy": NPY, "safetensors": SAFETENSORS,
     "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
     "lammps": LAMMPS, "folder": FOLDER, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,
