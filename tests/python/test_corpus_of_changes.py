@@ -569,6 +569,53 @@ ZARR2 = Sample(
 )
 
 
+def consolidated(version: int, edit: Callable[[dict], object] | None = None) -> Write:
+    """With the metadata of all that is in it in one place, and edited there."""
+
+    def write(folder: Path) -> None:
+        import zarr as package
+
+        zarr(folder, version)
+        package.consolidate_metadata(folder / "a.zarr", zarr_format=version)
+        path = folder / "a.zarr" / ("zarr.json" if version == 3 else ".zmetadata")
+        document = json.loads(path.read_text())
+        if edit is not None:
+            edit(document["consolidated_metadata"]["metadata"] if version == 3 else document["metadata"])
+        path.write_text(json.dumps(document))
+
+    return write
+
+
+CONSOLIDATED3 = Sample(
+    zarr,
+    {
+        "attribute": consolidated(3, lambda m: m["deep/x"]["attributes"].update(units="km")),
+        "attribute more": consolidated(3, lambda m: m["deep"].update(attributes={"more": 1})),
+        "fill value": consolidated(3, lambda m: m["deep/x"].update(fill_value=9.0)),
+        "member less": consolidated(3, lambda m: m.pop("text")),
+        "member more": consolidated(3, lambda m: m.update(more=m["text"])),
+    },
+    {"consolidated": consolidated(3)},
+    needs="zarr",
+)
+CONSOLIDATED2 = Sample(
+    lambda d: zarr(d, 2),
+    {
+        "attribute": consolidated(2, lambda m: m["deep/x/.zattrs"].update(units="km")),
+        "attribute of the group": consolidated(2, lambda m: m[".zattrs"].update(title="another")),
+        "attributes less": consolidated(2, lambda m: m.pop("deep/x/.zattrs")),
+        "member less": consolidated(2, lambda m: m.pop("text/.zarray")),
+    },
+    {"consolidated": consolidated(2)},
+    needs="zarr",
+)
+STALE = Sample(
+    consolidated(3, lambda m: m.pop("text")),
+    {"more stale": consolidated(3, lambda m: m.clear())},
+    needs="zarr",
+)
+
+
 # ---- ADIOS2 ----
 
 
@@ -738,13 +785,13 @@ VTK = Sample(
 # ---- LAMMPS, and files of no format ----
 
 
-def lammps(folder: Path, change: str = "") -> None:
+def lammps(folder: Path, change: str = "", words: str = "element") -> None:
     bounds = "ff pp pp" if change == "boundary" else "pp pp pp"
     units = "metal" if change == "units" else "lj"
     text = "".join(
         f"ITEM: UNITS\n{units}\nITEM: TIMESTEP\n{step}\nITEM: TIME\n{step * (2.0 if change == 'time' else 1.0)}\n"
         f"ITEM: NUMBER OF ATOMS\n2\nITEM: BOX BOUNDS {bounds}\n0 {2 if change == 'box' else 1}\n0 1\n0 1\n"
-        f"ITEM: ATOMS id element x\n1 {'He' if change == 'element' and step else 'H'} 0.5\n2 O "
+        f"ITEM: ATOMS id {words} x\n1 {'He' if change == 'element' and step else 'H'} 0.5\n2 O "
         f"{0.5 if change == 'value' else 0.25}\n"
         for step in (0, 10)
     )
@@ -759,6 +806,9 @@ LAMMPS = Sample(
     },
     {"again": lammps},
 )
+LAMMPS_WORDS = Sample(
+    lambda d: lammps(d, words="el"), {"another word": lambda d: lammps(d, "element", words="el")}
+)
 
 
 def folder_of_files(folder: Path) -> None:
@@ -772,6 +822,23 @@ def folder_of_files(folder: Path) -> None:
     (folder / "x_10.npy.json").write_text("{}")
 
 
+def linked_folders(folder: Path, to: str = "p", loop: str = ".", as_path: bool = False) -> None:
+    for name in "pq":
+        (folder / name).mkdir()
+        np.save(folder / name / "a.npy", STEPS + (name == "q"))
+    for name, target in (("latest", to), ("loop", loop)):
+        (folder / name).symlink_to((folder / target).resolve() if as_path else target)
+
+
+LINKS = Sample(
+    linked_folders,
+    {
+        "where a link leads": lambda d: linked_folders(d, "q"),
+        "where a loop leads": lambda d: linked_folders(d, loop="q"),
+        "link less": edited(linked_folders, lambda d: (d / "latest").unlink()),
+    },
+    {"absolute links": lambda d: linked_folders(d, as_path=True)},
+)
 FOLDER = Sample(
     folder_of_files,
     {
@@ -789,6 +856,7 @@ FOLDER = Sample(
         "link that leads nowhere": edited(folder_of_files, lambda d: (d / "log2").symlink_to("none")),
         "pipe": edited(folder_of_files, lambda d: os.mkfifo(d / "pipe")),
         "step more": edited(folder_of_files, lambda d: np.save(d / "x_30.npy", STEPS)),
+        "link to a folder": edited(folder_of_files, lambda d: (d / "latest").symlink_to("deep")),
     },
     {
         "empty folder": edited(folder_of_files, lambda d: (d / "nothing").mkdir()),
@@ -1062,8 +1130,9 @@ ARROW = Sample(
 SAMPLES = {
     "arrow": ARROW,
     "hdf5": HDF5, "netcdf4": NETCDF4, "netcdf": NETCDF, "npz": NPZ, "npy": NPY, "safetensors": SAFETENSORS,
-    "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
-    "lammps": LAMMPS, "folder": FOLDER, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,
+    "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "consolidated 3": CONSOLIDATED3, "consolidated 2": CONSOLIDATED2, "stale": STALE,
+     "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
+    "lammps": LAMMPS, "words of lammps": LAMMPS_WORDS, "folder": FOLDER, "links": LINKS, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,
     "raw": RAW, "table": TABLE, "table with a short row": SHORT_ROW, "parquet": PARQUET,
 }  # fmt: skip
 CHANGES = [(f, c) for f, s in SAMPLES.items() for c in s.changes]
