@@ -1000,12 +1000,26 @@ def in_vtkhdf(edit: Callable[[h5py.File], object]) -> Write:
     return in_hdf5(edit, "grid_steps.vtkhdf", copied("hdf5/grid_steps.vtkhdf"))
 
 
+def longer(file: h5py.File, name: str) -> None:
+    """With a row more, which no step refers to."""
+    rows = file["VTKHDF"][name][()]
+    attributes = dict(file["VTKHDF"][name].attrs)
+    del file["VTKHDF"][name]
+    file["VTKHDF"].create_dataset(
+        name, data=np.concatenate([rows, rows[:1]]), maxshape=(None, *rows.shape[1:])
+    )
+    file["VTKHDF"][name].attrs.update(attributes)
+
+
 VTKHDF = Sample(
     copied("hdf5/grid_steps.vtkhdf"),
     {
         "time": in_vtkhdf(lambda f: f["VTKHDF/Steps/Values"].__setitem__(1, 77.0)),
         "attribute": in_vtkhdf(lambda f: f["VTKHDF/PointData/p"].attrs.__setitem__("unit", "m")),
         "value": in_vtkhdf(lambda f: f["VTKHDF/PointData/p"].__setitem__(14, 77.0)),
+        "more of the steps": in_vtkhdf(lambda f: f.__setitem__("VTKHDF/Steps/foo", np.arange(3))),
+        "rows of no step": in_vtkhdf(lambda f: longer(f, "PointData/p")),
+        "time of no step": in_vtkhdf(lambda f: longer(f, "Steps/Values")),
     },
 )
 
