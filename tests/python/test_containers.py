@@ -470,3 +470,26 @@ def test_models_and_tensors_of_torch() -> None:
         assert verdict(getattr(dense, kind)(), getattr(dense, kind)()) == "same"
     wide = torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 3))
     check_differ(dense.to_sparse(), wide)
+
+
+def test_tables_without_columns() -> None:
+    pd = pytest.importorskip("pandas")
+    twinrun.assert_same(pd.DataFrame(index=range(3)), pd.DataFrame(index=range(3)))
+    with pytest.raises(AssertionError):
+        twinrun.assert_same(pd.DataFrame(index=range(3)), pd.DataFrame(index=range(5)))
+    pa = pytest.importorskip("pyarrow")
+    rows = [pa.table({"a": range(n)}).select([]) for n in (3, 3, 5)]
+    twinrun.assert_same(rows[0], rows[1])
+    with pytest.raises(AssertionError):
+        twinrun.assert_same(rows[0], rows[2])
+
+
+def test_units_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    tables = [
+        pa.table({"a": [1.0]}, schema=pa.schema([pa.field("a", pa.float64(), metadata={"units": unit})]))
+        for unit in ("m", "m", "km")
+    ]
+    twinrun.assert_same(tables[0], tables[1])
+    with pytest.raises(AssertionError):
+        twinrun.assert_same(tables[0], tables[2])

@@ -569,6 +569,53 @@ ZARR2 = Sample(
 )
 
 
+def consolidated(version: int, edit: Callable[[dict], object] | None = None) -> Write:
+    """With the metadata of all that is in it in one place, and edited there."""
+
+    def write(folder: Path) -> None:
+        import zarr as package
+
+        zarr(folder, version)
+        package.consolidate_metadata(folder / "a.zarr", zarr_format=version)
+        path = folder / "a.zarr" / ("zarr.json" if version == 3 else ".zmetadata")
+        document = json.loads(path.read_text())
+        if edit is not None:
+            edit(document["consolidated_metadata"]["metadata"] if version == 3 else document["metadata"])
+        path.write_text(json.dumps(document))
+
+    return write
+
+
+CONSOLIDATED3 = Sample(
+    zarr,
+    {
+        "attribute": consolidated(3, lambda m: m["deep/x"]["attributes"].update(units="km")),
+        "attribute more": consolidated(3, lambda m: m["deep"].update(attributes={"more": 1})),
+        "fill value": consolidated(3, lambda m: m["deep/x"].update(fill_value=9.0)),
+        "member less": consolidated(3, lambda m: m.pop("text")),
+        "member more": consolidated(3, lambda m: m.update(more=m["text"])),
+    },
+    {"consolidated": consolidated(3)},
+    needs="zarr",
+)
+CONSOLIDATED2 = Sample(
+    lambda d: zarr(d, 2),
+    {
+        "attribute": consolidated(2, lambda m: m["deep/x/.zattrs"].update(units="km")),
+        "attribute of the group": consolidated(2, lambda m: m[".zattrs"].update(title="another")),
+        "attributes less": consolidated(2, lambda m: m.pop("deep/x/.zattrs")),
+        "member less": consolidated(2, lambda m: m.pop("text/.zarray")),
+    },
+    {"consolidated": consolidated(2)},
+    needs="zarr",
+)
+STALE = Sample(
+    consolidated(3, lambda m: m.pop("text")),
+    {"more stale": consolidated(3, lambda m: m.clear())},
+    needs="zarr",
+)
+
+
 # ---- ADIOS2 ----
 
 
@@ -738,13 +785,13 @@ VTK = Sample(
 # ---- LAMMPS, and files of no format ----
 
 
-def lammps(folder: Path, change: str = "") -> None:
+def lammps(folder: Path, change: str = "", words: str = "element") -> None:
     bounds = "ff pp pp" if change == "boundary" else "pp pp pp"
     units = "metal" if change == "units" else "lj"
     text = "".join(
         f"ITEM: UNITS\n{units}\nITEM: TIMESTEP\n{step}\nITEM: TIME\n{step * (2.0 if change == 'time' else 1.0)}\n"
         f"ITEM: NUMBER OF ATOMS\n2\nITEM: BOX BOUNDS {bounds}\n0 {2 if change == 'box' else 1}\n0 1\n0 1\n"
-        f"ITEM: ATOMS id element x\n1 {'He' if change == 'element' and step else 'H'} 0.5\n2 O "
+        f"ITEM: ATOMS id {words} x\n1 {'He' if change == 'element' and step else 'H'} 0.5\n2 O "
         f"{0.5 if change == 'value' else 0.25}\n"
         for step in (0, 10)
     )
@@ -759,6 +806,9 @@ LAMMPS = Sample(
     },
     {"again": lammps},
 )
+LAMMPS_WORDS = Sample(
+    lambda d: lammps(d, words="el"), {"another word": lambda d: lammps(d, "element", words="el")}
+)
 
 
 def folder_of_files(folder: Path) -> None:
@@ -772,6 +822,23 @@ def folder_of_files(folder: Path) -> None:
     (folder / "x_10.npy.json").write_text("{}")
 
 
+def linked_folders(folder: Path, to: str = "p", loop: str = ".", as_path: bool = False) -> None:
+    for name in "pq":
+        (folder / name).mkdir()
+        np.save(folder / name / "a.npy", STEPS + (name == "q"))
+    for name, target in (("latest", to), ("loop", loop)):
+        (folder / name).symlink_to((folder / target).resolve() if as_path else target)
+
+
+LINKS = Sample(
+    linked_folders,
+    {
+        "where a link leads": lambda d: linked_folders(d, "q"),
+        "where a loop leads": lambda d: linked_folders(d, loop="q"),
+        "link less": edited(linked_folders, lambda d: (d / "latest").unlink()),
+    },
+    {"absolute links": lambda d: linked_folders(d, as_path=True)},
+)
 FOLDER = Sample(
     folder_of_files,
     {
@@ -789,6 +856,7 @@ FOLDER = Sample(
         "link that leads nowhere": edited(folder_of_files, lambda d: (d / "log2").symlink_to("none")),
         "pipe": edited(folder_of_files, lambda d: os.mkfifo(d / "pipe")),
         "step more": edited(folder_of_files, lambda d: np.save(d / "x_30.npy", STEPS)),
+        "link to a folder": edited(folder_of_files, lambda d: (d / "latest").symlink_to("deep")),
     },
     {
         "empty folder": edited(folder_of_files, lambda d: (d / "nothing").mkdir()),
@@ -932,12 +1000,26 @@ def in_vtkhdf(edit: Callable[[h5py.File], object]) -> Write:
     return in_hdf5(edit, "grid_steps.vtkhdf", copied("hdf5/grid_steps.vtkhdf"))
 
 
+def longer(file: h5py.File, name: str) -> None:
+    """With a row more, which no step refers to."""
+    rows = file["VTKHDF"][name][()]
+    attributes = dict(file["VTKHDF"][name].attrs)
+    del file["VTKHDF"][name]
+    file["VTKHDF"].create_dataset(
+        name, data=np.concatenate([rows, rows[:1]]), maxshape=(None, *rows.shape[1:])
+    )
+    file["VTKHDF"][name].attrs.update(attributes)
+
+
 VTKHDF = Sample(
     copied("hdf5/grid_steps.vtkhdf"),
     {
         "time": in_vtkhdf(lambda f: f["VTKHDF/Steps/Values"].__setitem__(1, 77.0)),
         "attribute": in_vtkhdf(lambda f: f["VTKHDF/PointData/p"].attrs.__setitem__("unit", "m")),
         "value": in_vtkhdf(lambda f: f["VTKHDF/PointData/p"].__setitem__(14, 77.0)),
+        "more of the steps": in_vtkhdf(lambda f: f.__setitem__("VTKHDF/Steps/foo", np.arange(3))),
+        "rows of no step": in_vtkhdf(lambda f: longer(f, "PointData/p")),
+        "time of no step": in_vtkhdf(lambda f: longer(f, "Steps/Values")),
     },
 )
 
@@ -983,10 +1065,88 @@ TORCH = Sample(
 )
 
 
+# ---- types of Parquet ----
+
+
+def arrow(folder: Path, metadata: dict[str, str] | None = None, **other: tuple[object, str]) -> None:
+    """other: (values, type as an expression) of columns in place of the base's."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "when": ([[1000]], "pa.list_(pa.timestamp('ms'))"),
+        "floats": ([[1.5]], "pa.list_(pa.float32())"),
+        "ints": ([[1]], "pa.list_(pa.int32())"),
+        "none": ([[]], "pa.list_(pa.string())"),
+        "pair": ([[1, 2]], "pa.list_(pa.int32(), 2)"),
+        "struct": ([{"x": 1, "y": 2}], "pa.struct([('x', pa.int32()), ('y', pa.int32())])"),
+        "null member": ([{"x": None}], "pa.struct([('x', pa.int32())])"),
+        "map": ([[("k", 1)]], "pa.map_(pa.string(), pa.int32())"),
+        "money": ([1], "pa.decimal128(10, 1)"),
+        "bytes": ([b"ab"], "pa.binary(2)"),
+        "nothing": ([None], "pa.null()"),
+        "word": (["a"], "pa.string()"),
+        "blob": ([b"a"], "pa.binary()"),
+        "kind": (["a"], "pa.dictionary(pa.int32(), pa.string())"),
+        "missing": ([None], "pa.int64()"),
+    } | other
+    if columns["missing"] is None:  # what looks like the mask of a column
+        columns["missing"] = ([0], "pa.int64()")
+        columns["missing@mask"] = ([True], "pa.bool_()")
+    arrays = {name: pa.array(values, eval(kind, {"pa": pa})) for name, (values, kind) in columns.items()}
+    made = pa.table(arrays).replace_schema_metadata({"run": "1"})
+    at = made.schema.get_field_index("word")
+    made = made.set_column(
+        at, made.schema.field(at).with_metadata({"units": "m"} | (metadata or {})), made.column(at)
+    )
+    pq.write_table(made, folder / "a.parquet")
+
+
+def as_arrow(**other: tuple[object, str]) -> Write:
+    return lambda folder: arrow(folder, **other)
+
+
+ARROW = Sample(
+    arrow,
+    {
+        "unit in a list": as_arrow(when=([[1000000]], "pa.list_(pa.timestamp('us'))")),
+        "width of floats in a list": as_arrow(floats=([[1.5]], "pa.list_(pa.float64())")),
+        "width of integers in a list": as_arrow(ints=([[1]], "pa.list_(pa.int64())")),
+        "sign of integers in a list": as_arrow(ints=([[1]], "pa.list_(pa.uint32())")),
+        "empty list of another type": as_arrow(none=([[]], "pa.list_(pa.float64())")),
+        "list of any length": as_arrow(pair=([[1, 2]], "pa.list_(pa.int32())")),
+        "width of a member": as_arrow(struct=([{"x": 1, "y": 2}], "pa.struct([('x', pa.int64()), ('y', pa.int32())])")),
+        "order of members": as_arrow(struct=([{"x": 1, "y": 2}], "pa.struct([('y', pa.int32()), ('x', pa.int32())])")),
+        "member that is null": as_arrow(**{"null member": ([{"x": None}], "pa.struct([('x', pa.string())])")}),
+        "member that is never null": as_arrow(
+            struct=([{"x": 1, "y": 2}], "pa.struct([pa.field('x', pa.int32(), False), ('y', pa.int32())])")
+        ),
+        "values of a map": as_arrow(map=([[("k", 1)]], "pa.map_(pa.string(), pa.int64())")),
+        "precision of a decimal": as_arrow(money=([1], "pa.decimal128(12, 1)")),
+        "width of a decimal": as_arrow(money=([1], "pa.decimal256(40, 1)")),
+        "binary of any length": as_arrow(bytes=([b"ab"], "pa.binary()")),
+        "null of a type": as_arrow(nothing=([None], "pa.string()")),
+        "text as binary": as_arrow(word=([b"a"], "pa.binary()")),
+        "dictionary": as_arrow(kind=(["a"], "pa.string()")),
+        "order of a dictionary": as_arrow(kind=(["a"], "pa.dictionary(pa.int32(), pa.string(), True)")),
+        "mask as a column": as_arrow(missing=None),
+        "units": lambda d: arrow(d, {"units": "km"}),
+        "metadata of a column": lambda d: arrow(d, {"more": "1"}),
+    },
+    {
+        "width of offsets": as_arrow(
+            word=(["a"], "pa.large_string()"), blob=([b"a"], "pa.large_binary()"), ints=([[1]], "pa.large_list(pa.int32())")
+        ),
+        "integers of a dictionary": as_arrow(kind=(["a"], "pa.dictionary(pa.int8(), pa.string())")),
+        "name of an element": as_arrow(ints=([[1]], "pa.list_(pa.field('item', pa.int32()))")),
+    },
+    needs="pyarrow",
+)  # fmt: skip
+
 SAMPLES = {
+    "arrow": ARROW,
     "hdf5": HDF5, "netcdf4": NETCDF4, "netcdf": NETCDF, "npz": NPZ, "npy": NPY, "safetensors": SAFETENSORS,
-    "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
-    "lammps": LAMMPS, "folder": FOLDER, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,
+    "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "consolidated 3": CONSOLIDATED3, "consolidated 2": CONSOLIDATED2, "stale": STALE,
+     "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
+    "lammps": LAMMPS, "words of lammps": LAMMPS_WORDS, "folder": FOLDER, "links": LINKS, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,
     "raw": RAW, "table": TABLE, "table with a short row": SHORT_ROW, "parquet": PARQUET,
 }  # fmt: skip
 CHANGES = [(f, c) for f, s in SAMPLES.items() for c in s.changes]

@@ -905,3 +905,27 @@ def test_a_folder_in_an_archive_counts(tmp_path: Path) -> None:
     for name in "abc":
         golden.save(tmp_path / f"{name}.npz", tmp_path / name)
         assert [n for n in "abc" if golden.check(tmp_path / name, tmp_path / f"{n}.npz")] == [name]
+
+
+@pytest.mark.parametrize("other", ["F8_E5M2", "F8_E8M0", "U8"])
+def test_bytes_of_another_kind(other: str, tmp_path: Path) -> None:
+    for run, kind in (("a", "F8_E4M3"), ("b", other), ("again", "F8_E4M3")):
+        header = json.dumps({"w": {"dtype": kind, "shape": [4], "data_offsets": [0, 4]}}).encode()
+        made = tmp_path / f"{run}.safetensors"
+        made.write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
+    golden.save(tmp_path / "a.safetensors", tmp_path / "G", ignore_attributes=["*"])
+    assert golden.check(tmp_path / "G", tmp_path / "again.safetensors").same
+    assert golden.check(tmp_path / "G", tmp_path / "b.safetensors").verdict == "incomparable"
+    golden.save(tmp_path / "b.safetensors", tmp_path / "G")
+    assert golden.check(tmp_path / "G", tmp_path / "a.safetensors", ignore_attributes=["*"]).status == 2
+
+
+def test_the_only_field_of_a_folder_has_a_name(tmp_path: Path) -> None:
+    for run, name in (("a", "density"), ("b", "pressure"), ("c", "density")):
+        (tmp_path / run).mkdir()
+        np.save(tmp_path / run / f"{name}.npy", np.arange(3.0))
+    golden.save(tmp_path / "a", tmp_path / "G")
+    assert golden.check(tmp_path / "G", tmp_path / "c").same
+    assert golden.check(tmp_path / "G", tmp_path / "b").verdict == "incomparable"
+    golden.save(tmp_path / "a" / "density.npy", tmp_path / "G")  # a file is named by who names it
+    assert golden.check(tmp_path / "G", tmp_path / "b" / "pressure.npy").same

@@ -436,3 +436,41 @@ def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "x.npy.twm").mkdir()
     check_error(command("index", path), "x.npy.twm")
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.twm"]
+
+
+def save_small_floats(path: Path, kind: str) -> None:
+    header = json.dumps({"w": {"dtype": kind, "shape": [4], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
+
+
+@pytest.mark.parametrize("data", ["there", "gone"])
+@pytest.mark.parametrize(
+    "pair", ["M8[s] i8", "m8[s] i8", "M8[s] m8[s]", "F8_E4M3 F8_E5M2", "F8_E4M3 F8_E8M0"]
+)
+def test_metadata_alone_tells_what_the_same_bytes_are(pair: str, data: str, tmp_path: Path) -> None:
+    files = {}
+    for run, kind in zip("abc", (*pair.split(), pair.split()[0]), strict=True):
+        (tmp_path / run).mkdir()
+        files[run] = tmp_path / run / ("w.safetensors" if kind[0] == "F" else "w.npy")
+        if kind[0] == "F":
+            save_small_floats(files[run], kind)
+        else:
+            np.save(files[run], np.arange(4).view(kind))
+    alone = {run: f"{path}.twm" for run, path in files.items()}
+    twinrun.index(*files.values())
+    if data == "gone":
+        for path in files.values():
+            path.unlink()
+    assert twinrun.compare(alone["a"], alone["c"]).same
+    said = "must agree"
+    cannot_compare(alone["a"], alone["b"], tmp_path, said)
+    if data == "there":
+        cannot_compare(alone["a"], files["b"], tmp_path, said)
+        assert command("compare", alone["a"], str(files["c"])).status == 0
+        assert not any(f.fresh for f in twinrun.index(*files.values()))
+
+
+def test_a_field_that_has_the_name_of_a_label(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{"t": np.arange(3), "t@unit.M8[s]": np.empty(0, bool)})
+    with pytest.raises(twinrun.TwinrunError, match="metadata keeps the unit or the kind"):
+        twinrun.index(tmp_path / "a.npz")

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _core
 from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
-from ..formats.model import storage_dtype, unit_of, unit_told
+from ..formats.model import label_told, labels_told, storage_dtype, unit_of
 from ..runs.arrays import DeviceArrayView, writable
 from ..runs.entries import GlobalPlace, captured_entries, own_tolerances
 from ..runs.provenance import python_facts
@@ -33,8 +33,9 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
     unit = unit_of(array.dtype) if isinstance(array, np.ndarray) else None
     if unit is None:
         return
-    told = (unit_told(label, stored["shape"]) for label, stored in session.stored_fields(step, None).items())
-    kept = next((one[1] for one in told if one is not None and one[0] == name), None)
+    stored = session.stored_fields(step, None)
+    told, _ = labels_told({label: one["shape"] for label, one in stored.items()})
+    kept = told.get(name, {}).get("unit")
     if kept != unit:
         raise Incomparable(
             f"step {step}: {kept or 'plain numbers'} was captured, the array is {unit}", where=name
@@ -324,7 +325,7 @@ class Run:
         session, number = self._open(), step_number(step)
         entries, arrays = [], {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
-            told = unit_told(name, stored["shape"])
+            told = label_told(name, stored["shape"])
             if names is None and told is not None:  # a label, not what the caller captured
                 continue
             arrays[name] = self._empty(stored)

@@ -162,7 +162,7 @@ def match_attributes(
             if common:
                 result.notes.append(f"{label}: only in {(a if x else b).label}")
                 continue
-        elif said_by[0].get(label) != said_by[1].get(label) and not fact.is_attribute:
+        elif said_by[0].get(label) != said_by[1].get(label) and not (fact.is_attribute or fact.order):
             continue
         result.compared += 1
         one_format = said_by[0].get(label) == said_by[1].get(label)  # others have other types for the same

@@ -16,6 +16,7 @@ from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .opaque import NAME as BYTES
+from .opaque import link_content
 from .texts import printable
 
 __all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
@@ -57,7 +58,7 @@ class DataFile:
     path: to open it. relative: to the folder. format: its name. step: None where the path has no number.
     rank: 0 where it names none. prefix: what its fields are named after: the whole name of the field of a
     one-array file; put in front of the others' ("prefix/field") only where the folder holds several kinds of
-    such files.
+    such files. leads_to: of a link to a folder that is listed already, under which path.
     """
 
     path: str
@@ -67,14 +68,19 @@ class DataFile:
     rank: int
     prefix: str
     use_prefix: bool = False
+    leads_to: str | None = None
 
     def open(self, options: Mapping[str, object] | None = None) -> FileContent:
         """Opens it. Options that its format does not have are left out: they are meant for other files."""
+        if self.leads_to is not None:
+            return link_content(self.path, self.leads_to)
         known = formats()[self.format].options
         return open_file(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
 
     def open_whatever(self, options: Mapping[str, object] | None = None) -> FileContent:
         """As `open`, of a file that nobody said the format of: a text that is no table is bytes, with a note."""
+        if self.leads_to is not None:
+            return link_content(self.path, self.leads_to)
         known = formats()[self.format].options
         return open_whatever(
             self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known}
@@ -94,7 +100,7 @@ class DataFile:
 class Listing:
     """files: sorted by step, rank and path.
 
-    ignored: (relative path, reason) of what is read otherwise, or is listed already: say it to the user. unreadable: the same
+    ignored: (relative path, reason) of what is read otherwise: say it to the user. unreadable: the same
     of what can be no file at all: nothing that has any was compared. unknown: why a file is compared as bytes.
     """
 
@@ -119,7 +125,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     What a file is, is found out by its content, whatever its suffix. options: of formats, as in `open_file`; with
     a format, every file is of it; with a dtype, fields or arrays, .bin, .raw and .dat files are data. Metadata of
     twinrun and descriptions of raw files are passed over; hidden files are bytes, whatever they hold, and empty folders
-    nothing. Raises FormatError: the folder is missing or unreadable, no format has such an option, or two files would be
+    nothing. Of a link to a folder that is listed already only where it leads is listed. Raises FormatError: the folder is missing or unreadable, no format has such an option, or two files would be
     the same field of the same step and rank.
     """
     folder = os.fspath(folder)
@@ -214,10 +220,10 @@ def _walk(
 ) -> list[tuple[str, str, bool]]:
     """(path, relative path, is one data set in a folder) of all that may be data; every folder once.
 
-    sidecars: gets (path, relative path) of what may describe a file beside it.
+    Links to a folder that has been go into the listing at once. sidecars: gets (path, relative path) of what may describe a file beside it.
     """
     found: list[tuple[str, str, bool]] = []
-    seen: set[tuple[int, int]] = set()
+    seen: dict[tuple[int, int], str] = {}
     candidates = formats().values() if forced is None else (forced,)
     folder_formats = any(f.is_folder is not None for f in candidates)
     describers = frozenset().union(*(f.describers for f in candidates))
@@ -227,10 +233,12 @@ def _walk(
         relative, path = stack.pop() if stack else links.pop(0)
         with reading(path):
             status = os.stat(path)
-            if (status.st_dev, status.st_ino) in seen:
-                listing.ignored.append((relative, "the same folder was listed before (a link)"))
+            first = seen.setdefault((status.st_dev, status.st_ino), relative)
+            if first != relative:
+                listing.files.append(
+                    DataFile(path, relative, BYTES, None, 0, relative, leads_to=first or ".")
+                )
                 continue
-            seen.add((status.st_dev, status.st_ino))
             entries = sorted(os.listdir(path))
         names = set(entries)
         for name in entries:

@@ -286,13 +286,15 @@ _LONGEST_LINE = 1 << 20
 
 @dataclass
 class _Table:
-    """Atoms of one step: where each block of _BLOCK_LINES lines begins, and the byte after the last line."""
+    """Atoms of one step: where each block of _BLOCK_LINES lines begins, the byte after the last line, and which columns are
+    text: by their names, or by the first atom."""
 
     path: str
     columns: list[str]
     atoms: int
     starts: list[int]
     end: int
+    texts: frozenset[int]
 
 
 class _Lines:
@@ -326,6 +328,15 @@ class _Lines:
                     f"a line of more than {_LONGEST_LINE} bytes at {self.at - length}", where=self._path
                 )
         return b"".join(parts).decode("utf-8", "backslashreplace").strip() if parts else None
+
+    def peek(self) -> str | None:
+        """The next line, which stays the next one."""
+        at = self.at
+        line = self.next()
+        self.at = at
+        if self._base > at:  # it began in the piece before
+            self._piece, self._base = b"", at
+        return line
 
     def skip(self, lines: int, what: str) -> None:
         """Passes so many lines. Without its line break a line is cut short: its last number may have been longer."""
@@ -419,6 +430,10 @@ def _real(line: str | None, item: str, path: str) -> float:
 def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) -> _Table:
     if not columns or len(columns) > _MOST_COLUMNS:
         raise DamagedFile(f"{what}: {len(columns)} columns", where=path)
+    names = _distinct(columns)
+    texts = {at for at, name in enumerate(names) if name.partition("#")[0] in _WORDS}
+    first = (lines.peek() or "").split() if atoms else []
+    texts |= {at for at, (_, word) in enumerate(zip(names, first, strict=False)) if not _is_number(word)}
     starts = []
     left = atoms
     while left:
@@ -426,7 +441,15 @@ def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) 
         here = min(left, _BLOCK_LINES)
         lines.skip(here, what)
         left -= here
-    return _Table(path, _distinct(columns), atoms, starts, lines.at)
+    return _Table(path, names, atoms, starts, lines.at, frozenset(texts))
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return "_" not in word
 
 
 class _Blocks:
@@ -461,7 +484,7 @@ class _Blocks:
             text = read_exact(file, start, end - start, table.path, "atoms")
         rows = min(_BLOCK_LINES, table.atoms - block * _BLOCK_LINES)
         wanted = rows * len(table.columns)
-        if not any(name.partition("#")[0] in _WORDS for name in table.columns):
+        if not table.texts:
             try:
                 numbers = np.fromstring(text, np.float64, sep=" ")  # several times faster than words
             except ValueError:
@@ -487,8 +510,7 @@ def _text_frame(
 ) -> Frame:
     frame = Frame(step, [], time, period)
     for at, name in enumerate(table.columns):
-        plain = name.partition("#")[0]
-        if plain in _WORDS:
+        if at in table.texts:
 
             def words(first: int, count: int, at: int = at) -> list[object]:
                 out: list[object] = []

@@ -31,14 +31,15 @@ __all__ = [
     "decoded",
     "dtype_of",
     "flag",
+    "label_field",
+    "label_told",
+    "labels_of",
+    "labels_told",
     "of_header",
     "parse_dtype",
     "storage_dtype",
     "summary_fields",
-    "unit_field",
-    "unit_label",
     "unit_of",
-    "unit_told",
     "unreadable",
 ]
 
@@ -80,18 +81,31 @@ def unit_of(dtype: np.dtype) -> str | None:
     return dtype.newbyteorder("=").str[1:] if dtype.kind in "mM" else None
 
 
-_UNIT_LABEL = "@unit."
+_LABEL = re.compile(r"(.*)@(unit|kind)\.(.*)", re.DOTALL)
 
 
-def unit_label(name: str, unit: str) -> str:
-    """The field by whose name metadata keeps a unit, of which it has no word: 't@unit.M8[s]'. It has no element."""
-    return f"{name}{_UNIT_LABEL}{unit}"
+def labels_of(name: str, unit: str | None, kind: str | None = None) -> list[str]:
+    """The fields by whose names metadata keeps the unit and the kind of one, of which it has no word: 't@unit.M8[s]',
+    'w@kind.F8_E4M3'. They have no element."""
+    return [f"{name}@{what}.{value}" for what, value in (("unit", unit), ("kind", kind)) if value is not None]
 
 
-def unit_told(label: str, shape: Sequence[int]) -> tuple[str, str] | None:
-    """(field, unit) that the name of a field without elements tells; None where it is no such label."""
-    name, found, unit = label.rpartition(_UNIT_LABEL)
-    return (name, unit) if found and tuple(shape) == (0,) else None
+def label_told(label: str, shape: Sequence[int]) -> tuple[str, str, str] | None:
+    """(field, 'unit' or 'kind', which one) that the name of a field without elements tells; None where it is no such label."""
+    found = _LABEL.fullmatch(label) if tuple(shape) == (0,) else None
+    return None if found is None else (found[1], found[2], found[3])
+
+
+def labels_told(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, dict[str, str]], set[str]]:
+    """{field: {'unit': …, 'kind': …}}, and the labels among these fields that tell them."""
+    facts: dict[str, dict[str, str]] = {}
+    labels = set()
+    for label, shape in shapes.items():
+        told = label_told(label, shape)
+        if told is not None and told[0] in shapes:
+            facts.setdefault(told[0], {})[told[1]] = told[2]
+            labels.add(label)
+    return facts, labels
 
 
 def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
@@ -403,9 +417,9 @@ def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -
     return [field(name, number) for name, number in numbers.items()]
 
 
-def unit_field(name: str, unit: str) -> Field:
-    """See `unit_label`."""
-    return Field(unit_label(name, unit), "bool", "little", (0,), extents=())
+def label_field(label: str) -> Field:
+    """See `labels_of`."""
+    return Field(label, "bool", "little", (0,), extents=())
 
 
 def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:
@@ -431,7 +445,7 @@ class FileContent:
     times: physical time by step, of files that hold several steps. period: length of the periodic box along
     each axis, in the units of positions; None where the file tells none. notes: lines that a user should see
     beside any result, such as that values are compared as stored. how: the format and the options that it was
-    opened with, as metadata records them; see `how`.
+    opened with, as metadata records them; see `how`. dialect: what files of one format tell other facts, where it has several.
     """
 
     path: str
@@ -447,6 +461,7 @@ class FileContent:
     period: tuple[float, ...] | None = None
     notes: list[str] = field(default_factory=list)
     how: str = ""
+    dialect: str = ""
     on_close: Callable[[], None] | None = None
 
     def add(self, new: Field) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .files import file_size
 from .layout import Stored, bytes_field
-from .model import FileContent, Format
+from .model import FileContent, Format, coded
 from .naming import field_name
 
 NAME = "bytes"
@@ -17,6 +17,15 @@ def open_opaque(path: str) -> FileContent:
     """Opens any file: one field of bytes, which no tolerance holds for."""
     content = FileContent(path, NAME, one_array=True)
     content.add(bytes_field(field_name(path), Stored(path, 0), file_size(path)))
+    return content
+
+
+def link_content(path: str, leads_to: str) -> FileContent:
+    """A link to a folder that is read elsewhere: where it leads, as text."""
+    content = FileContent(path, NAME, one_array=True)
+    content.add(
+        coded(field_name(path), "link", (1,), path, lambda first, count: [leads_to][first : first + count])
+    )
     return content
 
 

@@ -10,12 +10,13 @@ import bisect
 import csv
 import io
 import itertools
+import json
 import os
 import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -28,7 +29,7 @@ from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .texts import SUFFIX, printable, text_digests
 
-__all__ = ["arrow_columns", "looks_like_table"]
+__all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 
 _HEAD = 1 << 16
 _BLOCK = 1 << 20
@@ -513,6 +514,77 @@ def _code_of(kind: Any, pa: ModuleType) -> tuple[str | None, str | None]:
     return None, None
 
 
+def arrow_type(one: Any, pa: ModuleType) -> str:
+    """The type of a column or member as pyarrow shows it, without what is storage alone.
+
+    That is the width of offsets (large_string, views), the integers of a dictionary, and what the element of a list is called.
+    """
+    return _type_text(one.type, pa) + ("" if one.nullable else " not null")
+
+
+def _type_text(kind: Any, pa: ModuleType) -> str:
+    def is_a(*names: str) -> bool:  # old versions lack some
+        return any(hasattr(pa.types, f"is_{n}") and getattr(pa.types, f"is_{n}")(kind) for n in names)
+
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"{kind} of {_type_text(kind.storage_type, pa)}"
+    if is_a("run_end_encoded"):
+        return _type_text(kind.value_type, pa)
+    if is_a("dictionary"):
+        return f"dictionary<{_type_text(kind.value_type, pa)}{', ordered' if kind.ordered else ''}>"
+    if is_a("string", "large_string", "string_view"):
+        return "string"
+    if is_a("binary", "large_binary", "binary_view"):
+        return "binary"
+    if is_a("fixed_size_list"):
+        return f"fixed_size_list<{arrow_type(kind.value_field, pa)}>[{kind.list_size}]"
+    if is_a("list", "large_list", "list_view", "large_list_view"):
+        return f"list<{arrow_type(kind.value_field, pa)}>"
+    if is_a("map"):
+        of_each = f"{_type_text(kind.key_type, pa)}, {arrow_type(kind.item_field, pa)}"
+        return f"map<{of_each}{', keys sorted' if kind.keys_sorted else ''}>"
+    if is_a("struct"):
+        members = (kind.field(at) for at in range(kind.num_fields))
+        return "struct<" + ", ".join(f"{m.name!r}: {arrow_type(m, pa)}" for m in members) + ">"
+    return str(kind)
+
+
+_NO_METADATA = (b"ARROW:", b"PARQUET:")  # how it was stored
+_OF_THE_WRITER = ("creator", "pandas_version")
+
+
+def arrow_metadata(schema: Any, pa: ModuleType) -> Iterator[tuple[str, str, object]]:
+    """(column or member of one, '' for all; key; value) of the metadata of a schema and its fields."""
+
+    def told(where: str, metadata: Mapping[bytes, bytes] | None) -> Iterator[tuple[str, str, object]]:
+        for key, value in (metadata or {}).items():
+            if not key.startswith(_NO_METADATA):
+                yield (
+                    where,
+                    key.decode("utf-8", "replace"),
+                    _told_by_pandas(value) if key == b"pandas" else value,
+                )
+
+    def members(where: str, one: Any) -> Iterator[tuple[str, str, object]]:
+        yield from told(where, one.metadata)
+        kind = one.type
+        for at in range(kind.num_fields if hasattr(kind, "field") else 0):
+            yield from members(f"{where}.{kind.field(at).name}", kind.field(at))
+
+    yield from told("", schema.metadata)
+    for one in schema:
+        yield from members(one.name, one)
+
+
+def _told_by_pandas(value: bytes) -> object:
+    """What pandas makes an index and its types of, without who wrote it."""
+    try:
+        said = json.loads(value)
+    except ValueError:
+        return value
+    return {k: v for k, v in said.items() if k not in _OF_THE_WRITER} if isinstance(said, dict) else value
+
+
 def _numbers(array: Any, code: str, pa: ModuleType) -> np.ndarray:
     """A column of numbers, 0 where they are missing."""
     if code in ("i64", "i32") and not pa.types.is_integer(array.type):
@@ -633,7 +705,7 @@ def _open_parquet(path: str) -> FileContent:
     pa, pq = _pyarrow(path)
     file, size = open_regular(path)
     file.close()
-    content = FileContent(path, "table")
+    content = FileContent(path, "table", dialect="parquet")
     with reading(path, "Parquet"):
         limits = {"thrift_string_size_limit": 1 << 26, "thrift_container_size_limit": 1 << 22}
         schema = pq.read_schema(path)
@@ -670,6 +742,13 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
     lock = threading.Lock()
     names = _unique(schema.names)
     _say_order(content, names)
+    fields = {
+        told.name: name if _code_of(told.type, pa)[0] else name + SUFFIX
+        for name, told in zip(names, schema, strict=True)
+    }
+    for column, key, value in arrow_metadata(schema, pa):
+        own, dot, inner = (column, "", "") if column in fields else column.partition(".")
+        content.say(fields.get(own, own) + dot + inner, key, value)
     twice = (
         {n for n in schema.names if schema.names.count(n) > 1}
         if len(set(schema.names)) < len(schema)
@@ -677,6 +756,7 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
     )
     for at, (name, told) in enumerate(zip(names, schema, strict=True)):
         code, unit = _code_of(told.type, pa)
+        content.say(name if code else name + SUFFIX, "(type)", arrow_type(told, pa), meaning=True)
         if told.name in twice or "." in told.name:  # pyarrow takes a dot for a path into a struct
             why = "several columns have this name" if told.name in twice else "a name with a dot in it"
             content.add(
@@ -694,10 +774,10 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                     lambda f, n, c=column, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
         if masked:
+            content.say(f"{name}@mask", "(type)", f"where {name} has no value", meaning=True)
             mask = _ParquetColumn(opened, path, at, rows, told.name, lock)
             _add_column(content, f"{name}@mask", "bool", rows[-1],
                         lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
-    content.notes.append("of a Parquet file columns are compared, not the metadata of its schema")
 
 
 def _may_miss(meta: Any, at: int, name: str) -> bool:

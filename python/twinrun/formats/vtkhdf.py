@@ -7,6 +7,7 @@ first axis. See VTK's documentation of its file formats, VTKHDF 1.0 to 2.3.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,23 +53,31 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
             raise DamagedFile(f"{count} steps", where=content.path, fix=PLAIN)
         times = _numbers(steps, "Values", content.path) if "Values" in steps else None
         cut = _Cut(root, steps, kind, content.path)
-        plain, moving = [], []
+        plain, moving, told = [], [], []
         for field in fields:
             if field.name.startswith("Steps/"):
-                continue  # where steps begin is storage; times are in `times`
-            (moving if cut.moves(field) else plain).append(field)
+                told.append(field)
+            else:
+                (moving if cut.moves(field) else plain).append(field)
         frames = []
         for step in range(count):
             time = float(times[step]) if times is not None and step < len(times) else None
             frames.append(Frame(step, [cut.field(f, step) for f in moving], time))
+        for field in moving:
+            plain += cut.rest(field, [cut.rows(field, step) for step in range(count)])
+        for (
+            field
+        ) in told:  # where steps begin, and what the last one ends with, is storage; times are in `times`
+            known = 0
+            if moving and field.shape:
+                is_time = field.name == "Steps/Values"
+                known = count if is_time else count + 1 if cut.used(field.name.removeprefix("Steps/")) else 0
+            plain += cut.rest(field, [(0, known)]) if known else [field]
         for field in plain:
             content.add(field)
         if moving:
             add_frames(content, frames)
         else:
-            for field in fields:
-                if field.name.startswith("Steps/"):
-                    content.add(field)
             content.notes.append(f"the steps of a {kind} are not told apart: arrays are compared whole")
 
 
@@ -112,11 +121,27 @@ class _Cut:
 
     def moves(self, field: Field) -> bool:
         """Whether an array holds all steps."""
-        return field.problem is None and bool(field.shape) and self._rows(field, 0) is not None
+        return field.problem is None and bool(field.shape) and self.rows(field, 0) is not None
+
+    def used(self, name: str) -> bool:
+        """Whether an array of `Steps` told where arrays begin."""
+        return self._read.get(f"{self.steps.name}/{name}") is not None
+
+    def rest(self, field: Field, places: Sequence[tuple[int, int] | None]) -> list[Field]:
+        """The rows of an array that belong to no step."""
+        rest, at = [], 0
+        for first, rows in [*sorted(place for place in places if place is not None), (field.shape[0], 0)]:
+            if first > at:
+                inner = field.shape[1:]
+                part = run_of(field, at * math.prod(inner), (first - at, *inner))
+                name = f"{field.name} (rows of no step, from {at})"
+                rest.append(replace(part, name=name, group=None, key=None))
+            at = max(at, first + rows)
+        return rest
 
     def field(self, field: Field, step: int) -> Field:
         """The part of a step."""
-        place = self._rows(field, step)
+        place = self.rows(field, step)
         if place is None:
             what = f"{field.name!r:.80}: the file does not say where step {step} begins"
             raise DamagedFile(what, where=self.path, fix=PLAIN)
@@ -129,7 +154,7 @@ class _Cut:
             return run_of(field, first * math.prod(inner), inner)
         return run_of(field, first * math.prod(inner), (rows, *inner))
 
-    def _rows(self, field: Field, step: int) -> tuple[int, int] | None:
+    def rows(self, field: Field, step: int) -> tuple[int, int] | None:
         """(first, number) of the rows of a step along the first axis; None where the array has no steps."""
         group, _, name = field.name.rpartition("/")
         if self.kind == "ImageData":

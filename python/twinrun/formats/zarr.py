@@ -24,7 +24,7 @@ from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .archives import Archive, first_member
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
-from .facts import codes, shown
+from .facts import codes, encoded, shown
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, add_other, add_others, kind_of
 from .model import (
@@ -199,9 +199,22 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
     cache = BandCache(_CACHE_BYTES)
     entries: list[tuple[str, dict[str, object]]] = []
     nodes: dict[str, bool] = {}
+    own: dict[
+        str, dict[str, Any]
+    ] = {}  # metadata by their place: of version 3 a node's, of version 2 a file's
+    consolidated: list[tuple[str, dict[str, Any]]] = []
     try:
         for key, metadata, version in _nodes(store):
             nodes[key] = _is_array(metadata, version)
+            if version == 3:
+                own[key] = metadata
+                told = metadata.get("consolidated_metadata")
+            else:
+                files = {name: _json(store, _joined(key, name)) for name in (".zarray", ".zgroup", ".zattrs")}
+                own |= {_joined(key, name): value for name, value in files.items() if value is not None}
+                told = _json(store, _joined(key, ".zmetadata"))
+            if isinstance(told, dict) and isinstance(told.get("metadata"), dict):
+                consolidated.append((key, told["metadata"]))
             title = key or "the array"
             values = metadata.get("attributes") if version == 3 else _json(store, _joined(key, ".zattrs"))
             for name, value in values.items() if isinstance(values, dict) else ():
@@ -223,6 +236,8 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                 if isinstance(values, dict):
                     packed = {w: values[w] for w in MEANING if type(values.get(w)) in (int, float)}
                     entries.append((title, packed))
+        for key, metadata in consolidated:
+            _say_consolidated(content, key, metadata, own)
         note_meaning(content, entries)
         if "" in content.fields:  # the store is one array
             only = content.fields.pop("")
@@ -263,6 +278,24 @@ def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int)
     content.say(key, "(fill value)", metadata.get("fill_value"))
     if version == 3 and metadata.get("dimension_names") is not None:
         content.say(key, "(dimensions)", metadata["dimension_names"])
+
+
+def _say_consolidated(
+    content: FileContent, key: str, told: dict[str, Any], own: Mapping[str, dict[str, Any]]
+) -> None:
+    """Where the consolidated metadata of a group, which Zarr reads first, say other things than the files' own."""
+
+    def plain(metadata: object) -> object:
+        if not isinstance(metadata, dict):
+            return metadata
+        return {k: v for k, v in metadata.items() if k != "consolidated_metadata" and v not in (None, {}, [])}
+
+    inside = f"{key}/" if key else ""
+    below = {place[len(inside) :] for place in own if place.startswith(inside)} - {""}
+    for place in sorted({*told, *below}):
+        itself, there = plain(own.get(inside + place)), plain(told.get(place))
+        if encoded(itself) != encoded(there) and (itself or there):
+            content.say(key, f"(consolidated metadata of {place})", there, meaning=True)
 
 
 def _sources(path: str) -> tuple[str, ...]:

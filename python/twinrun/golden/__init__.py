@@ -358,7 +358,7 @@ def save(
                     for r in refs
                 )
                 data_bytes += sum(r.items * r.itemsize for r in refs)
-                one_array = subject.array_name is not None or (subject.one_array and len(refs) == 1)
+                one_array = subject.array_name is not None  # in a folder names count
             name = _file_name(place)
             _write(os.path.join(made, name), content)
             total += len(content)
@@ -523,7 +523,12 @@ def _check_place(
         ):  # a struct is named after its file too
             rename_array(present, subject.array_name, min(called, key=len))
         here = dict(present)
-        if place.one_array and subject.one_array and not called and len(wanted) == len(here) == 1:
+        if (
+            place.one_array
+            and subject.array_name is not None
+            and not called
+            and len(wanted) == len(here) == 1
+        ):
             here = dict(zip(wanted, here.values(), strict=True))  # one array: named after its file
 
         def problem(name: str | None, text: str) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
-from ..formats.model import storage_dtype, unit_told
+from ..formats.model import labels_told, storage_dtype
 from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import read_by_column, read_by_row
-from ..runs.subject import FieldRef, Place, unit_refs
+from ..runs.subject import FieldRef, Place, label_refs
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
 
@@ -151,9 +151,9 @@ def golden_bytes(
                                   chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
 
     refs = [read_by_row(ref) for ref in refs]  # in one order, whatever that of a run
-    units = unit_refs(refs)
-    labels = {ref.name for ref in units}
-    refs += units
+    labelled = label_refs(refs, "golden files")
+    labels = {ref.name for ref in labelled}
+    refs += labelled
     with _moment(sum(ref.items * ref.itemsize for ref in refs)) as folder:
         target = os.path.join(folder, "golden.twm")
         step, rank = place
@@ -163,18 +163,13 @@ def golden_bytes(
 
 
 def known_fields(metadata: _core.Metadata) -> dict[str, int]:
-    """{field: its number} of golden digests, without the labels of units."""
-    return {f["name"]: at for at, f in enumerate(metadata.fields) if not _is_label(metadata, f)}
+    """{field: its number} of golden digests, without the labels of units and kinds."""
+    _, labels = _told(metadata)
+    return {f["name"]: at for at, f in enumerate(metadata.fields) if f["name"] not in labels}
 
 
-def _is_label(metadata: _core.Metadata, facts: dict) -> bool:
-    told = unit_told(facts["name"], facts["shape"])
-    return told is not None and any(f["name"] == told[0] for f in metadata.fields)
-
-
-def _unit(metadata: _core.Metadata, name: str) -> str | None:
-    told = (unit_told(f["name"], f["shape"]) for f in metadata.fields)
-    return next((one[1] for one in told if one is not None and one[0] == name), None)
+def _told(metadata: _core.Metadata) -> tuple[dict[str, dict[str, str]], set[str]]:
+    return labels_told({f["name"]: f["shape"] for f in metadata.fields})
 
 
 def _stored(plan: dict) -> dict:
@@ -229,18 +224,19 @@ def _rule_of(facts: dict) -> Rule:
     return Rule(kind, facts["residue_bits"], facts["fine_exponent"], origin)
 
 
-def _alike(known: dict, unit: str | None, ref: FieldRef, label: str) -> None:
+def _alike(known: dict, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
     shape = tuple(known["shape"])
     shape = shape[::-1] if known["fortran_order"] else shape
     if known["dtype"] != ref.dtype:
         raise Incomparable(
             f"{known['dtype']} in the golden files, {ref.dtype} in {label}", fix="types must agree"
         )
-    if unit != ref.unit and ref.unit_is_known:
-        raise Incomparable(
-            f"{unit or 'plain numbers'} in the golden files, {ref.unit or 'plain numbers'} in {label}",
-            fix="units of time must agree; save again where twinrun did not keep them yet",
-        )
+    for what, now, none in (("unit", ref.unit, "plain numbers"), ("kind", ref.kind, "numbers")):
+        if told.get(what) != now:
+            raise Incomparable(
+                f"{told.get(what) or none} in the golden files, {now or none} in {label}",
+                fix="types and units must agree; save again where twinrun did not keep them yet",
+            )
     if shape != ref.user_shape:
         raise Incomparable(
             f"shape {list(shape)} in the golden files, {list(ref.user_shape)} in {label}",
@@ -270,7 +266,7 @@ def check_field(
     what reading the field raises.
     """
     known = golden.fields[at]
-    _alike(known, _unit(golden, known["name"]), ref, label)
+    _alike(known, _told(golden)[0].get(known["name"], {}), ref, label)
     ref = read_by_column(ref) if known["fortran_order"] else read_by_row(ref)
     source = ref.source()
     if source is None:

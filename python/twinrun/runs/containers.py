@@ -357,6 +357,8 @@ def _frame(flat: _Flat, name: str, value: object) -> None:
     for at in range(len(columns)):
         _column(flat, _joined(name, columns[at]), value.iloc[:, at])  # type: ignore[attr-defined]
     flat.texts(f"{name}@columns", list(columns))
+    if not len(columns):
+        flat.label(name, "rows", len(value))  # type: ignore[arg-type]
     if any(n is not None for n in columns.names):
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
@@ -391,13 +393,18 @@ def _polars_frame(flat: _Flat, name: str, value: object) -> None:
 
 def _arrow(flat: _Flat, name: str, value: object) -> None:
     """A table of pyarrow, or a batch of one."""
-    from ..formats.table import arrow_columns
+    from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
+    pa = sys.modules["pyarrow"]
     for column, array in arrow_columns(value, name):
         flat.walk(_joined(name, column), array)
     schema = value.schema  # type: ignore[attr-defined]
     flat.texts(f"{name}@columns", list(schema.names))
-    flat.texts(f"{name}@types", [str(t) for t in schema.types])
+    if not schema.names:
+        flat.label(name, "rows", value.num_rows)  # type: ignore[attr-defined]
+    flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
+    for column, key, told in arrow_metadata(schema, pa):
+        flat.label(_joined(name, column) if column else name, f"metadata.{key}", told)
 
 
 def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arguments import utf8
 from ..errors import TwinrunError
-from ..formats.model import unit_label, unit_of
+from ..formats.model import labels_of, unit_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
 from .containers import named_arrays
 
@@ -83,4 +83,4 @@ def captured_entries(
 def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
     """By field, the label that keeps its unit, of those that are dates or time spans."""
     units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
-    return {name: unit_label(name, unit) for name, unit in units.items() if unit is not None}
+    return {name: labels_of(name, unit)[0] for name, unit in units.items() if unit is not None}

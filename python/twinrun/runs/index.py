@@ -16,9 +16,9 @@ from ..arguments import check_settings, checked_path, utf8
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats import FileContent, open_file
 from ..formats.folder import is_data_set, is_history, list_folder
-from ..formats.model import summary_fields, unit_label
+from ..formats.model import labels_of, summary_fields
 from .particles import find_particles, read_ids
-from .subject import FieldRef, metadata_path, refs_of_fields, status_code, unit_refs, untouched
+from .subject import FieldRef, label_refs, metadata_path, refs_of_fields, status_code, untouched
 
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
 
@@ -181,7 +181,7 @@ def index_content(
             fix=f"describe it in {os.path.basename(content.path)}.json instead",
         )
     refs = refs_of_fields(chosen, content.path)
-    refs += unit_refs(refs)
+    refs += label_refs(refs, content.path)
     own = summary_fields(content.facts, len(content.skipped), content.path)
     refs += refs_of_fields({f.name: f for f in own}, content.path)
     files = list(content.files())
@@ -243,7 +243,7 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     except TwinrunError:
         return None
     own = summary_fields(content.facts, len(content.skipped), path)
-    labels = [unit_label(f.name, f.unit) for f in content.fields.values() if f.unit is not None]
+    labels = [label for f in content.fields.values() for label in labels_of(f.name, f.unit, f.kind)]
     if {f["name"] for f in metadata.fields} != {*content.fields, *labels, *(f.name for f in own)}:
         return None
     if any(f["format"] != content.how for f in metadata.fields):

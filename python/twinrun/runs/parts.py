@@ -288,7 +288,6 @@ class Parts:
             ),
             facts=self.first.facts,
             unit=self.first.unit,
-            unit_is_known=self.first.unit_is_known,
             parts=self,
         )
 

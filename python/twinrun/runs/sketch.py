@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from .. import _core
 from ..arguments import check_settings, checked_path, chosen_devices, step_number
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import unit_told
+from ..formats.model import labels_told
 from .entries import captured_entries, own_tolerances
 from .index import FLOATING
 from .subject import METADATA_SUFFIX, HistorySubject, check_alike
@@ -132,7 +132,7 @@ class _FieldFacts:
     atol: float
     rtol: float
     unit: str | None
-    unit_is_known: bool
+    kind: str | None
 
     @property
     def user_shape(self) -> tuple[int, ...]:
@@ -150,21 +150,20 @@ class Sketch:
         self,
         fields: Mapping[str, _core.FieldSketch],
         label: str,
-        units: Mapping[str, str],
-        units_are_known: bool = True,
+        told: Mapping[str, Mapping[str, str]],
     ) -> None:
         self.label = label
         self._fields = dict(fields)
-        self._units, self._units_are_known = units, units_are_known
+        self._told = told  # unit and kind, by field
         self._known: dict[str, _FieldFacts] = {}
 
     def _facts(self, name: str) -> _FieldFacts:
         """Asked for when a field is first compared: many tensors are sketched more often than that."""
         known = self._known.get(name)
         if known is None:
-            f = self._fields[name].facts
+            f, told = self._fields[name].facts, self._told.get(name, {})
             known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"],
-                                self._units.get(name), self._units_are_known or name in self._units)  # fmt: skip
+                                told.get("unit"), told.get("kind"))  # fmt: skip
             self._known[name] = known
         return known
 
@@ -195,7 +194,7 @@ class Sketch:
             return self
         moved = _core.move_sketches(list(self._fields.values()), number)
         fields = dict(zip(self._fields, moved, strict=True))
-        return Sketch(fields, self.label, self._units, self._units_are_known)
+        return Sketch(fields, self.label, self._told)
 
     def compare(
         self,
@@ -324,18 +323,11 @@ def sketch(
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
     entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
-    units, labels = _units({entry[0]: entry[2] for entry in entries})
+    told, labels = labels_told({entry[0]: entry[2] for entry in entries})
     entries = [entry for entry in entries if entry[0] not in labels]
     made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     del keep
-    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", units)
-
-
-def _units(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, str], set[str]]:
-    """{field: unit}, and the labels that tell them."""
-    told = {name: unit_told(name, shape) for name, shape in shapes.items()}
-    labels = {label: one for label, one in told.items() if one is not None and one[0] in shapes}
-    return dict(labels.values()), set(labels)
+    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", told)
 
 
 def sketch_of(
@@ -373,7 +365,7 @@ def sketch_of(
         label = f"{path}, step {step}"
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
     metadata_fields = metadata.fields
-    units, labels = _units({f["name"]: f["shape"] for f in metadata_fields})
+    told, labels = labels_told({f["name"]: f["shape"] for f in metadata_fields})
     chosen = [
         i
         for i, f in enumerate(metadata_fields)
@@ -384,4 +376,4 @@ def sketch_of(
         raise Incomparable("no field of these names", where=label, fix="check fields")
     names = [metadata_fields[i]["name"] for i in chosen]
     made = dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True))
-    return Sketch(made, label, units, units_are_known=not path.endswith(METADATA_SUFFIX))
+    return Sketch(made, label, told)

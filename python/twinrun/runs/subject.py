@@ -13,7 +13,7 @@ import os
 import re
 import resource
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -26,7 +26,15 @@ from ..formats import Field, FileContent, formats, open_as, open_file, open_what
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
 from ..formats.files import is_metadata, reading
 from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
-from ..formats.model import ITEMSIZE, storage_dtype, summary_fields, unit_field, unit_of, unit_told
+from ..formats.model import (
+    ITEMSIZE,
+    label_field,
+    labels_of,
+    labels_told,
+    storage_dtype,
+    summary_fields,
+    unit_of,
+)
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 
@@ -39,10 +47,10 @@ __all__ = [
     "Subject",
     "decoded_source",
     "incomplete_note",
+    "label_refs",
     "metadata_path",
     "open_subject",
     "opened_of",
-    "unit_refs",
 ]
 
 METADATA_SUFFIX = ".twm"
@@ -95,9 +103,7 @@ class FieldRef:
     group: str | None = None
     own_name: str = ""  # in its file
     unit: str | None = None  # of dates and time spans; of plain numbers None
-    unit_is_known: bool = True  # metadata of files that was made without it does not tell
     kind: str | None = None  # of elements that are no numbers: what they are
-    kind_is_known: bool = True  # metadata alone does not tell
     tell: Callable[[int], str] | None = None  # such an element for people
     parts: object = None  # of a global array: where its parts are (placed.Parts)
     open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
@@ -211,11 +217,11 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
     kinds = getattr(a, "kind", None), getattr(b, "kind", None)
-    if kinds[0] != kinds[1] and all(getattr(side, "kind_is_known", True) for side in (a, b)):
+    if kinds[0] != kinds[1]:
         said = [kind or "numbers" for kind in kinds]
         raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
     units = getattr(a, "unit", None), getattr(b, "unit", None)
-    if units[0] != units[1] and all(getattr(side, "unit_is_known", True) for side in (a, b)):
+    if units[0] != units[1]:
         said = [unit or "plain numbers" for unit in units]  # the same integers are other times, or none
         raise Incomparable(
             f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="units of time must agree"
@@ -315,8 +321,6 @@ def refs_of_metadata(
             metadata=metadata,
             metadata_field=at,
             facts=facts,
-            kind_is_known=False,
-            unit_is_known=False,
         )
         ref.key = facts["key"] or None
         if facts["global_shape"]:
@@ -331,19 +335,16 @@ def refs_of_metadata(
             name = facts["name"]
             ref.open_reader = lambda name=name: reopen().fields.get(name)
         refs.append(ref)
-    return _with_units(refs)
+    return _as_labelled(refs)
 
 
-def _with_units(refs: list[FieldRef]) -> list[FieldRef]:
-    """The fields, each with its unit in place of the label that keeps it."""
-    labels = {ref.name: told for ref in refs if (told := unit_told(ref.name, ref.shape)) is not None}
-    names = {ref.name for ref in refs}
-    labels = {label: told for label, told in labels.items() if told[0] in names}
-    units = dict(labels.values())
+def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
+    """The fields, each with its unit and kind in place of the labels that keep them."""
+    told, labels = labels_told({ref.name: ref.shape for ref in refs})
     kept = [ref for ref in refs if ref.name not in labels]
     for ref in kept:
-        if ref.name in units:
-            ref.unit, ref.unit_is_known = units[ref.name], True
+        own = told.get(ref.name, {})
+        ref.unit, ref.kind = own.get("unit"), own.get("kind")
     return kept
 
 
@@ -386,10 +387,17 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
     return refs
 
 
-def unit_refs(refs: Iterable[FieldRef]) -> list[FieldRef]:
-    """The labels by which metadata keeps the units of these fields."""
-    labels = [unit_field(ref.name, ref.unit) for ref in refs if ref.unit is not None]
-    return refs_of_fields({label.name: label for label in labels}, "units")
+def label_refs(refs: Sequence[FieldRef], where: str) -> list[FieldRef]:
+    """The labels by which metadata keeps the units and kinds of these fields. Raises Incomparable where a field has the name of one."""
+    taken = sorted(labels_told({ref.name: ref.shape for ref in refs})[1])
+    if taken:
+        raise Incomparable(
+            f"field {taken[0]!r} has no elements, and metadata keeps the unit or the kind of a field by such a name",
+            where=where,
+            fix="name it otherwise, or choose fields",
+        )
+    labels = [label for ref in refs for label in labels_of(ref.name, ref.unit, ref.kind)]
+    return refs_of_fields({label: label_field(label) for label in labels}, "labels")
 
 
 @dataclass
@@ -605,8 +613,6 @@ class HistorySubject(Subject):
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
-        for ref in refs:
-            ref.unit_is_known = True  # a capture labels dates and time spans: what has no label is neither
         if self._files[place][1]["difference"] is not None:
             for ref in refs:
                 if ref.items:  # a record keeps nothing of a field that has none
@@ -749,10 +755,11 @@ class _Files(Subject):
         named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
-        opened.formats.add(content.format)
+        says = content.dialect or content.format
+        opened.formats.add(says)
         for fact in content.facts.values():
             if fact.step in (None, part.step):
-                _keep(opened, replace(fact, owner=named(fact.owner)), content.format)
+                _keep(opened, replace(fact, owner=named(fact.owner)), says)
         for name, why in content.skipped:
             in_step = re.match(r"step-(\d+)/", name)
             if in_step is None or int(in_step[1]) == part.step:
@@ -923,7 +930,7 @@ class _Metadata(Subject):
                 why = "what it was made from holds something that cannot be compared"
                 opened.skipped.append((ref.name, self.label, why))
             elif ref.name == SUMMARY:
-                ref.kind, ref.kind_is_known = "code", True
+                ref.kind = "code"
                 ref.open_reader = lambda: _summary_of(reopen())
         refs = [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
