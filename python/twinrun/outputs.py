@@ -128,8 +128,8 @@ def check_outputs(
             for path in _entries(given):
                 with contextlib.suppress(OSError):
                     about = os.stat(path)
-                    option = wanted.get((about.st_dev, about.st_ino))
-                    if option is not None:
+                    same = wanted.get((about.st_dev, about.st_ino))
+                    if same is not None:
                         raise TwinrunError(
                             f"is read here, so that {option} must not replace it: nothing was done",
                             where=outputs[option],

@@ -15,7 +15,7 @@ import pytest
 from commands import cannot_compare, check_error, command, load_json
 
 import twinrun
-from twinrun import indexing
+from twinrun.runs import index as indexing
 from twinrun.runs.subject import status_code
 
 Fields = dict[str, np.ndarray]

@@ -9,6 +9,7 @@ What is kept and why it suffices: docs/golden.md.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import os
 import re
@@ -322,7 +323,7 @@ def save(
                 step = place[0]
                 content = golden_bytes(
                     refs,
-                    lambda ref, step=step: tolerance(step, ref),
+                    functools.partial(tolerance, step),
                     residue_bits=residue_bits,
                     chunk_bytes=chunk_bytes,
                     place=place,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
@@ -73,7 +74,9 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     axes.set_title(title or f"{comparison.a} against {comparison.b}")
     axes.grid(alpha=0.3)
     try:
-        ours = {"metadata": {"Software": "twinrun"}} if os.fspath(path).lower().endswith(".png") else {}
+        ours: dict[str, Any] = (
+            {"metadata": {"Software": "twinrun"}} if os.fspath(path).lower().endswith(".png") else {}
+        )
         figure.savefig(path, dpi=120, **ours)
     except (OSError, ValueError) as e:
         raise TwinrunError(f"cannot write the picture: {e}", where=path) from None

@@ -13,6 +13,7 @@ import functools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -68,9 +69,9 @@ class _Flat:
         made.source = values
         self.add(name + SUFFIX, made)
 
-    def walk(self, name: str, value: object) -> None:
-        opened = _opener(type(value))
-        if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):  # type: ignore[attr-defined]
+    def walk(self, name: str, value: Any) -> None:
+        opened = _opener(_class_of(value))
+        if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):
             self.add(name, value)
             return
         if id(value) in self.inside:
@@ -83,7 +84,7 @@ class _Flat:
         self.inside.append(id(value))
         try:
             opened(self, name, value)
-            if (own := _own_class(type(value))) is not None:
+            if (own := _own_class(_class_of(value))) is not None:
                 self.label(name, "class", own)
         finally:
             self.inside.pop()
@@ -313,7 +314,7 @@ def _index(flat: _Flat, name: str, index: object) -> None:
     """The labels of rows; nothing of the one that pandas makes by itself."""
     names = list(index.names)  # type: ignore[attr-defined]
     plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"  # type: ignore[attr-defined]
-    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):  # type: ignore[arg-type, call-overload]
+    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):  # type: ignore[arg-type]
         return
     if any(n is not None for n in names):
         flat.texts(f"{name}@index.names", names)
@@ -364,15 +365,15 @@ def _frame(flat: _Flat, name: str, value: object) -> None:
     _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
 
 
-def _polars_column(flat: _Flat, name: str, series: object) -> None:
-    kind = series.dtype  # type: ignore[attr-defined]
-    missing = np.asarray(series.is_null().to_numpy(), bool)  # type: ignore[attr-defined]
+def _polars_column(flat: _Flat, name: str, series: Any) -> None:
+    kind = series.dtype
+    missing = np.asarray(series.is_null().to_numpy(), np.bool_)
     if kind.is_numeric() and "Decimal" not in str(kind):
-        flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())  # type: ignore[attr-defined]
+        flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())
         if missing.any():
             flat.add(f"{name}@mask", missing)
         return
-    flat.texts(name, series.to_list())  # type: ignore[attr-defined]
+    flat.texts(name, series.to_list())
 
 
 def _polars_series(flat: _Flat, name: str, value: object) -> None:
@@ -410,12 +411,12 @@ def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:
     _sparse(flat, name, np.ascontiguousarray(places[:, order]), made.data[order], made.shape)
 
 
-def _pydata_sparse(flat: _Flat, name: str, value: object) -> None:
-    made = value.asformat("coo") if hasattr(value, "asformat") else value  # type: ignore[attr-defined]
-    places = np.asarray(made.coords, np.int64)  # type: ignore[attr-defined]
+def _pydata_sparse(flat: _Flat, name: str, value: Any) -> None:
+    made = value.asformat("coo") if hasattr(value, "asformat") else value
+    places = np.asarray(made.coords, np.int64)
     order = np.lexsort(places[::-1])
-    _sparse(flat, name, np.ascontiguousarray(places[:, order]), np.asarray(made.data)[order], made.shape)  # type: ignore[attr-defined]
-    flat.label(name, "fill", np.asarray(made.fill_value))  # type: ignore[attr-defined]
+    _sparse(flat, name, np.ascontiguousarray(places[:, order]), np.asarray(made.data)[order], made.shape)
+    flat.label(name, "fill", np.asarray(made.fill_value))
 
 
 def _sparse(flat: _Flat, name: str, places: object, values: object, shape: object) -> None:
@@ -452,7 +453,7 @@ def _tensor(flat: _Flat, name: str, value: object) -> None:
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
 # By package and class, of a class or of what it is made from.
-_KNOWN: dict[tuple[str, str], Callable[[_Flat, str, object], None]] = {
+_KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
     ("xarray", "Variable"): lambda flat, name, value: _data_array(flat, name, value, coords=False),
     ("xarray", "Dataset"): _dataset,
@@ -479,8 +480,12 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, object], None]] = {
 }
 
 
+def _class_of(value: object) -> type:
+    return type(value)
+
+
 @functools.lru_cache(maxsize=4096)
-def _opener(kind: type) -> Callable[[_Flat, str, object], None] | None:
+def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
     """How objects of a type are taken apart; None: they are arrays, or what numpy takes for one."""
     if kind in (float, complex, bool):
         return None
@@ -523,11 +528,11 @@ def _own_class(kind: type) -> str | None:
     return None
 
 
-def is_container(what: object) -> bool:
+def is_container(what: Any) -> bool:
     """Whether it holds arrays under names of their own: a mapping, a model, a table."""
-    opened = _opener(type(what))
+    opened = _opener(_class_of(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
-        opened is _sequence and _array_of(what) is None  # type: ignore[arg-type]
+        opened is _sequence and _array_of(what) is None
     )
 
 

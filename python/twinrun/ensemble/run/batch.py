@@ -12,10 +12,14 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import MissingPackage, TwinrunError
 from ..study.study import Study
 from .engines import WATCH, EngineBase, Running, State, examine
+
+if TYPE_CHECKING:
+    import psij
 
 __all__ = ["BatchEngine"]
 
@@ -57,7 +61,7 @@ class BatchEngine(EngineBase):
     def free(self) -> bool:
         return self._jobs < self.study.concurrency
 
-    def _spec(self, running: Running, node: str | None) -> object:
+    def _spec(self, running: Running, node: str | None) -> psij.JobSpec:
         psij, engine = self._psij, self.study.engine
         resources = psij.ResourceSpecV1(
             node_count=engine.nodes,
