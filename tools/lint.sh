@@ -30,6 +30,7 @@ step() {
 step "format of C++ (make format mends it)" "$bin/clang-format" --dry-run -Werror "${cxx[@]}"
 step "Python" "$bin/ruff" check --quiet .
 step "format of Python (make format mends it)" "$bin/ruff" format --quiet --check .
+step "types of Python" "$bin/mypy" --no-error-summary
 step "layers of C++" "$bin/python" tools/check_layers.py
 step "layers of Python" tools/lint_imports.sh
 
