@@ -364,8 +364,9 @@ def _proven_by_sums(
     sums = _sums_by_id(kind, kind.key, settings, step)
     if sums is None or not sums.identical():
         return False
-    low = min(ref.facts["sums"]["smallest_id"] for ref in refs)  # type: ignore[index]
-    high = max(ref.facts["sums"]["largest_id"] for ref in refs)  # type: ignore[index]
+    known = [ref.facts["sums"] for ref in refs if ref.facts is not None]
+    low = min(own["smallest_id"] for own in known)
+    high = max(own["largest_id"] for own in known)
     if high - low + 1 != totals[0]:
         return False
     expected = []

@@ -317,7 +317,7 @@ class _Cache:
                 self._kept[key] = made
                 self._bytes += _size(made)
                 while self._bytes > _KEPT and len(self._kept) > 1:
-                    self._bytes -= memoryview(self._kept.popitem(last=False)[1]).nbytes  # type: ignore[arg-type]
+                    self._bytes -= _size(self._kept.popitem(last=False)[1])
         return made
 
 

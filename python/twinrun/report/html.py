@@ -61,8 +61,11 @@ class _Group:
             self.bound = f.max_abs_diff_is_bound and (self.bound or f.max_abs_diff > self.largest)
             self.largest = f.max_abs_diff
         finite = f.elements - f.infinite
-        known = f.rms_diff_all is not None and self.squares is not None and math.isfinite(f.rms_diff_all)
-        self.squares = self.squares + f.rms_diff_all * f.rms_diff_all * finite if known else None  # type: ignore[operator]
+        rms = f.rms_diff_all
+        if self.squares is not None:
+            self.squares = (
+                self.squares + rms * rms * finite if rms is not None and math.isfinite(rms) else None
+            )
         if not f.same and self.first is None:
             self.first = f
 

@@ -212,9 +212,9 @@ class _Cloud:
 
     def finish(self, result: Places) -> None:
         for x, y in self.pairs:
-            ranges = tuple((float(self.low[d]), float(self.high[d])) for d in (x, y))
+            of_x, of_y = ((float(self.low[d]), float(self.high[d])) for d in (x, y))
             result.planes.append(
-                Plane(self.counts[x, y], ranges, (_AXES[x], _AXES[y]), self.behind[x, y], upwards=True)  # type: ignore[arg-type]
+                Plane(self.counts[x, y], (of_x, of_y), (_AXES[x], _AXES[y]), self.behind[x, y], upwards=True)
             )
 
 

@@ -171,13 +171,13 @@ def _only_numbers(value: list | tuple, kinds: set[str], depth: int) -> bool:
     return True
 
 
-def _data_class(flat: _Flat, name: str, value: object) -> None:
-    fields = dataclasses.fields(value)  # type: ignore[arg-type]
+def _data_class(flat: _Flat, name: str, value: Any) -> None:
+    fields = dataclasses.fields(value)
     _entries(flat, name, [(f.name, getattr(value, f.name)) for f in fields])
 
 
-def _state(flat: _Flat, name: str, value: object) -> None:
-    flat.walk(name, value.state_dict())  # type: ignore[attr-defined]
+def _state(flat: _Flat, name: str, value: Any) -> None:
+    flat.walk(name, value.state_dict())
 
 
 # ---- single values ----
@@ -246,44 +246,44 @@ def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
         flat.label(name, f"attrs.{key}", value)
 
 
-def _data_array(flat: _Flat, name: str, value: object, coords: bool = True) -> None:
+def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None:
     """Of xarray; a Variable too. Its encoding says how it was stored, and is no part of it."""
-    flat.walk(name, value.data)  # type: ignore[attr-defined]
-    default = tuple(f"dim_{i}" for i in range(len(value.dims)))  # type: ignore[attr-defined]
-    if tuple(value.dims) != default:  # type: ignore[attr-defined]
-        flat.texts(f"{name}@dims", value.dims)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    flat.walk(name, value.data)
+    default = tuple(f"dim_{i}" for i in range(len(value.dims)))
+    if tuple(value.dims) != default:
+        flat.texts(f"{name}@dims", value.dims)
+    _attributes(flat, name, value.attrs)
     if coords:
-        if value.name is not None:  # type: ignore[attr-defined]
-            flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+        if value.name is not None:
+            flat.label(name, "name", value.name)
         _coordinates(flat, name, value)
 
 
-def _coordinates(flat: _Flat, name: str, value: object) -> None:
-    for key, coordinate in value.coords.items():  # type: ignore[attr-defined]
+def _coordinates(flat: _Flat, name: str, value: Any) -> None:
+    for key, coordinate in value.coords.items():
         _data_array(flat, f"{name}@coords.{key}", coordinate.variable, coords=False)
 
 
-def _dataset(flat: _Flat, name: str, value: object) -> None:
-    for key, array in value.data_vars.items():  # type: ignore[attr-defined]
+def _dataset(flat: _Flat, name: str, value: Any) -> None:
+    for key, array in value.data_vars.items():
         _data_array(flat, _joined(name, key), array.variable, coords=False)
     _coordinates(flat, name, value)
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    _attributes(flat, name, value.attrs)
 
 
-def _data_tree(flat: _Flat, name: str, value: object) -> None:
-    _dataset(flat, name, value.to_dataset(inherit=False))  # type: ignore[attr-defined]
-    for key, child in value.children.items():  # type: ignore[attr-defined]
+def _data_tree(flat: _Flat, name: str, value: Any) -> None:
+    _dataset(flat, name, value.to_dataset(inherit=False))
+    for key, child in value.children.items():
         flat.walk(_joined(name, key), child)
         flat.texts(f"{name}@group.{key}", [str(key)])
 
 
-def _column(flat: _Flat, name: str, series: object) -> None:
+def _column(flat: _Flat, name: str, series: Any) -> None:
     """Values of a Series or an Index of pandas, without its labels but for those of its type."""
-    kind = series.dtype  # type: ignore[attr-defined]
+    kind = series.dtype
     if type(kind).__name__ == "CategoricalDtype":
-        values = _objects(series.astype(object))  # type: ignore[attr-defined]
-        values[np.asarray(series.isna())] = None  # type: ignore[attr-defined]
+        values = _objects(series.astype(object))
+        values[np.asarray(series.isna())] = None
         flat.add_texts(name, values)
         flat.label(name, "ordered", bool(kind.ordered))
         _column(flat, f"{name}@categories", kind.categories)
@@ -293,16 +293,16 @@ def _column(flat: _Flat, name: str, series: object) -> None:
         flat.walk(name, np.asarray(series))
         return
     if isinstance(kind, np.dtype) and kind.kind != "O":
-        flat.walk(name, series.to_numpy())  # type: ignore[attr-defined]
+        flat.walk(name, series.to_numpy())
         return
-    missing = np.asarray(series.isna())  # type: ignore[attr-defined]
+    missing = np.asarray(series.isna())
     number = getattr(kind, "numpy_dtype", None) if hasattr(kind, "na_value") else None
     if isinstance(number, np.dtype) and dtype_of(number) is not None and number.kind in "biuf":
-        flat.add(name, series.to_numpy(number, na_value=number.type(0)))  # type: ignore[attr-defined]
+        flat.add(name, series.to_numpy(number, na_value=number.type(0)))
         if missing.any():
             flat.add(f"{name}@mask", missing)
         return
-    values = _objects(series.astype(object))  # type: ignore[attr-defined]
+    values = _objects(series.astype(object))
     if not isinstance(
         kind, np.dtype
     ):  # of a type with one value for what is missing; objects may hold several
@@ -310,42 +310,42 @@ def _column(flat: _Flat, name: str, series: object) -> None:
     flat.add_texts(name, values)
 
 
-def _index(flat: _Flat, name: str, index: object) -> None:
+def _index(flat: _Flat, name: str, index: Any) -> None:
     """The labels of rows; nothing of the one that pandas makes by itself."""
-    names = list(index.names)  # type: ignore[attr-defined]
-    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"  # type: ignore[attr-defined]
-    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):  # type: ignore[arg-type]
+    names = list(index.names)
+    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"
+    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
         return
     if any(n is not None for n in names):
         flat.texts(f"{name}@index.names", names)
     if len(names) > 1:
         for at in range(len(names)):
-            level = index.get_level_values(at)  # type: ignore[attr-defined]
+            level = index.get_level_values(at)
             _column(flat, f"{name}@index.{at}", level)
             flat.texts(f"{name}@index.{at}.type", [str(level.dtype)])
     else:
         _column(flat, f"{name}@index", index)
-        flat.texts(f"{name}@index.type", [str(index.dtype)])  # type: ignore[attr-defined]
+        flat.texts(f"{name}@index.type", [str(index.dtype)])
 
 
-def _series(flat: _Flat, name: str, value: object) -> None:
+def _series(flat: _Flat, name: str, value: Any) -> None:
     _column(flat, name, value)
-    if not isinstance(value.dtype, np.dtype):  # type: ignore[attr-defined]
-        flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
-    if value.name is not None:  # type: ignore[attr-defined]
-        _text(flat, f"{name}@name", value.name)  # type: ignore[attr-defined]
-    _index(flat, name, value.index)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    if not isinstance(value.dtype, np.dtype):
+        flat.label(name, "type", str(value.dtype))
+    if value.name is not None:
+        _text(flat, f"{name}@name", value.name)
+    _index(flat, name, value.index)
+    _attributes(flat, name, value.attrs)
 
 
-def _pandas_index(flat: _Flat, name: str, value: object) -> None:
-    if value.nlevels > 1:  # type: ignore[attr-defined]
-        for at in range(value.nlevels):  # type: ignore[attr-defined]
-            _column(flat, _joined(name, at), value.get_level_values(at))  # type: ignore[attr-defined]
+def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
+    if value.nlevels > 1:
+        for at in range(value.nlevels):
+            _column(flat, _joined(name, at), value.get_level_values(at))
     else:
         _column(flat, name, value)
-    flat.texts(f"{name}@index.names", list(value.names))  # type: ignore[attr-defined]
-    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
+    flat.texts(f"{name}@index.names", list(value.names))
+    flat.label(name, "type", str(value.dtype))
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
@@ -353,16 +353,16 @@ def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
     _series(flat, name, sys.modules["pandas"].Series(value, copy=False))
 
 
-def _frame(flat: _Flat, name: str, value: object) -> None:
-    columns = value.columns  # type: ignore[attr-defined]
+def _frame(flat: _Flat, name: str, value: Any) -> None:
+    columns = value.columns
     for at in range(len(columns)):
-        _column(flat, _joined(name, columns[at]), value.iloc[:, at])  # type: ignore[attr-defined]
+        _column(flat, _joined(name, columns[at]), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if any(n is not None for n in columns.names):
         flat.texts(f"{name}@columns.names", list(columns.names))
-    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
-    _index(flat, name, value.index)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
+    _index(flat, name, value.index)
+    _attributes(flat, name, value.attrs)
 
 
 def _polars_column(flat: _Flat, name: str, series: Any) -> None:
@@ -376,34 +376,34 @@ def _polars_column(flat: _Flat, name: str, series: Any) -> None:
     flat.texts(name, series.to_list())
 
 
-def _polars_series(flat: _Flat, name: str, value: object) -> None:
+def _polars_series(flat: _Flat, name: str, value: Any) -> None:
     _polars_column(flat, name, value)
-    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
-    if value.name:  # type: ignore[attr-defined]
-        flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+    flat.label(name, "type", str(value.dtype))
+    if value.name:
+        flat.label(name, "name", value.name)
 
 
-def _polars_frame(flat: _Flat, name: str, value: object) -> None:
-    for series in value.get_columns():  # type: ignore[attr-defined]
+def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
+    for series in value.get_columns():
         _polars_column(flat, _joined(name, series.name), series)
-    flat.texts(f"{name}@columns", list(value.columns))  # type: ignore[attr-defined]
-    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
+    flat.texts(f"{name}@columns", list(value.columns))
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
 
 
-def _arrow(flat: _Flat, name: str, value: object) -> None:
+def _arrow(flat: _Flat, name: str, value: Any) -> None:
     """A table of pyarrow, or a batch of one."""
     from ..formats.table import arrow_columns
 
     for column, array in arrow_columns(value, name):
         flat.walk(_joined(name, column), array)
-    schema = value.schema  # type: ignore[attr-defined]
+    schema = value.schema
     flat.texts(f"{name}@columns", list(schema.names))
     flat.texts(f"{name}@types", [str(t) for t in schema.types])
 
 
-def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:
+def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
     """Where numbers are, and which: whatever the storage, and without zeros that are stored."""
-    made = value.tocoo(copy=True)  # type: ignore[attr-defined]
+    made = value.tocoo(copy=True)
     made.sum_duplicates()
     made.eliminate_zeros()
     places = np.stack([np.asarray(c, np.int64) for c in getattr(made, "coords", (made.row, made.col))])
@@ -419,16 +419,16 @@ def _pydata_sparse(flat: _Flat, name: str, value: Any) -> None:
     flat.label(name, "fill", np.asarray(made.fill_value))
 
 
-def _sparse(flat: _Flat, name: str, places: object, values: object, shape: object) -> None:
+def _sparse(flat: _Flat, name: str, places: object, values: object, shape: Iterable[int]) -> None:
     flat.walk(_joined(name, "indices"), places)
     flat.walk(_joined(name, "values"), values)
-    flat.label(name, "shape", np.array(tuple(shape), np.int64))  # type: ignore[arg-type]
+    flat.label(name, "shape", np.array(tuple(shape), np.int64))
 
 
-def _tensor(flat: _Flat, name: str, value: object) -> None:
+def _tensor(flat: _Flat, name: str, value: Any) -> None:
     torch = sys.modules["torch"]
-    if value.layout is not torch.strided:  # type: ignore[attr-defined]
-        tensor = value.detach()  # type: ignore[attr-defined]
+    if value.layout is not torch.strided:
+        tensor = value.detach()
         if tensor.layout is torch.sparse_coo:
             tensor = tensor.coalesce()
             _sparse(flat, name, tensor.indices(), tensor.values(), tensor.shape)
@@ -444,11 +444,11 @@ def _tensor(flat: _Flat, name: str, value: object) -> None:
             flat.label(name, "layout", str(tensor.layout))
             return
         raise _cannot(name, f"a tensor of the layout {tensor.layout} cannot be compared")
-    if value.is_quantized or getattr(value, "is_nested", False):  # type: ignore[attr-defined]
+    if value.is_quantized or getattr(value, "is_nested", False):
         raise _cannot(name, "quantised and nested tensors cannot be compared")
     flat.add(name, value)
     if getattr(value, "has_names", bool)():
-        flat.texts(f"{name}@dims", list(value.names))  # type: ignore[attr-defined]
+        flat.texts(f"{name}@dims", list(value.names))
 
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}

@@ -118,7 +118,7 @@ class BatchEngine(EngineBase):
         job = running.token
         if job is None:
             return examine(running.folder) in (State.RUNNING, State.SUBMITTED)
-        if not job.status.final:  # type: ignore[attr-defined]
+        if not job.status.final:
             return True
         # The record may not be visible here yet.
         ended = running.extra.setdefault("ended", time.monotonic())
@@ -128,7 +128,7 @@ class BatchEngine(EngineBase):
     def stop(self, running: Running) -> None:
         if running.token is not None:
             with contextlib.suppress(self._psij.SubmitException, self._psij.InvalidJobException):
-                running.token.cancel()  # type: ignore[attr-defined]
+                running.token.cancel()
 
     def done(self, running: Running) -> None:
         self._jobs -= 1
