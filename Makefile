@@ -65,6 +65,7 @@ test-cpp: build
 
 layers: setup ## Check that every folder includes and imports only what it may
 	@$(PYTHON_VENV) tools/check_layers.py
+	@tools/lint_imports.sh
 
 test-python: build
 	@$(PYTEST) $(PYTEST_ARGS)

@@ -1,19 +1,16 @@
 #!/usr/bin/env python3
-"""Checks what may know what: every #include of the C++ sources and every import in the Python package.
+"""Checks what may know what: every #include of the C++ sources. Imports in the Python package are import-linter's (pyproject.toml).
 
-C++: ROOMS is a table: a room, which is a folder of src/ with all that lies below it, and the rooms that its files may include besides
+ROOMS is a table: a room, which is a folder of src/ with all that lies below it, and the rooms that its files may include besides
 their own. Includes in "..." and in <...> count alike. Files are named from src/core/ ("tree/walk.hpp"), and those of the libraries
 beside the core from src/ ("aggregate/plan/layout.hpp"). Neither rooms nor files may include each other in a circle. Other C++ folders
 (apps, python/bindings, tests, bench, fuzz) may include any room; include/ stands alone.
-
-Python: PYTHON_FORBIDDEN lists which parts of the package may not import which. An import inside a function counts as well.
 
 usage: check_layers.py [ROOT]; exit status 1, and a line for each violation, if there are any.
 """
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import re
 import sys
@@ -57,22 +54,6 @@ LIBRARY_ROOMS = {
 ROOMS = {room: set(known.split()) for room, known in {**CORE_ROOMS, **LIBRARY_ROOMS}.items()}
 # Rooms that may include <mpi.h>; nothing else knows of MPI's types.
 MPI_ROOMS = {"aggregate/mpi", "mpi", "veloc"}
-
-# Parts of python/twinrun that others must not import: part -> what it may not import. A part is a module or a folder
-# right below the package; "" is the package's __init__.
-PYTHON_FORBIDDEN = {
-    "errors": {"*"},
-    "_core": {"*"},
-    "formats": {"cli", "report", "ensemble", "comparison", "history", ""},
-    "history": {"cli", "report", "ensemble"},
-    "comparison": {"cli", "report", "ensemble"},
-    "report": {"cli", "ensemble", "history"},
-    "ensemble": {"cli"},
-}
-# Whatever is not named above may import anything but the command line, which nothing imports.
-PYTHON_FORBIDDEN_ELSEWHERE = {"cli"}
-# The command line may start itself: python -m twinrun.
-PYTHON_TOP = {"cli", "__main__"}
 
 CXX_SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh", ".inc", ".c"}
 INCLUDE = re.compile(r"""^[^\S\n]*#[^\S\n]*include(?:_next)?\b[^\S\n]*(\S[^\n]*)?""", re.MULTILINE)
@@ -247,69 +228,8 @@ def check_cmake(root: Path) -> list[str]:
     return []
 
 
-def modules_imported(tree: ast.Module, package: list[str]):
-    """Yields (line number, dotted name) of each imported module; `package` is the importing file's package.
-
-    For `from m import n`, m.n comes too: n may be a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = [*base, *(node.module.split(".") if node.module else [])]
-            # `from twinrun import x` is an import of twinrun.x if there is such a part, decided by the caller.
-            for alias in node.names:
-                yield node.lineno, ".".join([*module, alias.name])
-
-
-def python_parts(package: Path) -> set[str]:
-    parts = {"_core"}
-    for path in package.iterdir():
-        if path.is_dir() and any(path.glob("*.py")):
-            parts.add(path.name)
-        elif path.suffix == ".py" and path.stem != "__init__":
-            parts.add(path.stem)
-    return parts
-
-
-def check_python(root: Path) -> list[str]:
-    package = root / "python" / "twinrun"
-    if not package.is_dir():
-        return []
-    problems = []
-    parts = python_parts(package)
-    for path in sorted(package.rglob("*.py")):
-        inside = path.relative_to(package)
-        part = inside.parts[0] if len(inside.parts) > 1 else inside.stem
-        if part == "__init__":
-            part = ""
-        where = path.relative_to(root)
-        if part in PYTHON_TOP:
-            forbidden: set[str] = set()
-        else:
-            forbidden = PYTHON_FORBIDDEN.get(part, set()) | PYTHON_FORBIDDEN_ELSEWHERE
-        dotted = ["twinrun", *inside.parts[:-1]]
-        seen = set()
-        for line, name in modules_imported(ast.parse(path.read_text(encoding="utf-8"), str(path)), dotted):
-            words = name.split(".")
-            if words[0] in ("tests", "spec"):
-                problems.append(f"{where}:{line}: {name}: the package must not import {words[0]}")
-            if words[0] != "twinrun":
-                continue
-            other = words[1] if len(words) > 1 and words[1] in parts else ""
-            if other == part or (line, other) in seen:
-                continue
-            seen.add((line, other))
-            if other in forbidden or ("*" in forbidden):
-                problems.append(
-                    f"{where}:{line}: {part or 'twinrun'} must not import twinrun{'.' if other else ''}{other}"
-                )
-    return problems
-
-
 def check(root: Path) -> list[str]:
-    return check_cmake(root) + check_src(root) + check_readmes(root) + check_public(root) + check_python(root)
+    return check_cmake(root) + check_src(root) + check_readmes(root) + check_public(root)
 
 
 def main() -> int:

@@ -30,7 +30,9 @@ step() {
 step "format of C++ (make format mends it)" "$bin/clang-format" --dry-run -Werror "${cxx[@]}"
 step "Python" "$bin/ruff" check --quiet .
 step "format of Python (make format mends it)" "$bin/ruff" format --quiet --check .
-step "layers" "$bin/python" tools/check_layers.py
+step "types of Python" "$bin/mypy" --no-error-summary
+step "layers of C++" "$bin/python" tools/check_layers.py
+step "layers of Python" tools/lint_imports.sh
 
 tidy() { # each source of the core, several at once; its own chatter goes away
     local sources

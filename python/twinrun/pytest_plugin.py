@@ -51,7 +51,7 @@ def reproducible(request: pytest.FixtureRequest) -> Reproducible:
     )
 
 
-def pytest_terminal_summary(terminalreporter: object, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Says what was written."""
     written = config.__dict__.get(_WRITTEN)
     if written:

@@ -1,5 +1,8 @@
-"""The layer check finds what it is for, and nothing in this tree."""
+"""The checks of layers, of C++ and of Python, find what they are for, and nothing in this tree."""
 
+import ast
+import shutil
+import subprocess
 from pathlib import Path
 
 import check_layers
@@ -34,14 +37,6 @@ CLEAN = {
     "tests/core/tree/walk_test.cpp": '#include "capi/run.hpp"\n',
     "apps/mini/main.cpp": '#include "tree/walk.hpp"\n#include "own.hpp"\n',
     "python/bindings/core.cpp": '#include "tree/walk.hpp"\n',
-    "python/twinrun/__init__.py": "from .comparison import compare\nfrom . import errors\n",
-    "python/twinrun/__main__.py": "from twinrun.cli import main\n",
-    "python/twinrun/errors.py": "import os\n",
-    "python/twinrun/comparison.py": "from twinrun import _core\nfrom .formats import model\n",
-    "python/twinrun/formats/__init__.py": "from twinrun.errors import E\nfrom . import model\n",
-    "python/twinrun/formats/model.py": "from ..errors import E\n",
-    "python/twinrun/report/table.py": "from ..comparison import R\nimport rich\n",
-    "python/twinrun/cli/__init__.py": "from .. import compare\nfrom ..report import table\n",
 }
 CLEAN |= {
     f"src/{check_layers.folder_of(room)}/README.md": f"# {room}\n\n{check_layers.may_include(room)}\n"
@@ -102,14 +97,6 @@ def test_clean_tree_passes(tmp_path):
         ("src/veloc/j.cpp", '#include "mpi/mpi.cpp"\n', 1, "veloc must not include mpi"),
         ("src/interpose/j.cpp", "#include <twinrun/twinrun.h>\n", 1, "public headers"),
         ("include/twinrun/own.h", '#include "base/result.hpp"\n', 1, "no file of src/"),
-        ("python/twinrun/formats/npy.py", "import os\nimport twinrun.cli.compare\n", 2, "twinrun.cli"),
-        ("python/twinrun/formats/raw.py", "def f():\n    from ..report import x\n", 2, "twinrun.report"),
-        ("python/twinrun/formats/zarr.py", "from .. import compare\n", 1, "formats must not import twinrun"),
-        ("python/twinrun/report/html.py", "from twinrun import cli\n", 1, "twinrun.cli"),
-        ("python/twinrun/other.py", "from .cli import main\n", 1, "twinrun.cli"),
-        ("python/twinrun/__init__.py", "from .cli import main\n", 1, "twinrun.cli"),
-        ("python/twinrun/errors.py", "from .formats import model\n", 1, "twinrun.formats"),
-        ("python/twinrun/comparison.py", "import tests.helpers\n", 1, "tests"),
     ],
 )
 def test_violation_is_found(tmp_path, name, text, line, word):
@@ -181,3 +168,95 @@ def test_main_prints_and_exits(tmp_path, monkeypatch, capsys):
     write(tmp_path, {"src/core/base/a.cpp": '#include "tree/walk.hpp"\n'})
     assert check_layers.main() == 1
     assert "src/core/base/a.cpp:1: " in capsys.readouterr().err
+
+
+def lint_imports(root):
+    """The exit status, and all that is said."""
+    done = subprocess.run(
+        [ROOT / "tools" / "lint_imports.sh", root],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the Python sources and their contracts."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    unread = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "python" / "twinrun", tmp_path / "python" / "twinrun", ignore=unread)
+    return tmp_path
+
+
+def test_this_package_keeps_its_contracts():
+    assert lint_imports(ROOT) == (0, "layers of Python: in order\n")
+
+
+def add(root, files):
+    for name, text in files.items():
+        with open(root / "python" / "twinrun" / name, "a", encoding="utf-8") as file:
+            file.write(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "contract", "word"),
+    [
+        (
+            {"runs/order.py": "from twinrun import report\n"},
+            "a room knows those below it",
+            "twinrun.runs.order -> twinrun.report",
+        ),
+        (
+            {"formats/npy.py": "def late():\n    from ..cli import main\n"},
+            "a room knows those below it",
+            "twinrun.formats.npy -> twinrun.cli",
+        ),
+        ({"cellar.py": "import os\n"}, "a room knows those below it", "cellar"),
+        (
+            {"golden/plan.py": "from ..capture import run\n"},
+            "golden checks, comparisons and runs know no captures",
+            "twinrun.golden.plan -> twinrun.capture.run",
+        ),
+        (
+            {"formats/one.py": "from . import two\n", "formats/two.py": "from .one import some\n"},
+            "no circles",
+            ".two -> .one",
+        ),
+        (
+            {"errors.py": "import tests.support\n"},
+            "the package stands without its tests and the reader of the specification",
+            "twinrun.errors -> tests",
+        ),
+    ],
+)
+def test_broken_contract_is_found(package, files, contract, word):
+    add(package, files)
+    status, said = lint_imports(package)
+    assert status == 1
+    assert f"{contract} BROKEN" in said
+    assert word in said
+
+
+def test_imports_for_types_are_free(package):
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from twinrun import report\n"
+    add(package, {"runs/order.py": text})
+    assert lint_imports(package)[0] == 0
+
+
+def test_nobody_inside_imports_what_the_package_offers():
+    """No contract sees it: for import-linter, an import of the extension is one of the package itself."""
+    package = ROOT / "python" / "twinrun"
+    parts = {"_core", *(path.name.removesuffix(".py") for path in package.iterdir())}
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        depth = len(path.relative_to(package).parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or path == package / "__init__.py":
+                continue
+            if (node.level == depth and node.module is None) or (
+                node.level == 0 and node.module == "twinrun"
+            ):
+                found += [f"{path}:{node.lineno}: {a.name}" for a in node.names if a.name not in parts]
+    assert found == []

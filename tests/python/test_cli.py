@@ -307,3 +307,10 @@ def test_options_of_a_format_reach_it(tmp_path: Path) -> None:
     assert refused.status == 2 and "NAME=VALUE" in refused.err
     unknown = command("compare", data, data, *described, "--format-option", "colour=red")
     assert unknown.status == 2 and "colour" in unknown.err
+
+
+def test_standard_output_may_be_a_stream_of_the_caller() -> None:
+    """One that knows nothing of encodings, as that of a program that calls `main`."""
+    program = "import io, sys; from twinrun.cli import main; sys.stdout = io.StringIO(); main(['--version'])"
+    outcome = process(python=("-c", program))
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun import golden
-from twinrun.report.github import annotations, error_annotation, summary, write_summary
+from twinrun.report.github import annotation_lines, error_annotation, summary, write_summary
 from twinrun.report.junit import junit_text, junit_text_of_error, write_junit
 
 # The schema of Jenkins' xUnit plugin (junit-10.xsd), as far as it binds these reports: {element: (attributes that it must
@@ -96,8 +96,8 @@ def test_what_cannot_be_told(kept: Path) -> None:
     assert failure.get("type") == "cannot be told within one cell"
     passed = golden.check(kept, near, undecided="pass")
     assert next(parsed(junit_text(passed)).iter("failure"), None) is None
-    assert [line.split(" ")[0] for line in annotations(result)] == ["::error"]
-    assert [line.split(" ")[0] for line in annotations(passed)] == ["::warning"]
+    assert [line.split(" ")[0] for line in annotation_lines(result)] == ["::error"]
+    assert [line.split(" ")[0] for line in annotation_lines(passed)] == ["::warning"]
 
 
 def test_comparison() -> None:
@@ -155,7 +155,7 @@ def test_any_name_of_a_field(tmp_path_factory: pytest.TempPathFactory, name: str
     for now in ({name: bumped(1.0)}, {f"{name}{other}x": X}):
         result = golden.check(folder, now)
         parsed(junit_text(result))
-        for line in annotations(result):
+        for line in annotation_lines(result):
             assert re.fullmatch(r"::error title=[^:,\r\n]*::[^\r\n]*", line), line
         assert len(summary(result).splitlines()) <= 12
 
@@ -170,7 +170,7 @@ def test_at_most_ten_annotations(tmp_path: Path) -> None:
     many = {f"f{i:02}": np.float64(i) for i in range(25)}
     golden.save(many, tmp_path / "golden")
     result = golden.check(tmp_path / "golden", {n: v + 1 for n, v in many.items()})
-    lines = annotations(result)
+    lines = annotation_lines(result)
     assert len(lines) == 10 and lines[-1].endswith("and 16 more: see the job's summary")
     assert summary(result).count("❌") == 25
 

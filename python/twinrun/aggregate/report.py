@@ -218,27 +218,27 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
     shapes.append(_Words(10, y, 13, "Sum of C1 + C2 over partitions, and all partitions at once", True))
     longest = max([p.sum for p in plan.placements] + [1e-30])
     slowest = max([p.seconds for p in plan.placements] + [1e-30])
-    for p, ratio in _compared(plan):
+    for choice, ratio in _compared(plan):
         y += 22
-        beside = f"{_seconds(p.sum)}" + (f", {ratio:.2f} of rank order's" if ratio is not None else "")
+        beside = f"{_seconds(choice.sum)}" + (f", {ratio:.2f} of rank order's" if ratio is not None else "")
         shapes += [
-            _Words(10, y, 12, p.placement, p.placement == placement),
+            _Words(10, y, 12, choice.placement, choice.placement == placement),
             _Box(
                 80,
                 y - 11,
-                max(1.0, p.sum / longest * 330),
+                max(1.0, choice.sum / longest * 330),
                 14,
-                "#4878a8" if p.placement == placement else "#b0c4d8",
+                "#4878a8" if choice.placement == placement else "#b0c4d8",
             ),
-            _Words(86 + p.sum / longest * 330, y, 11, beside),
+            _Words(86 + choice.sum / longest * 330, y, 11, beside),
             _Box(
                 640,
                 y - 11,
-                max(1.0, p.seconds / slowest * 330),
+                max(1.0, choice.seconds / slowest * 330),
                 14,
-                "#a87848" if p.placement == placement else "#d8c4b0",
+                "#a87848" if choice.placement == placement else "#d8c4b0",
             ),
-            _Words(646 + p.seconds / slowest * 330, y, 11, _seconds(p.seconds)),
+            _Words(646 + choice.seconds / slowest * 330, y, 11, _seconds(choice.seconds)),
         ]
     return _Picture(_WIDTH, y + 16, shapes)
 

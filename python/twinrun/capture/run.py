@@ -98,7 +98,9 @@ def _end(session: _core.Session, path: str) -> None:
 
 
 def _record_settings(
-    record: str | RecordOptions | None, against: str | os.PathLike[str] | None, where: object
+    record: str | RecordOptions | None,
+    against: str | os.PathLike[str] | None,
+    where: str | os.PathLike[str] | None,
 ) -> dict[str, object]:
     """The settings of the core for a run's record."""
     if record is None:
@@ -341,7 +343,9 @@ class Run:
         GPUs will do too. After an error some of them may hold the step's values and others their old ones.
         """
         session, number = self._open(), step_number(step)
-        entries, copies, keep = [], [], []
+        entries: list[tuple] = []
+        copies: list[tuple[np.ndarray, np.ndarray]] = []
+        keep: list[object] = []
         described = session.stored_fields(number, list(fields))
         for name, array in fields.items():
             stored = described[name]

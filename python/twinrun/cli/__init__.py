@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -113,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         try:
             for stream in (sys.stdout, sys.stderr):  # a sign that the terminal's encoding lacks is no error
-                stream.reconfigure(errors="backslashreplace")
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors="backslashreplace")
             status = _run(sys.argv[1:] if arguments is None else arguments)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: Python's own end has no use for it
         except (Exception, KeyboardInterrupt) as e:

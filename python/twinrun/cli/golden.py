@@ -14,7 +14,7 @@ from ..golden import check as check_run
 from ..golden import save as save_run
 from ..outputs import check_outputs
 from ..report.document import incomparable_document, write_json
-from ..report.github import annotations, error_annotation, uninterpreted, write_summary
+from ..report.github import annotation_lines, error_annotation, uninterpreted, write_summary
 from ..report.golden import golden_document, golden_line, print_golden
 from ..report.junit import write_junit, write_junit_error
 from ..words import byte_size
@@ -199,7 +199,7 @@ def check(
         with uninterpreted(stream) if github else contextlib.nullcontext():
             print_golden(out, result)
     if github:
-        for line in annotations(result):
+        for line in annotation_lines(result):
             print(line, file=stream)
         write_summary(result)
     if result.status == 2:  # as of any other error: on stderr too, whatever else was asked for

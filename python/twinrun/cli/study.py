@@ -7,6 +7,8 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import click
 
@@ -32,7 +34,7 @@ class _Numbers(click.ParamType):
     def __init__(self, kind: type, least: float) -> None:
         self._kind, self._least = kind, least
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
         if not isinstance(value, str):
             return tuple(value)
         try:
@@ -103,7 +105,9 @@ def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
         raise TwinrunError(
             "--program and --mpiexec go together", fix="give one of each for each MPI library, in one order"
         )
-    return [Stack.of(p, m) for p, m in zip(programs, mpiexecs or [None] * len(programs), strict=True)]
+    if not mpiexecs:
+        return [Stack.of(p) for p in programs]
+    return [Stack.of(p, m) for p, m in zip(programs, mpiexecs, strict=True)]
 
 
 def _common(options: Mapping) -> dict:
@@ -141,7 +145,7 @@ def _facts() -> dict:
     }
 
 
-def _conduct(subject: Study, module: object, options: dict) -> int:
+def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     """Runs a study and tells what it found."""
     if options["picture"]:
         check_pictures()
@@ -215,7 +219,7 @@ def _conduct(subject: Study, module: object, options: dict) -> int:
     "--target", type=_SHARE, default=0.1, show_default=True, help="A coefficient of variation that will do."
 )
 @_storage
-def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: object) -> int:
+def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: Any) -> int:
     """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
     subject = size.Size(
         stacks=_stacks(options["program"], options["mpiexec"]),
@@ -250,7 +254,7 @@ def study_size(particles: tuple, methods: tuple, operation: str, target: float, 
 )
 @_storage
 def study_interference(particles: int, intensities: tuple, other_ranks: int, method: str, other_method: str, repeat: int,
-                       tolerated: float, **options: object) -> int:  # fmt: skip
+                       tolerated: float, **options: Any) -> int:  # fmt: skip
     """One job alone, and the same job beside a second one of varying intensity: mean, deviation, loss."""
     stacks = _stacks(options["program"], options["mpiexec"])
     if len(stacks) != 1:
@@ -285,7 +289,7 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
     help="Ranks of each communicator.",
 )
 @_precision(0.2, "Of mean times (relative).")
-def study_split(communicators: tuple, sizes: tuple, **options: object) -> int:
+def study_split(communicators: tuple, sizes: tuple, **options: Any) -> int:
     """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and MPI library."""
     if min(sizes) > options["ranks"]:
         raise TwinrunError("all --sizes are above the number of --ranks")

@@ -167,16 +167,17 @@ def match_attributes(
         result.compared += 1
         one_format = said_by[0].get(label) == said_by[1].get(label)  # others have other types for the same
         if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
-            texts = [_text(side) if side else None for side in (x, y)]
-            if texts[0] == texts[1]:
-                texts = [f"{_text(side)} ({side[0].kind})" for side in (x, y)]
+            in_a, in_b = (_text(side) if side else None for side in (x, y))
+            if in_a == in_b:
+                in_a, in_b = (f"{_text(side)} ({side[0].kind})" for side in (x, y))
             result.differences.append(
                 AttributeDifference(
                     place[0],
                     place[1],
                     owner,
                     fact.name,
-                    *texts,
+                    in_a,
+                    in_b,
                     any(f.meaning for f in (*x, *y)),
                 )
             )

@@ -74,7 +74,7 @@ def ids_of_share(
         for first in range(0, ref.items, piece):
             count = min(piece, ref.items - first)
             ids = read_items(ref, first, count, sources).astype(kind)
-            at = np.arange(base + first, base + first + count, dtype=np.int64)
+            at: np.ndarray = np.arange(base + first, base + first + count, dtype=np.int64)
             if shares > 1:
                 blocks = ids.view(np.uint64) >> block
                 mine = (blocks * _HASH >> np.uint64(32)) % np.uint64(shares) == share
@@ -330,20 +330,20 @@ def _shaped(
 
 def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None) -> TwoSums | None:
     """The sums of a field (the key itself among them), where every part of both runs has them for these IDs."""
-    parts: list[list[FieldRef]] = []
-    for side in (kind.parts_a, kind.parts_b):
-        parts.append([])
+    parts_a: list[FieldRef] = []
+    parts_b: list[FieldRef] = []
+    for parts, side in ((parts_a, kind.parts_a), (parts_b, kind.parts_b)):
         for _, ids, own in side:
             ref = ids if name == kind.key else own.get(name)
             if not ids.items or ref is None or not ref.items:
                 continue
             if ref.facts is None or ids.facts is None or ref.facts["key"] != ids.facts["name"]:
                 return None
-            parts[-1].append(ref)
+            parts.append(ref)
     decision = Decision() if name == kind.key else _decision(kind, name, settings, step)
-    if why_not(*parts, "ids", decision, settings):
+    if why_not(parts_a, parts_b, "ids", decision, settings):
         return None
-    return TwoSums(*parts, "ids", decision)
+    return TwoSums(parts_a, parts_b, "ids", decision)
 
 
 def _proven_by_sums(
@@ -364,8 +364,9 @@ def _proven_by_sums(
     sums = _sums_by_id(kind, kind.key, settings, step)
     if sums is None or not sums.identical():
         return False
-    low = min(ref.facts["sums"]["smallest_id"] for ref in refs)  # type: ignore[index]
-    high = max(ref.facts["sums"]["largest_id"] for ref in refs)  # type: ignore[index]
+    known = [ref.facts["sums"] for ref in refs if ref.facts is not None]
+    low = min(own["smallest_id"] for own in known)
+    high = max(own["largest_id"] for own in known)
     if high - low + 1 != totals[0]:
         return False
     expected = []
@@ -482,7 +483,7 @@ def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int
 
 
 def _residues(ref: FieldRef, first: int, count: int, sources: dict) -> np.ndarray:
-    return _core.read_residues(ref.metadata, ref.metadata_field, first, count)
+    return _core.read_residues(ref.need_metadata(), ref.metadata_field, first, count)
 
 
 def _compare_rows(

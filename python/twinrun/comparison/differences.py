@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,10 +104,12 @@ class Again:
     stream: object
 
     @classmethod
-    def of(cls, a: object, b: object, settings: Settings, **asked: object) -> Again:
+    def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
         """For paths and arrays as `compare` takes them; arrays are not kept alive."""
-        sides = [os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)]
-        return cls(*sides, dataclasses.replace(settings, progress=None), **asked)  # type: ignore[arg-type]
+        held_a, held_b = (
+            os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
+        )
+        return cls(held_a, held_b, dataclasses.replace(settings, progress=None), **asked)
 
     def __getstate__(self) -> dict:
         state = dict(self.__dict__)  # arrays do not travel along
@@ -273,16 +275,19 @@ class _Walk:
                     raise _missing(f, self.b.label)
                 yield from self._pair(f, *pairs[f.field], [(rank_a, in_a)])
 
+    def _source(self, f: FieldComparison, ref: FieldRef) -> _core.Source:
+        source = ref.source(self.again.settings.cache)
+        if source is None:
+            raise Incomparable(f"field {f.field!r}: only its metadata is at hand", where=ref.where)
+        return source
+
     def _pair(
         self, f: FieldComparison, x: FieldRef, y: FieldRef, parts_a: Sequence[tuple[int, Mapping]]
     ) -> Iterator[Differences]:
         """Of two fields whose elements lie in the same order; they come row by row."""
         x, y = read_by_row(x), read_by_row(y)
         decision = self.again.settings.decision(x, y, f.step)
-        sources = [ref.source(self.again.settings.cache) for ref in (x, y)]
-        for ref, source in zip((x, y), sources, strict=True):
-            if source is None:
-                raise Incomparable(f"field {f.field!r}: only its metadata is at hand", where=ref.where)
+        source_a, source_b = (self._source(f, ref) for ref in (x, y))
         pair = _scalars_an_item(x.dtype)
         window = max(1, _WINDOW // x.itemsize)
         left = f.different
@@ -292,22 +297,22 @@ class _Walk:
             count = min(window, x.items - first)
             if not self._goes_on(f, 2 * count * x.itemsize):
                 break
-            scalars = _core.list_differences(*sources, first, count, **decision.arguments())
+            scalars = _core.list_differences(source_a, source_b, first, count, **decision.arguments())
             left -= scalars.size
             for part in _pieces(scalars):
                 begin, end = int(part[0]) // pair, int(part[-1]) // pair + 1
-                values = [
-                    _scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[
-                        (part - np.uint64(begin * pair)).astype(np.int64)
-                    ]
-                    for s in sources
-                ]
+                at = (part - np.uint64(begin * pair)).astype(np.int64)
+                of_a, of_b = (
+                    _scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[at]
+                    for s in (source_a, source_b)
+                )
                 yield Differences(
                     f,
                     _indices(x.shape, part, pair),
                     None,
-                    *values,
-                    _abs_diff(*values, part, decision),
+                    of_a,
+                    of_b,
+                    _abs_diff(of_a, of_b, part, decision),
                     parts_a=parts_a,
                 )
 
@@ -355,22 +360,23 @@ class _Walk:
                 ]
                 of_a_and_b = [next((own[f.field] for _, _, own in parts if f.field in own), ref)
                               for parts in (kind.parts_a, kind.parts_b)]  # fmt: skip
-                decision = settings.decision(*of_a_and_b, f.step)
+                decision = settings.decision(of_a_and_b[0], of_a_and_b[1], f.step)
                 flat = [_scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
                 window = max(1, _WINDOW // storage.itemsize)
                 for first in range(0, gathered[0].size, window):
                     count = min(window, gathered[0].size - first)
-                    scalars = _core.list_differences(*made, first, count, **decision.arguments())
+                    scalars = _core.list_differences(made[0], made[1], first, count, **decision.arguments())
                     for part in _pieces(scalars):
                         at = part.astype(np.int64)
                         rows = at // (width * pair)
-                        values = [v[at] for v in flat]
+                        values_a, values_b = (v[at] for v in flat)
                         yield Differences(
                             f,
                             _indices(ref.user_shape[1:], part % np.uint64(width * pair), pair),
                             m.ids[rows],
-                            *values,
-                            _abs_diff(*values, part, decision),
+                            values_a,
+                            values_b,
+                            _abs_diff(values_a, values_b, part, decision),
                             rows_a=m.rows_a[rows],
                             parts_a=parts_a,
                         )
@@ -401,7 +407,7 @@ def _alone(f: FieldComparison, ids_a: np.ndarray, ids_b: np.ndarray) -> Iterator
     unique_a, times_a = np.unique(ids_a, return_counts=True)
     unique_b, times_b = np.unique(ids_b, return_counts=True)
     every = np.union1d(unique_a, unique_b)
-    times = np.zeros((2, every.size), np.int64)
+    times: np.ndarray = np.zeros((2, every.size), np.int64)
     times[0, np.searchsorted(every, unique_a)] = times_a
     times[1, np.searchsorted(every, unique_b)] = times_b
     # An ID that only one run has counts once, however often that has it.

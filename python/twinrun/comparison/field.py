@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
@@ -107,7 +109,7 @@ class FieldComparison:
     reason: str
     io: str
     seconds: float
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
     device: str = "cpu"
     device_reason: str = ""
     device_seconds: float = 0.0
@@ -192,12 +194,12 @@ class Settings:
     io: str = "auto"
     cache: str = "auto"
     device: str = "auto"
-    devices: list[int] = field(default_factory=list)
+    devices: list[int] = dataclasses.field(default_factory=list)
     progress: Callable[[str, int, int], None] | None = None
     ulps: int | None = None
-    tolerances: Tolerances = field(default_factory=Tolerances)
-    periods: Periods = field(default_factory=Periods)
-    periodic: dict[str, tuple[float, ...]] = field(
+    tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
+    periods: Periods = dataclasses.field(default_factory=Periods)
+    periodic: dict[str, tuple[float, ...]] = dataclasses.field(
         default_factory=dict
     )  # fields that were compared on circles
 
@@ -327,6 +329,15 @@ class FieldPart:
     ranks: int | None = None
 
 
+@dataclass
+class _Side:
+    """A run's field, as the core compares it."""
+
+    source: _core.Source | None
+    metadata: _core.Metadata | None
+    field: int  # of the metadata
+
+
 def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
     parts = sorted(parts, key=lambda part: part.first)
@@ -370,26 +381,23 @@ def compare_part(
     reason = ""
     built: dict | None = None
     with contextlib.ExitStack() as stack:
-        sides = []
+        sides: list[_Side] = []
         for ref in (a, b):
-            sides.append([ref.source(settings.cache), ref.metadata, ref.metadata_field])
+            side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
+            sides.append(side)
             # Digests of the other kind do not serve the method that was asked for.
-            unfit = ref.metadata is not None and ref.facts["digest"] != "published"
-            if settings.method == "published" and unfit and sides[-1][0] is not None:
-                sides[-1][1] = None
-        have = [s[1] is not None for s in sides]
-        at_hand = all(s[0] is not None for s in sides)
+            unfit = ref.metadata is not None and ref.digest != "published"
+            if settings.method == "published" and unfit and side.source is not None:
+                side.metadata = None
+        have = [s.metadata is not None for s in sides]
+        at_hand = all(s.source is not None for s in sides)
         if settings.method == "auto" and have[0] != have[1] and at_hand and a.items * a.itemsize <= _SMALL:
             for side in sides:
-                side[1] = None
+                side.metadata = None
             have, reason = [False, False], _NOT_WORTH_IT
         for ref, side in zip((a, b), sides, strict=True):
-            if side[0] is None and (side[1] is None or settings.method in ("direct", "published")):
-                if (
-                    side[1] is not None
-                    and settings.method == "published"
-                    and ref.facts["digest"] == "published"
-                ):
+            if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
+                if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
                     f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and this asks for its data",
@@ -399,25 +407,30 @@ def compare_part(
         on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
         in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
         if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            like = next((r.facts for r, side in zip((a, b), sides, strict=True) if side[1] is not None), None)
-            if like is None:
-                like = _settings_like(a, decision.atol, decision.rtol, settings)
+            known = next(
+                (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
+            )
+            if known is None:
+                known = _settings_like(a, decision.atol, decision.rtol, settings)
             for side, ref in zip(sides, (a, b), strict=True):
-                if side[1] is None:
-                    side[1], stage = _build_on_the_fly(ref, like, settings, stack)
-                    side[2] = 0
+                if side.metadata is None:
+                    side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
+                    side.field = 0
                     built = stage if built is None else {k: built[k] + stage[k] for k in built}
             reason = _BUILT if any(have) else "metadata was built on the fly, as asked for"
         elif settings.method == "auto" and not any(have):
             reason = reason or _DIRECT
         progress = None
         if settings.progress is not None:
-            label = f"{place_text(place)} {a.name}"
-            progress = lambda done, total: settings.progress(label, done, total)  # noqa: E731
+            progress = functools.partial(settings.progress, f"{place_text(place)} {a.name}")
         try:
             r = _core.compare(
-                *sides[0],
-                *sides[1],
+                sides[0].source,
+                sides[0].metadata,
+                sides[0].field,
+                sides[1].source,
+                sides[1].metadata,
+                sides[1].field,
                 **decision.arguments(),
                 method=settings.method,
                 threads=settings.threads,

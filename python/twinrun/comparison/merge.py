@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 __all__ = ["bound", "merged", "ranges_of", "with_places"]
 
@@ -36,12 +37,12 @@ _PLACES = ("first", *(with_it[0] for with_it in _LARGEST.values()))
 _OF_STAGE = ("chunks_in", "chunks_out", "bytes_read", "seconds")
 
 
-def with_places(r: dict, place_of: Callable[[int], object]) -> dict:
+def with_places(r: dict, place_of: Callable[[Any], object]) -> dict:
     """A result of the core with other places: `place_of` is given the scalar's number, and returns what can be ordered."""
     return r | {key: None if r[key] is None else place_of(r[key]) for key in _PLACES}
 
 
-def merged(parts: Sequence[dict], order: Callable[[object], object] | None = None) -> dict:
+def merged(parts: Sequence[dict], order: Callable[[Any], Any] | None = None) -> dict:
     """The result of all parts together, in the form of one. parts: at least one, of one field, settings and method. order: what
     places are ordered by, if not by themselves.
 
@@ -83,11 +84,12 @@ def merged(parts: Sequence[dict], order: Callable[[object], object] | None = Non
     return whole
 
 
-def _first(parts: Sequence[dict], place: str, order: Callable[[object], object] | None) -> dict:
+def _first(parts: Sequence[dict], place: str, order: Callable[[Any], Any] | None) -> dict:
     """The part with the smallest place; any where none has one."""
     there = [part for part in parts if part[place] is not None]
-    by = order or (lambda at: at)
-    return min(there, key=lambda part: by(part[place])) if there else parts[0]
+    if not there:
+        return parts[0]
+    return min(there, key=lambda part: part[place] if order is None else order(part[place]))
 
 
 def _take(whole: dict, part: dict, keys: Sequence[str]) -> None:

@@ -74,7 +74,8 @@ def batches(sizes: Sequence[int], ranks: int) -> Iterator[list[int]]:
     left = sum(sizes) + len(sizes)  # a task costs something, whatever its size
     at = 0
     while at < len(order):
-        goal, batch, held = left / (2 * ranks), [], 0
+        goal, held = left / (2 * ranks), 0
+        batch: list[int] = []
         while at < len(order) and len(batch) < _MOST_TASKS:
             cost = sizes[order[at]] + 1
             if batch and held + cost > goal:

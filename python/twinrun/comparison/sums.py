@@ -72,7 +72,7 @@ def why_not(
         if own == "whole" and (ref.place is None or ref.place[0] != ref.shape):
             return f"the metadata of {ref.where} holds no sums of digests"
         reason = _core.why_not_staged(
-            first.metadata,
+            first.need_metadata(),
             first.metadata_field,
             ref.metadata,
             ref.metadata_field,
@@ -100,12 +100,12 @@ def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[tuple[np.ndarray, int
         own = _kind_of(ref)
         assert ref.facts is not None
         height = ref.facts["sums"]["height"] if own == kind else 0
-        found.append((_core.read_sums(ref.metadata, ref.metadata_field, own != kind), height))
+        found.append((_core.read_sums(ref.need_metadata(), ref.metadata_field, own != kind), height))
     return found
 
 
 def _opened(parts: Sequence[FieldRef]) -> list[_core.Metadata]:
-    return list({id(ref.metadata): ref.metadata for ref in parts}.values())
+    return list({id(ref.metadata): ref.need_metadata() for ref in parts}.values())
 
 
 class TwoSums:
@@ -126,7 +126,7 @@ class TwoSums:
         self.atol, self.rtol = decision.atol, decision.rtol
         self._metadata = _opened([*parts_a, *parts_b])
         coarse_proves, self.widest, self.cell, self.coarse_cell = _core.proof_of(
-            parts_a[0].metadata, parts_a[0].metadata_field, decision.atol, decision.rtol
+            parts_a[0].need_metadata(), parts_a[0].metadata_field, decision.atol, decision.rtol
         )
         before = self._bytes()
         sides = [_sums_of(parts, kind) for parts in (parts_a, parts_b)]
@@ -134,7 +134,8 @@ class TwoSums:
         self.bucket_scalars = (self.chunk_bytes // scalar_bytes(self.dtype)) << self.height
         added = [_core.add_sums(s, self.height, self.dtype, self.chunk_bytes).reshape(-1, 3) for s in sides]
         self.buckets = np.union1d(added[0][:, 0], added[1][:, 0])
-        self._coarse, self._fine = [], []
+        self._coarse: list[np.ndarray] = []
+        self._fine: list[np.ndarray] = []
         self._held = np.zeros((2, self.buckets.size), bool)
         for sums, held in zip(added, self._held, strict=True):
             at = np.searchsorted(self.buckets, sums[:, 0])
@@ -294,7 +295,8 @@ def compare_placed(
                 "has sums of digests beyond the array", where=x.label, fix="index the data again"
             )
         if ranges is not None:
-            sums.keep(np.concatenate([np.arange(f // size, -(-(f + n) // size)) for f, n in asked] or [[]]))
+            buckets = [np.arange(f // size, -(-(f + n) // size)) for f, n in asked]
+            sums.keep(np.concatenate(buckets or [np.zeros(0)]))
         open_before = _stretches(sums.open, size, scalars)
         by_tree = wanted - sum(n for _, n in open_before)
         if open_before and sums.residues_help:
@@ -335,7 +337,7 @@ def _settle_stretches(
                 of_a, of_b = (parts.residues(first // pair, n // pair) for parts in (x, y))
                 whole = n // size * size
                 if whole:
-                    rows = np.arange(first, first + whole, size, dtype=np.uint64)
+                    rows: np.ndarray = np.arange(first, first + whole, size, dtype=np.uint64)
                     sums.settle(rows, size, of_a[:whole], of_b[:whole])
                 if n > whole:  # the array ends within a bucket
                     rows = np.array([first + whole], np.uint64)

@@ -25,6 +25,7 @@ equality.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import os
 import stat
@@ -295,7 +296,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     for key in ("skip", "integers", "nan_differs"):
         if not isinstance(entry.get(key, False), bool):
             raise wrong(key, "true or false")
-    values = {key: _length(entry[key], lambda key=key: wrong(key, "finite and not negative"))
+    values = {key: _length(entry[key], functools.partial(wrong, key, "finite and not negative"))
               for key in ("atol", "rtol") if key in entry}  # fmt: skip
     ulps = entry.get("ulp")
     if ulps is not None and (type(ulps) is not int or not 0 <= ulps <= _MOST_ULPS):

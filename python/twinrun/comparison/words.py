@@ -46,7 +46,7 @@ def _difference(f: FieldComparison) -> str:
         return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
-        return f"{f.place()}: {number(f.first_a)} against {number(f.first_b)}"
+        return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
     allowed = tolerance_text(f)
     said = number(diff)
     if said == allowed and isinstance(diff, float):  # as many digits as it takes to see which is larger

@@ -237,9 +237,9 @@ class _Work:
             self._left(units[0].match, units[-1].index, outcomes)
             for units, outcomes in zip(steps, found, strict=True)
         ]
-        again = self._on_all([unit for unit in follow if unit is not None], team)
+        made_again = self._on_all([unit for unit in follow if unit is not None], team)
         for outcomes, unit in zip(found, follow, strict=True):
-            self._merge(outcomes, None if unit is None else in_shares(next(again), self._labels))
+            self._merge(outcomes, None if unit is None else in_shares(next(made_again), self._labels))
 
     def _units(self, match: StepMatch, first: int) -> list[Unit]:
         """Of a step: its places, or the step as a whole. first: the number of the first one."""
@@ -566,7 +566,7 @@ class _Work:
         """What the first two texts are that differ: their digests say nothing to a person."""
         if not found.same and found.first_index is not None and x.text is not None and y.text is not None:
             try:
-                of_a, of_b = (ref.text(found.first_index) for ref in (x, y))
+                of_a, of_b = x.text(found.first_index), y.text(found.first_index)
             except TwinrunError:  # only a note
                 return
             at = ", ".join(map(str, found.first_index[:-1]))
@@ -675,14 +675,14 @@ class _Work:
         try:
             with self._all_ranks(match) as sides:
                 if only is None and share[0] == 0:
-                    opened = tuple([opened_of(fields) for _, fields in side] for side in sides)
-                    self.say(opened, (match.step, 0))
+                    said_a, said_b = ([opened_of(fields) for _, fields in side] for side in sides)
+                    self.say((said_a, said_b), (match.step, 0))
                 held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]
-                for parts, side in zip(held, sides, strict=True):
+                for mine_of, side in zip(held, sides, strict=True):
                     for rank, fields in side:
                         for name, ref in fields.items():
                             if name not in done and wanted(name) and (only is None or name in only):
-                                parts.setdefault(name, []).append((rank, ref))
+                                mine_of.setdefault(name, []).append((rank, ref))
                 give_places(held)
                 scattered: list[
                     str
@@ -851,10 +851,10 @@ def compare(
     work.notes.extend(matched.notes)
     for problem in matched.problems:
         work.tell(problem)
-    for subject, problem in uncompared(((s, s.skipped) for s in (subject_a, subject_b)), wanted):
+    for subject, untold in uncompared(((s, s.skipped) for s in (subject_a, subject_b)), wanted):
         subject.left_out += 1
-        if problem is not None:
-            work.tell(problem)
+        if untold is not None:
+            work.tell(untold)
     work.compare(matched.matches, team)
     result = _result(work, common, partial, str(device), time.perf_counter() - start)
     result._again = Again.of(

@@ -605,7 +605,7 @@ class Attempt:
                 os.execve(program, words, variables)
             except OSError as e:
                 if e.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    worst = e.errno
+                    worst = e.errno or worst
         os.write(said, struct.pack("i", worst))
         os._exit(127)
 
@@ -654,8 +654,9 @@ class Attempt:
                 before = reaped_io()
                 code = os.wait4(ended.si_pid, 0)[1]
                 after = reaped_io()
-                for name in after or {}:
-                    self._checks_io[name] += after[name] - before[name]
+                if before is not None and after is not None:
+                    for name in after:
+                        self._checks_io[name] += after[name] - before[name]
                 self._checked(ended.si_pid, code)
                 continue
             self._sampler.last(ended.si_pid)
@@ -789,16 +790,18 @@ class Attempt:
         if io_before is not None and after is not None:
             io = {k: max(after[k] - io_before[k] - gate_io[k] - self._checks_io[k], 0) for k in after}
         pressure_after = pressure()
-        both = pressure_before is not None and pressure_after is not None
+        waited = None
+        if pressure_before is not None and pressure_after is not None:
+            waited = {k: pressure_after[k] - pressure_before[k] for k in pressure_after}
         for name, how in spec["verify"].items():
             if how["kind"] == "cores":
                 verified[name] = list_of_numbers(self._sampler.cores) or None
             elif how["kind"] == "threads":
                 verified[name] = str(self._sampler.most_threads) if self._sampler.most_threads else None
-        exited = os.WIFEXITED(status) if status is not None else False
+        exit_status = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
         record |= {
             "status": self._said(status, ending, problem),
-            "exit": os.WEXITSTATUS(status) if exited and not problem else None,
+            "exit": None if problem else exit_status,
             "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
             "wall": end - begin,
             "user": max(user, 0.0),
@@ -814,7 +817,7 @@ class Attempt:
             },
             "max_memory_bytes": memory,
             "io": io,
-            "pressure": {k: pressure_after[k] - pressure_before[k] for k in pressure_after} if both else None,
+            "pressure": waited,
             "frequency_hz": [
                 sum(v) / len(v) for v in (self._sampler.frequencies[c] for c in sorted(self._sampler.frequencies))
             ] or None,

@@ -244,7 +244,10 @@ def _level(path: str, names: list[str], dimensions: int, grids: int) -> _Level:
     described = _REAL.findall(words.rest()) if version > 1 else []
     if version > 1 and not described:
         raise DamagedFile("it does not tell the kind of its numbers", where=path)
-    kind = _kind(*described[-1], path) if described else None
+    kind = None
+    if described:
+        layout, length, order = described[-1]
+        kind = _kind(layout, length, order, path)
     return _places(boxes, paths, starts, components, kind, path)
 
 
@@ -303,13 +306,15 @@ def _fab_header(
     if count != [str(components)]:
         raise DamagedFile(f"the box at byte {at} has {count} components, not {components}", where=path)
     low, high = _corners(box[0], dimensions, path)
-    return _kind(*real.groups(), path), low, high, at + end + 1
+    layout, length, order = real.groups()
+    return _kind(layout, length, order, path), low, high, at + end + 1
 
 
 def _kind(layout: str, bytes_: str, places: str, where: str) -> tuple[str, str]:
     """Type and byte order of numbers, which AMReX describes by the bits of their parts and the places of their bytes."""
     numbers = tuple(int(n) for n in layout.split())
-    dtype = {(64, 11, 52): "f64", (32, 8, 23): "f32"}.get(numbers[:3])
+    known: dict[tuple[int, ...], str] = {(64, 11, 52): "f64", (32, 8, 23): "f32"}
+    dtype = known.get(numbers[:3])
     order = [int(n) for n in places.split()]
     if dtype is None or len(order) != ITEMSIZE[dtype] or int(bytes_) != len(order):
         raise Unsupported(f"numbers of layout {layout!r:.40}", where=where)
@@ -498,7 +503,8 @@ class _Placed:
         inner = tuple(
             slice(s.start - int(o), s.stop - int(o)) for s, o in zip(here[1:], low[1:], strict=True)
         )
-        return array[(slice(None), *inner)]
+        inside = (slice(None), *inner)
+        return array[inside]
 
 
 # ---- particles ----

@@ -44,6 +44,12 @@ def is_data_set(path: str, format: str | None = None) -> bool:
     return _data_set(path, None if format is None else by_name(format, path)) is not None
 
 
+def told_format(options: Mapping[str, object]) -> str | None:
+    """The format that options force, None where it is to be found out."""
+    told = options.get("format")
+    return None if told is None else str(told)
+
+
 def _data_set(path: str, forced: Format | None) -> Format | None:
     """The format of a folder that is one data set."""
     if forced is None:

@@ -70,7 +70,7 @@ def crc64(data: bytes | memoryview) -> int:
     length = len(data) // lanes if lanes else 0
     if lanes:
         table = _crc_table()
-        states = np.zeros(lanes, np.uint64)
+        states: np.ndarray = np.zeros(lanes, np.uint64)
         states[0] = state
         columns = np.frombuffer(data, np.uint8, lanes * length).reshape(lanes, length).T
         for column in np.ascontiguousarray(columns):
@@ -158,10 +158,10 @@ def open_genericio(path: str, verify: object = False) -> FileContent:
             if (part.order, part.variables) != (parsed[0].order, parsed[0].variables):
                 raise DamagedFile(f"has other variables than {os.path.basename(sources[0])}", where=source)
     content = FileContent(path, "genericio", sources=tuple(sources))
-    blocks = [entry for part in parsed for entry in part.blocks]
-    blocks.sort(key=lambda entry: entry[0])
+    entries = [entry for part in parsed for entry in part.blocks]
+    entries.sort(key=lambda entry: entry[0])
     for at, variable in enumerate(parsed[0].variables):
-        mine = [entry[1][at] for entry in blocks]
+        mine = [entry[1][at] for entry in entries]
         _add(content, variable, parsed[0].order, mine)
         if verify:
             for block in mine:

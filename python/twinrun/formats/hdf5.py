@@ -134,7 +134,8 @@ class _Walker:
             deeper = []
             with reading(self.path, f"group {'/' + prefix!r}"):
                 # Links last: what they lead to keeps its own name (SWIFT has GasParticles beside PartType0).
-                names = sorted(group, key=lambda name, group=group: (not self.is_hard(group, name), name))
+                hard_first = sorted((not self.is_hard(group, name), name) for name in group)
+                names = [name for _, name in hard_first]
             for name in names:
                 links += 1
                 if links > _MOST_LINKS:

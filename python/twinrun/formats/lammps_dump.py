@@ -126,7 +126,7 @@ def _binary_frames(file: BinaryIO, size: int, path: str, columns: list[str] | No
         raise DamagedFile("is empty", where=path)
     mark = _byte_order(file, size, path)
     at = 0
-    frames = []
+    frames: list[Frame] = []
     while at < size:
         if len(frames) >= _MOST_FRAMES:
             raise Unsupported(f"more than {_MOST_FRAMES} steps in one file", where=path)
@@ -357,7 +357,7 @@ class _Lines:
 
 def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> list[Frame]:
     lines = _Lines(file, size, path)
-    frames = []
+    frames: list[Frame] = []
     cache = _Blocks()
     step = atoms = time = None
     box: _Box = ()

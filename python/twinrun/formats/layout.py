@@ -6,6 +6,7 @@ numbers are compared by their codes.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -87,18 +88,20 @@ def array_fields(
             add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
             return
         code, order = known
-        told = {"fortran_order": fortran_order, "unit": unit_of(kind)}
         whole = shape + inner
+        field = functools.partial(
+            Field, label, code, order, whole, fortran_order=fortran_order, unit=unit_of(kind)
+        )
         within = math.prod(inner)
         size = records * within
         if size == 0:
-            fields.append(Field(label, code, order, whole, extents=(), **told))
+            fields.append(field(extents=()))
             return
         span = kind.itemsize * within  # bytes of this member in a record
         if isinstance(source, Stored) and (within == 1 or span == dtype.itemsize):
             stride = dtype.itemsize if within == 1 else kind.itemsize
             extents = (Extent(source.path, source.offset + at, size, stride),)
-            fields.append(Field(label, code, order, whole, extents=extents, **told))
+            fields.append(field(extents=extents))
             return
 
         def read(first: int, count: int) -> np.ndarray:
@@ -114,7 +117,7 @@ def array_fields(
             return raw.reshape(-1).view(storage_dtype(code, order))[skip : skip + count]
 
         reader = decoded(label, code, size, source.path, read)
-        fields.append(Field(label, code, order, whole, read=reader, **told))
+        fields.append(field(read=reader))
 
     def walk(label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
         if kind.subdtype is not None:

@@ -397,8 +397,8 @@ def coded(
         with reading(where, f"field {name!r}"):
             return shown(rows(position, 1)[0])
 
-    read = decoded(name, "u64", math.prod(shape), where, read)
-    return Field(name, "u64", sys.byteorder, shape, read=read, kind=kind, tell=tell)
+    reader = decoded(name, "u64", math.prod(shape), where, read)
+    return Field(name, "u64", sys.byteorder, shape, read=reader, kind=kind, tell=tell)
 
 
 def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -> list[Field]:

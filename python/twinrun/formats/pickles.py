@@ -132,7 +132,8 @@ def _run(data: bytes) -> Any:
         pairs.extend(zip(values[::2], values[1::2], strict=True))
 
     # genops finds the length of every argument within the bytes that are there, and decodes it.
-    for steps, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+    for steps, (opcode, given, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+        argument: Any = given  # of the kind that the instruction says
         if steps > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS} instructions")
         name = opcode.name

@@ -163,8 +163,8 @@ def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
     sizes = checked_shape(shape, ITEMSIZE[code], where, what)
     if any(type(n) is not int or not 0 <= n < 1 << 62 for n in (offset, *strides)):
         raise DamagedFile(f"{what}: an offset or a stride out of range", where=where)
-    kind = title if title in SMALL else None
-    return _Tensor(key, code, offset, sizes, strides, kind, len(args) > 4 and args[4] is True)
+    small = title if title in SMALL else None
+    return _Tensor(key, code, offset, sizes, strides, small, len(args) > 4 and args[4] is True)
 
 
 class Walker:

@@ -473,8 +473,9 @@ def _add_column(
     """A field of a column. code: None for text, whose `read` gives digests, and `text` what they are of."""
     if code is not None:
         reader = decoded(name, code, rows, content.path, read)
-        told = {"unit": unit, "told_as_text": told_as_text}
-        content.add(Field(name, code, sys.byteorder, (rows,), read=reader, **told))
+        content.add(
+            Field(name, code, sys.byteorder, (rows,), read=reader, unit=unit, told_as_text=told_as_text)
+        )
         return
     name += SUFFIX
 

@@ -92,7 +92,7 @@ def text_digests(values: Iterable[object]) -> np.ndarray:
         text = type(value) is str
         digest = known.get(value) if text else None
         if digest is None:
-            spelling = "s" + value if text else spelled(value)
+            spelling = "s" + value if type(value) is str else spelled(value)
             digest = hashlib.blake2b(spelling.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
             if text and len(known) < 10_000:
                 known[value] = digest

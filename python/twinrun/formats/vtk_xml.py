@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import lzma
 import math
 import os
@@ -288,13 +289,17 @@ class _Plain:
         return _Plain(self._path, self.begin + count)
 
 
+def _size(made: bytes | np.ndarray) -> int:
+    return len(made) if isinstance(made, bytes) else made.nbytes
+
+
 class _Cache:
     """Blocks and arrays that were decoded last. Threads that ask for the same one wait for the first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._under_way: dict[tuple[int, int], threading.Lock] = {}
-        self._kept: OrderedDict[tuple[int, int], object] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], bytes | np.ndarray] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: tuple[int, int], make: Callable[[], bytes | np.ndarray]) -> bytes | np.ndarray:
@@ -305,14 +310,14 @@ class _Cache:
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     self._under_way.pop(key, None)
-                    return self._kept[key]  # type: ignore[return-value]
+                    return self._kept[key]
             made = make()
             with self._lock:
                 self._under_way.pop(key, None)
                 self._kept[key] = made
-                self._bytes += memoryview(made).nbytes
+                self._bytes += _size(made)
                 while self._bytes > _KEPT and len(self._kept) > 1:
-                    self._bytes -= memoryview(self._kept.popitem(last=False)[1]).nbytes  # type: ignore[arg-type]
+                    self._bytes -= _size(self._kept.popitem(last=False)[1])
         return made
 
 
@@ -353,8 +358,8 @@ class _Blocks:
         parts = []
         while count > 0:
             block, within = divmod(offset, self._block)
-            whole = self._cache.get((id(self), block), lambda block=block: self._unpack(block))
-            part = bytes(memoryview(whole)[within : within + count])
+            whole = self._cache.get((id(self), block), functools.partial(self._unpack, block))
+            part = bytes(whole[within : within + count])
             if not part:
                 raise DamagedFile("its compressed blocks end too early", where=self._path)
             parts.append(part)
@@ -535,10 +540,8 @@ def _ascii(
                 raise DamagedFile("the file has become shorter since it was opened", where=path)
             words = read_exact(file, array.begin, length, path, f"array {name!r}").split()
         try:
-            made = np.array(
-                [int(w) for w in words] if dtype[0] in "iu" else [float(w) for w in words],
-                storage_dtype(dtype),
-            )
+            number = int if dtype[0] in "iu" else float
+            made = np.array([number(w) for w in words], storage_dtype(dtype))
         except (ValueError, OverflowError) as error:
             raise DamagedFile(f"array {name!r}: {error}", where=path) from None
         if numbers is not None and made.size != numbers:
@@ -848,7 +851,8 @@ class _Placed:
             there = tuple(
                 slice(a - s.start, c - s.start) for a, s, c in zip(start, box[:3], stop, strict=True)
             )
-            part = array[(slice(None), *here, *box[3:])]
+            inside = (slice(None), *here, *box[3:])
+            part = array[inside]
             known = covered[there]
             if known.any() and out[there][known].tobytes() != np.ascontiguousarray(part)[known].tobytes():
                 # One of both would have to be passed over, and a difference in it with it.

@@ -53,7 +53,9 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
             raise DamagedFile(f"{count} steps", where=content.path, fix=PLAIN)
         times = _numbers(steps, "Values", content.path) if "Values" in steps else None
         cut = _Cut(root, steps, kind, content.path)
-        plain, moving, told = [], [], []
+        plain: list[Field] = []
+        moving: list[Field] = []
+        told: list[Field] = []
         for field in fields:
             if field.name.startswith("Steps/"):
                 told.append(field)

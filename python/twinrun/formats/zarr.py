@@ -251,7 +251,12 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
     except BaseException:
         store.close()
         raise
-    content.on_close = lambda: (cache.clear(), store.close())[1]
+
+    def close() -> None:
+        cache.clear()
+        store.close()
+
+    content.on_close = close
     return content
 
 

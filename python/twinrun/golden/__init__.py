@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import filecmp
 import fnmatch
+import functools
 import glob
 import os
 import re
@@ -345,7 +346,7 @@ def save(
                 step = place[0]
                 content = golden_bytes(
                     refs,
-                    lambda ref, step=step: tolerance(step, ref),
+                    functools.partial(tolerance, step),
                     residue_bits=residue_bits,
                     chunk_bytes=chunk_bytes,
                     place=place,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import read_by_column, read_by_row
 from ..runs.subject import FieldRef, Place, label_refs
 from .plan import digest_settings
-from .proof import DIFFERENT, SAME, UNDECIDED, Rule, equal_cells_prove, settle
+from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 
 __all__ = ["GoldenElement", "GoldenField", "GoldenSpan", "check_field", "golden_bytes", "known_fields"]
 
@@ -88,9 +89,9 @@ class GoldenField:
     undecided: int = 0
     chunks_different: int = 0
     chunks_undecided: int = 0
-    spans: list[GoldenSpan] = field(default_factory=list)
+    spans: list[GoldenSpan] = dataclasses.field(default_factory=list)
     spans_left_out: int = 0
-    listed: list[GoldenElement] = field(default_factory=list)
+    listed: list[GoldenElement] = dataclasses.field(default_factory=list)
     listed_left_out: int = 0
     at_least: float = 0.0
     at_most: float | None = 0.0
@@ -311,12 +312,14 @@ def check_field(
             n = min(chunk_scalars, result.elements - first)
             raw = bytes(_core.read_source(source, first // per_item, n // per_item))
             x = _values(raw, ref.dtype)
-            residues = [None, None]
+            residues: list[np.ndarray | None] = [None, None]
             if sides is not None:
                 residues = [
                     _residues(s[chunk * lines : (chunk + 1) * lines], n, block, rule.bits) for s in sides
                 ]
-            s = settle(x, *residues, int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block)
+            s = settle(
+                x, residues[0], residues[1], int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block
+            )
             _add(result, s, x, first, ref, most_listed)
     if known["fortran_order"]:
         result.listed.sort(key=lambda e: e.index)
@@ -357,7 +360,7 @@ def _number(value: np.generic) -> float | int:
     return value.item()
 
 
-def _add(result: GoldenField, s: object, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
+def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
     """Adds what is known of one chunk."""
     result.different += s.different
     undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0

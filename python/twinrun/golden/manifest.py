@@ -10,6 +10,7 @@ import re
 import stat
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
@@ -264,17 +265,22 @@ def _need(true: bool, said: str) -> None:
         raise _Wrong(said)
 
 
+def _given(d: dict, name: str) -> Any:
+    """As the document has it: anything, until it is checked."""
+    return d.get(name)
+
+
 def _list(d: dict, name: str) -> list:
-    value = d.get(name)
+    value = _given(d, name)
     _need(isinstance(value, list) and all(isinstance(v, dict) for v in value), f"has no list of {name}")
     return value
 
 
 def _place(d: dict) -> GoldenPlace:
-    step, rank = d.get("step"), d.get("rank")
+    step, rank = _given(d, "step"), _given(d, "rank")
     _need(step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63), "has a wrong step")
     _need(type(rank) is int and 0 <= rank < 1 << 32, "has a wrong rank")
-    file, size, digest = d.get("file"), d.get("bytes"), d.get("xxh3")
+    file, size, digest = _given(d, "file"), _given(d, "bytes"), _given(d, "xxh3")
     _need(isinstance(file, str) and _FILE.fullmatch(file) is not None, "names a file that is none of its own")
     _need(type(size) is int and 0 <= size < 1 << 62, "has a wrong size")
     _need(isinstance(digest, str) and _DIGITS.fullmatch(digest) is not None, "has a wrong checksum")
@@ -288,15 +294,16 @@ def _place(d: dict) -> GoldenPlace:
 
 
 def _attribute(d: dict) -> GoldenAttribute:
-    texts = [d.get(key) for key in ("owner", "name", "digest", "text")]
-    _need(all(isinstance(t, str) for t in texts), "has an attribute without owner, name, digest or text")
-    _need(re.fullmatch(r"[0-9a-f]{32}", texts[2]) is not None, "has a wrong digest of an attribute")
+    owner, name, digest, text = (_given(d, key) for key in ("owner", "name", "digest", "text"))
+    told = all(isinstance(t, str) for t in (owner, name, digest, text))
+    _need(told, "has an attribute without owner, name, digest or text")
+    _need(re.fullmatch(r"[0-9a-f]{32}", digest) is not None, "has a wrong digest of an attribute")
     _need(type(d.get("meaning")) is bool, "has a wrong meaning")
-    return GoldenAttribute(*texts, d["meaning"])
+    return GoldenAttribute(owner, name, digest, text, d["meaning"])
 
 
 def _field(d: dict) -> GoldenFieldFacts:
-    name, dtype, shape = d.get("name"), d.get("dtype"), d.get("shape")
+    name, dtype, shape = _given(d, "name"), _given(d, "dtype"), _given(d, "shape")
     _need(isinstance(name, str), "has a field without a name")
     _need(isinstance(dtype, str) and dtype in ITEMSIZE, "has a field of an unknown type")
     _need(
@@ -307,12 +314,10 @@ def _field(d: dict) -> GoldenFieldFacts:
     )
     _need(math.prod(shape) < 1 << 60, "has a wrong shape")
     _need(type(d.get("fortran_order")) is bool, "has a wrong fortran_order")
-    tolerance = []
-    for key in ("atol", "rtol"):
-        value = d.get(key)
+    atol, rtol = _given(d, "atol"), _given(d, "rtol")
+    for key, value in (("atol", atol), ("rtol", rtol)):
         _need(type(value) in (int, float) and 0 <= value <= sys.float_info.max, f"has a wrong {key}")
-        tolerance.append(float(value))
-    return GoldenFieldFacts(name, dtype, tuple(shape), d["fortran_order"], *tolerance)
+    return GoldenFieldFacts(name, dtype, tuple(shape), d["fortran_order"], float(atol), float(rtol))
 
 
 def _checksum(document: dict) -> str:

@@ -193,7 +193,9 @@ def _keys(x: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(all="ignore"):
         y = np.abs(x) + rule.origin
         valid = np.isfinite(x) & ((y == 0) | ((y >= SMALLEST_SUM) & np.isfinite(y)))
-        key = np.where(valid, y, rule.origin).view(np.int64) - np.float64(rule.origin).view(np.int64)
+        key: np.ndarray = np.where(valid, y, rule.origin).view(np.int64) - np.float64(rule.origin).view(
+            np.int64
+        )
     key = np.where(np.signbit(x), -key, key) >> np.int64(rule.exponent)
     valid &= np.abs(key) < TOKEN_LIMIT
     return np.where(valid, key, 0), valid
@@ -267,6 +269,7 @@ def _absolute_bounds(v: _Values, c: np.ndarray, s: float) -> tuple[np.ndarray, n
         d = np.abs(c).astype(np.float64)
         return d, d
     t0, t1 = v.fraction_low, v.fraction_high
+    assert t0 is not None and t1 is not None  # of absolute cells
     c = c.astype(np.float64)
     least = np.where(c >= 1, c - t1, np.where(c <= -1, (-c - 1.0) + t0, 0.0))
     most = np.where(c >= 1, (c + 1.0) - t0, np.where(c <= -1, t1 - c, np.maximum(t1, 1.0 - t0)))
@@ -437,11 +440,11 @@ def settle(
     v = _values(x, rule, atol, rtol)
     c = np.zeros(x.size, np.int64)
     located = False
-    if fine_a != fine_b and (residues_a is None or residues_b is None):
-        # Values of two cells somewhere: a difference where a cell, or a token, is a value.
-        exactly = atol == 0 and rtol == 0 and (rule.kind == "tokens" or v.point)
-        return _unexplained(np.full(x.size, UNKNOWN), c, int(exactly))
     if fine_a != fine_b:
+        if residues_a is None or residues_b is None:
+            # Values of two cells somewhere: a difference where a cell, or a token, is a value.
+            exactly = atol == 0 and rtol == 0 and (rule.kind == "tokens" or v.point)
+            return _unexplained(np.full(x.size, UNKNOWN), c, int(exactly))
         modulus = 1 << rule.bits
         apart = (residues_a.astype(np.int64) - residues_b) & (modulus - 1)
         room = modulus - (

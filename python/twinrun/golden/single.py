@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +167,7 @@ class Reproducible:
         return results
 
     def _held(
-        self, path: Path, refs: Mapping[str, FieldRef], tolerance: object
+        self, path: Path, refs: Mapping[str, FieldRef], tolerance: Callable[[FieldRef], tuple[float, float]]
     ) -> tuple[list[str], list[GoldenField]]:
         __tracebackhide__ = True
         if not path.exists():

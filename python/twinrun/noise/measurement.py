@@ -68,7 +68,7 @@ def stolen_in_windows(
     lengths = np.asarray(lengths, dtype=float)
     after = np.cumsum(lengths)
     # Taken until t: flat between detours, slope one within. A knot where each begins and one where it ends.
-    at = np.ravel(np.column_stack([starts, starts + lengths]))
+    at: np.ndarray = np.ravel(np.column_stack([starts, starts + lengths]))
     taken = np.ravel(np.column_stack([after - lengths, after]))
     at = np.maximum.accumulate(at)  # roundings to whole nanoseconds
     return np.diff(np.interp(borders, at, taken))
@@ -531,6 +531,7 @@ def measure(
     if compare and len(chosen) > 1:
         arms[BUT_ONE] = [c for c in chosen if c != spared]
     each = seconds / (rounds * len(arms))
+    detours, fixed_work, fixed_time = (each * s for s in _SHARES)
     raw: dict[str, list[list[dict]]] = {arm: [] for arm in arms}
     started = time.time()
     clock = ""
@@ -544,7 +545,7 @@ def measure(
                 if elsewhere:
                     os.sched_setaffinity(0, elsewhere)  # this thread, which waits, is no part of the noise
                 found = _core.measure_noise(
-                    arms[arm], *(each * s for s in _SHARES), threshold=times or 9.0, threshold_ns=nanoseconds,
+                    arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
                     window_ns=_WINDOW_NS,
                 )  # fmt: skip
             finally:

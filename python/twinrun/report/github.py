@@ -12,7 +12,7 @@ from ..errors import TwinrunError, one_line
 from ..golden import GoldenCheck, GoldenField
 from .golden import field_text, golden_line
 
-__all__ = ["annotations", "error_annotation", "summary", "write_summary"]
+__all__ = ["annotation_lines", "error_annotation", "summary", "write_summary"]
 
 MOST_ANNOTATIONS = 10  # of each kind in a step: GitHub drops what comes after
 _MOST_ROWS = 50
@@ -60,7 +60,7 @@ def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
         yield kind, f"cannot be told: {f.place()}", field_text(f)
 
 
-def annotations(c: GoldenCheck) -> list[str]:
+def annotation_lines(c: GoldenCheck) -> list[str]:
     """Workflow commands to print, at most ten of a kind; the last of them counts those that are left out."""
     lines: list[str] = []
     for kind in ("error", "warning"):

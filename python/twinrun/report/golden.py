@@ -63,18 +63,18 @@ def golden_line(c: GoldenCheck) -> str:
             else f"; different: {_prefix(apart)}{field_text(apart)}"
         )
         return one_line(f"could not compare: {said}{more}{also}")
-    first = c.first
-    if c.attributes and (first is None or first.verdict != "different"):
+    field = c.first
+    if c.attributes and (field is None or field.verdict != "different"):
         return one_line(f"different: {_attributes(c)}")
-    if first is not None and first.verdict == "different":
-        return one_line(f"different: first at {_prefix(first)}{field_text(first)}")
-    if first is not None:
+    if field is not None and field.verdict == "different":
+        return one_line(f"different: first at {_prefix(field)}{field_text(field)}")
+    if field is not None:
         counts = (
             "passes, as asked for"
             if c.undecided_passes
             else "counts as different (--undecided pass lets it pass)"
         )
-        return one_line(f"cannot be told within one cell: {_prefix(first)}{field_text(first)}; {counts}")
+        return one_line(f"cannot be told within one cell: {_prefix(field)}{field_text(field)}; {counts}")
     elements = sum(f.elements for f in c.fields)
     data = sum(f.bytes for f in c.fields)
     tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}

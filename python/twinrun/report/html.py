@@ -61,8 +61,11 @@ class _Group:
             self.bound = f.max_abs_diff_is_bound and (self.bound or f.max_abs_diff > self.largest)
             self.largest = f.max_abs_diff
         finite = f.elements - f.infinite
-        known = f.rms_diff_all is not None and self.squares is not None and math.isfinite(f.rms_diff_all)
-        self.squares = self.squares + f.rms_diff_all * f.rms_diff_all * finite if known else None  # type: ignore[operator]
+        rms = f.rms_diff_all
+        if self.squares is not None:
+            self.squares = (
+                self.squares + rms * rms * finite if rms is not None and math.isfinite(rms) else None
+            )
         if not f.same and self.first is None:
             self.first = f
 
@@ -91,13 +94,13 @@ class _Facts:
     def of(cls, c: Comparison) -> _Facts:
         facts = cls()
         for f in c.fields:
-            for groups, key in (
-                (facts.fields, f.field),
-                (facts.steps, f.step),
-                (facts.by_field, (f.step, f.field)),
-                (facts.by_rank, (f.step, f.rank)),
+            for group in (
+                facts.fields.setdefault(f.field, _Group()),
+                facts.steps.setdefault(f.step, _Group()),
+                facts.by_field.setdefault((f.step, f.field), _Group()),
+                facts.by_rank.setdefault((f.step, f.rank), _Group()),
             ):
-                groups.setdefault(key, _Group()).add(f)  # type: ignore[attr-defined]
+                group.add(f)
             facts.ranks.add(f.rank)
             absolute = f.atol if f.atol > 0 and f.rtol == 0 and not f.ulps else None
             facts.tolerances.setdefault(f.field, {})[tolerance_text(f)] = absolute
@@ -298,7 +301,8 @@ def _growth(facts: _Facts) -> str:
     names = _drawn(facts)
     lines, bounds = [], False
     for colour, name in enumerate(names):
-        of_max, of_rms = [], []
+        of_max: list[tuple[float, float, bool, str]] = []
+        of_rms: list[tuple[float, float, bool, str]] = []
         for step in steps:
             g = facts.by_field.get((step, name))
             if g is None:
@@ -316,9 +320,10 @@ def _growth(facts: _Facts) -> str:
     if not lines:
         return ""
     every = {t for ts in facts.tolerances.values() for t in ts.values() if t}
+    rules: Sequence[tuple[float, str, int | None]]
     if len(every) == 1:
         only = every.pop()
-        rules: list[tuple[float, str, int | None]] = [(only, f"tolerance {only:g}", None)]
+        rules = [(only, f"tolerance {only:g}", None)]
     else:
         rules = [
             (t, f"tolerance of {name[:20]} {t:g}", at)

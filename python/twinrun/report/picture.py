@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from ..comparison.work import Comparison
 from ..errors import MissingPackage
@@ -72,5 +73,5 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     axes.set_ylabel("largest |a − b|" + (" (▽: at most, from metadata alone)" if bounds else ""))
     axes.set_title(title or f"{comparison.a} against {comparison.b}")
     axes.grid(alpha=0.3)
-    ours = {"metadata": {"Software": "twinrun"}} if picture_form(path) == "png" else {}
+    ours: dict[str, Any] = {"metadata": {"Software": "twinrun"}} if picture_form(path) == "png" else {}
     save_figure(figure, path, dpi=120, **ours)

@@ -5,9 +5,11 @@ A look at both runs after their comparison, bounded in bytes and seconds; a larg
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,11 +53,11 @@ class Places:
     """
 
     field: FieldComparison
-    planes: list[Plane] = field(default_factory=list)
+    planes: list[Plane] = dataclasses.field(default_factory=list)
     line: np.ndarray | None = None
     line_length: int = 0
     bin_size: int = 1
-    listed: list[tuple] = field(default_factory=list)
+    listed: list[tuple] = dataclasses.field(default_factory=list)
     seen: int = 0
     note: str = ""
 
@@ -82,7 +84,7 @@ def look(
 
     try:
         for part in differences(comparison, lambda f: id(f) in looks, more):
-            looks[id(part.field)].add(part, lambda size, f=part.field: more(f, size))
+            looks[id(part.field)].add(part, functools.partial(more, part.field))
     except TwinrunError as error:
         said = f"Where more differs cannot be shown: {error}"
     return [found for one in looks.values() if (found := one.finished()) is not None], said
@@ -210,9 +212,9 @@ class _Cloud:
 
     def finish(self, result: Places) -> None:
         for x, y in self.pairs:
-            ranges = tuple((float(self.low[d]), float(self.high[d])) for d in (x, y))
+            of_x, of_y = ((float(self.low[d]), float(self.high[d])) for d in (x, y))
             result.planes.append(
-                Plane(self.counts[x, y], ranges, (_AXES[x], _AXES[y]), self.behind[x, y], upwards=True)  # type: ignore[arg-type]
+                Plane(self.counts[x, y], (of_x, of_y), (_AXES[x], _AXES[y]), self.behind[x, y], upwards=True)
             )
 
 
@@ -254,10 +256,10 @@ def _positions(
         return None
     found = []
     for refs in pieces:
-        columns = [_values(ref) for ref in refs]
-        if any(c is None for c in columns):
+        columns = [values for ref in refs if (values := _values(ref)) is not None]
+        if len(columns) < len(refs):
             return None
-        found.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))  # type: ignore[arg-type]
+        found.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
     return np.concatenate(found).astype(np.float64)
 
 

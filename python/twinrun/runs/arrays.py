@@ -11,6 +11,7 @@ import math
 import operator
 import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def stream_handle(stream: object) -> int | None:
     """The handle of a stream: an int, or a stream of PyTorch, CuPy, Numba, or with `__cuda_stream__`. None: none given."""
     if stream is None:
         return None
-    handle = stream
+    handle: Any = stream
     if hasattr(stream, "__cuda_stream__"):  # (version of the protocol, handle)
         protocol = stream.__cuda_stream__
         handle = (protocol() if callable(protocol) else protocol)[1]
@@ -317,7 +318,7 @@ def _host_view(name: str, array: object) -> ArrayView:
     a, kind = _as_numpy(name, array)
     if a.dtype.name == "bfloat16":
         kind = "bf16"
-    order = sys.byteorder
+    order: str = sys.byteorder
     if kind is None:
         known = dtype_of(a.dtype)
         if known is None:

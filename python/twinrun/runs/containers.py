@@ -13,6 +13,7 @@ import functools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -68,9 +69,9 @@ class _Flat:
         made.source = values
         self.add(name + SUFFIX, made)
 
-    def walk(self, name: str, value: object) -> None:
-        opened = _opener(type(value))
-        if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):  # type: ignore[attr-defined]
+    def walk(self, name: str, value: Any) -> None:
+        opened = _opener(_class_of(value))
+        if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):
             self.add(name, value)
             return
         if id(value) in self.inside:
@@ -83,7 +84,7 @@ class _Flat:
         self.inside.append(id(value))
         try:
             opened(self, name, value)
-            if (own := _own_class(type(value))) is not None:
+            if (own := _own_class(_class_of(value))) is not None:
                 self.label(name, "class", own)
         finally:
             self.inside.pop()
@@ -170,13 +171,13 @@ def _only_numbers(value: list | tuple, kinds: set[str], depth: int) -> bool:
     return True
 
 
-def _data_class(flat: _Flat, name: str, value: object) -> None:
-    fields = dataclasses.fields(value)  # type: ignore[arg-type]
+def _data_class(flat: _Flat, name: str, value: Any) -> None:
+    fields = dataclasses.fields(value)
     _entries(flat, name, [(f.name, getattr(value, f.name)) for f in fields])
 
 
-def _state(flat: _Flat, name: str, value: object) -> None:
-    flat.walk(name, value.state_dict())  # type: ignore[attr-defined]
+def _state(flat: _Flat, name: str, value: Any) -> None:
+    flat.walk(name, value.state_dict())
 
 
 # ---- single values ----
@@ -245,44 +246,44 @@ def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
         flat.label(name, f"attrs.{key}", value)
 
 
-def _data_array(flat: _Flat, name: str, value: object, coords: bool = True) -> None:
+def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None:
     """Of xarray; a Variable too. Its encoding says how it was stored, and is no part of it."""
-    flat.walk(name, value.data)  # type: ignore[attr-defined]
-    default = tuple(f"dim_{i}" for i in range(len(value.dims)))  # type: ignore[attr-defined]
-    if tuple(value.dims) != default:  # type: ignore[attr-defined]
-        flat.texts(f"{name}@dims", value.dims)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    flat.walk(name, value.data)
+    default = tuple(f"dim_{i}" for i in range(len(value.dims)))
+    if tuple(value.dims) != default:
+        flat.texts(f"{name}@dims", value.dims)
+    _attributes(flat, name, value.attrs)
     if coords:
-        if value.name is not None:  # type: ignore[attr-defined]
-            flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+        if value.name is not None:
+            flat.label(name, "name", value.name)
         _coordinates(flat, name, value)
 
 
-def _coordinates(flat: _Flat, name: str, value: object) -> None:
-    for key, coordinate in value.coords.items():  # type: ignore[attr-defined]
+def _coordinates(flat: _Flat, name: str, value: Any) -> None:
+    for key, coordinate in value.coords.items():
         _data_array(flat, f"{name}@coords.{key}", coordinate.variable, coords=False)
 
 
-def _dataset(flat: _Flat, name: str, value: object) -> None:
-    for key, array in value.data_vars.items():  # type: ignore[attr-defined]
+def _dataset(flat: _Flat, name: str, value: Any) -> None:
+    for key, array in value.data_vars.items():
         _data_array(flat, _joined(name, key), array.variable, coords=False)
     _coordinates(flat, name, value)
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    _attributes(flat, name, value.attrs)
 
 
-def _data_tree(flat: _Flat, name: str, value: object) -> None:
-    _dataset(flat, name, value.to_dataset(inherit=False))  # type: ignore[attr-defined]
-    for key, child in value.children.items():  # type: ignore[attr-defined]
+def _data_tree(flat: _Flat, name: str, value: Any) -> None:
+    _dataset(flat, name, value.to_dataset(inherit=False))
+    for key, child in value.children.items():
         flat.walk(_joined(name, key), child)
         flat.texts(f"{name}@group.{key}", [str(key)])
 
 
-def _column(flat: _Flat, name: str, series: object) -> None:
+def _column(flat: _Flat, name: str, series: Any) -> None:
     """Values of a Series or an Index of pandas, without its labels but for those of its type."""
-    kind = series.dtype  # type: ignore[attr-defined]
+    kind = series.dtype
     if type(kind).__name__ == "CategoricalDtype":
-        values = _objects(series.astype(object))  # type: ignore[attr-defined]
-        values[np.asarray(series.isna())] = None  # type: ignore[attr-defined]
+        values = _objects(series.astype(object))
+        values[np.asarray(series.isna())] = None
         flat.add_texts(name, values)
         flat.label(name, "ordered", bool(kind.ordered))
         _column(flat, f"{name}@categories", kind.categories)
@@ -292,16 +293,16 @@ def _column(flat: _Flat, name: str, series: object) -> None:
         flat.walk(name, np.asarray(series))
         return
     if isinstance(kind, np.dtype) and kind.kind != "O":
-        flat.walk(name, series.to_numpy())  # type: ignore[attr-defined]
+        flat.walk(name, series.to_numpy())
         return
-    missing = np.asarray(series.isna())  # type: ignore[attr-defined]
+    missing = np.asarray(series.isna())
     number = getattr(kind, "numpy_dtype", None) if hasattr(kind, "na_value") else None
     if isinstance(number, np.dtype) and dtype_of(number) is not None and number.kind in "biuf":
-        flat.add(name, series.to_numpy(number, na_value=number.type(0)))  # type: ignore[attr-defined]
+        flat.add(name, series.to_numpy(number, na_value=number.type(0)))
         if missing.any():
             flat.add(f"{name}@mask", missing)
         return
-    values = _objects(series.astype(object))  # type: ignore[attr-defined]
+    values = _objects(series.astype(object))
     if not isinstance(
         kind, np.dtype
     ):  # of a type with one value for what is missing; objects may hold several
@@ -309,42 +310,42 @@ def _column(flat: _Flat, name: str, series: object) -> None:
     flat.add_texts(name, values)
 
 
-def _index(flat: _Flat, name: str, index: object) -> None:
+def _index(flat: _Flat, name: str, index: Any) -> None:
     """The labels of rows; nothing of the one that pandas makes by itself."""
-    names = list(index.names)  # type: ignore[attr-defined]
-    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"  # type: ignore[attr-defined]
-    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):  # type: ignore[arg-type, call-overload]
+    names = list(index.names)
+    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"
+    if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
         return
     if any(n is not None for n in names):
         flat.texts(f"{name}@index.names", names)
     if len(names) > 1:
         for at in range(len(names)):
-            level = index.get_level_values(at)  # type: ignore[attr-defined]
+            level = index.get_level_values(at)
             _column(flat, f"{name}@index.{at}", level)
             flat.texts(f"{name}@index.{at}.type", [str(level.dtype)])
     else:
         _column(flat, f"{name}@index", index)
-        flat.texts(f"{name}@index.type", [str(index.dtype)])  # type: ignore[attr-defined]
+        flat.texts(f"{name}@index.type", [str(index.dtype)])
 
 
-def _series(flat: _Flat, name: str, value: object) -> None:
+def _series(flat: _Flat, name: str, value: Any) -> None:
     _column(flat, name, value)
-    if not isinstance(value.dtype, np.dtype):  # type: ignore[attr-defined]
-        flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
-    if value.name is not None:  # type: ignore[attr-defined]
-        _text(flat, f"{name}@name", value.name)  # type: ignore[attr-defined]
-    _index(flat, name, value.index)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    if not isinstance(value.dtype, np.dtype):
+        flat.label(name, "type", str(value.dtype))
+    if value.name is not None:
+        _text(flat, f"{name}@name", value.name)
+    _index(flat, name, value.index)
+    _attributes(flat, name, value.attrs)
 
 
-def _pandas_index(flat: _Flat, name: str, value: object) -> None:
-    if value.nlevels > 1:  # type: ignore[attr-defined]
-        for at in range(value.nlevels):  # type: ignore[attr-defined]
-            _column(flat, _joined(name, at), value.get_level_values(at))  # type: ignore[attr-defined]
+def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
+    if value.nlevels > 1:
+        for at in range(value.nlevels):
+            _column(flat, _joined(name, at), value.get_level_values(at))
     else:
         _column(flat, name, value)
-    flat.texts(f"{name}@index.names", list(value.names))  # type: ignore[attr-defined]
-    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
+    flat.texts(f"{name}@index.names", list(value.names))
+    flat.label(name, "type", str(value.dtype))
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
@@ -352,53 +353,53 @@ def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
     _series(flat, name, sys.modules["pandas"].Series(value, copy=False))
 
 
-def _frame(flat: _Flat, name: str, value: object) -> None:
-    columns = value.columns  # type: ignore[attr-defined]
+def _frame(flat: _Flat, name: str, value: Any) -> None:
+    columns = value.columns
     for at in range(len(columns)):
-        _column(flat, _joined(name, columns[at]), value.iloc[:, at])  # type: ignore[attr-defined]
+        _column(flat, _joined(name, columns[at]), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
         flat.label(name, "rows", len(value))  # type: ignore[arg-type]
     if any(n is not None for n in columns.names):
         flat.texts(f"{name}@columns.names", list(columns.names))
-    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
-    _index(flat, name, value.index)  # type: ignore[attr-defined]
-    _attributes(flat, name, value.attrs)  # type: ignore[attr-defined]
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
+    _index(flat, name, value.index)
+    _attributes(flat, name, value.attrs)
 
 
-def _polars_column(flat: _Flat, name: str, series: object) -> None:
-    kind = series.dtype  # type: ignore[attr-defined]
-    missing = np.asarray(series.is_null().to_numpy(), bool)  # type: ignore[attr-defined]
+def _polars_column(flat: _Flat, name: str, series: Any) -> None:
+    kind = series.dtype
+    missing = np.asarray(series.is_null().to_numpy(), np.bool_)
     if kind.is_numeric() and "Decimal" not in str(kind):
-        flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())  # type: ignore[attr-defined]
+        flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())
         if missing.any():
             flat.add(f"{name}@mask", missing)
         return
-    flat.texts(name, series.to_list())  # type: ignore[attr-defined]
+    flat.texts(name, series.to_list())
 
 
-def _polars_series(flat: _Flat, name: str, value: object) -> None:
+def _polars_series(flat: _Flat, name: str, value: Any) -> None:
     _polars_column(flat, name, value)
-    flat.label(name, "type", str(value.dtype))  # type: ignore[attr-defined]
-    if value.name:  # type: ignore[attr-defined]
-        flat.label(name, "name", value.name)  # type: ignore[attr-defined]
+    flat.label(name, "type", str(value.dtype))
+    if value.name:
+        flat.label(name, "name", value.name)
 
 
-def _polars_frame(flat: _Flat, name: str, value: object) -> None:
-    for series in value.get_columns():  # type: ignore[attr-defined]
+def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
+    for series in value.get_columns():
         _polars_column(flat, _joined(name, series.name), series)
-    flat.texts(f"{name}@columns", list(value.columns))  # type: ignore[attr-defined]
-    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])  # type: ignore[attr-defined]
+    flat.texts(f"{name}@columns", list(value.columns))
+    flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
 
 
-def _arrow(flat: _Flat, name: str, value: object) -> None:
+def _arrow(flat: _Flat, name: str, value: Any) -> None:
     """A table of pyarrow, or a batch of one."""
     from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
     for column, array in arrow_columns(value, name):
         flat.walk(_joined(name, column), array)
-    schema = value.schema  # type: ignore[attr-defined]
+    schema = value.schema
     flat.texts(f"{name}@columns", list(schema.names))
     if not schema.names:
         flat.label(name, "rows", value.num_rows)  # type: ignore[attr-defined]
@@ -407,9 +408,9 @@ def _arrow(flat: _Flat, name: str, value: object) -> None:
         flat.label(_joined(name, column) if column else name, f"metadata.{key}", told)
 
 
-def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:
+def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
     """Where numbers are, and which: whatever the storage, and without zeros that are stored."""
-    made = value.tocoo(copy=True)  # type: ignore[attr-defined]
+    made = value.tocoo(copy=True)
     made.sum_duplicates()
     made.eliminate_zeros()
     places = np.stack([np.asarray(c, np.int64) for c in getattr(made, "coords", (made.row, made.col))])
@@ -417,24 +418,24 @@ def _scipy_sparse(flat: _Flat, name: str, value: object) -> None:
     _sparse(flat, name, np.ascontiguousarray(places[:, order]), made.data[order], made.shape)
 
 
-def _pydata_sparse(flat: _Flat, name: str, value: object) -> None:
-    made = value.asformat("coo") if hasattr(value, "asformat") else value  # type: ignore[attr-defined]
-    places = np.asarray(made.coords, np.int64)  # type: ignore[attr-defined]
+def _pydata_sparse(flat: _Flat, name: str, value: Any) -> None:
+    made = value.asformat("coo") if hasattr(value, "asformat") else value
+    places = np.asarray(made.coords, np.int64)
     order = np.lexsort(places[::-1])
-    _sparse(flat, name, np.ascontiguousarray(places[:, order]), np.asarray(made.data)[order], made.shape)  # type: ignore[attr-defined]
-    flat.label(name, "fill", np.asarray(made.fill_value))  # type: ignore[attr-defined]
+    _sparse(flat, name, np.ascontiguousarray(places[:, order]), np.asarray(made.data)[order], made.shape)
+    flat.label(name, "fill", np.asarray(made.fill_value))
 
 
-def _sparse(flat: _Flat, name: str, places: object, values: object, shape: object) -> None:
+def _sparse(flat: _Flat, name: str, places: object, values: object, shape: Iterable[int]) -> None:
     flat.walk(_joined(name, "indices"), places)
     flat.walk(_joined(name, "values"), values)
-    flat.label(name, "shape", np.array(tuple(shape), np.int64))  # type: ignore[arg-type]
+    flat.label(name, "shape", np.array(tuple(shape), np.int64))
 
 
-def _tensor(flat: _Flat, name: str, value: object) -> None:
+def _tensor(flat: _Flat, name: str, value: Any) -> None:
     torch = sys.modules["torch"]
-    if value.layout is not torch.strided:  # type: ignore[attr-defined]
-        tensor = value.detach()  # type: ignore[attr-defined]
+    if value.layout is not torch.strided:
+        tensor = value.detach()
         if tensor.layout is torch.sparse_coo:
             tensor = tensor.coalesce()
             _sparse(flat, name, tensor.indices(), tensor.values(), tensor.shape)
@@ -450,16 +451,16 @@ def _tensor(flat: _Flat, name: str, value: object) -> None:
             flat.label(name, "layout", str(tensor.layout))
             return
         raise _cannot(name, f"a tensor of the layout {tensor.layout} cannot be compared")
-    if value.is_quantized or getattr(value, "is_nested", False):  # type: ignore[attr-defined]
+    if value.is_quantized or getattr(value, "is_nested", False):
         raise _cannot(name, "quantised and nested tensors cannot be compared")
     flat.add(name, value)
     if getattr(value, "has_names", bool)():
-        flat.texts(f"{name}@dims", list(value.names))  # type: ignore[attr-defined]
+        flat.texts(f"{name}@dims", list(value.names))
 
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
 # By package and class, of a class or of what it is made from.
-_KNOWN: dict[tuple[str, str], Callable[[_Flat, str, object], None]] = {
+_KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
     ("xarray", "Variable"): lambda flat, name, value: _data_array(flat, name, value, coords=False),
     ("xarray", "Dataset"): _dataset,
@@ -486,8 +487,12 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, object], None]] = {
 }
 
 
+def _class_of(value: object) -> type:
+    return type(value)
+
+
 @functools.lru_cache(maxsize=4096)
-def _opener(kind: type) -> Callable[[_Flat, str, object], None] | None:
+def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
     """How objects of a type are taken apart; None: they are arrays, or what numpy takes for one."""
     if kind in (float, complex, bool):
         return None
@@ -530,11 +535,11 @@ def _own_class(kind: type) -> str | None:
     return None
 
 
-def is_container(what: object) -> bool:
+def is_container(what: Any) -> bool:
     """Whether it holds arrays under names of their own: a mapping, a model, a table."""
-    opened = _opener(type(what))
+    opened = _opener(_class_of(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
-        opened is _sequence and _array_of(what) is None  # type: ignore[arg-type]
+        opened is _sequence and _array_of(what) is None
     )
 
 

@@ -30,7 +30,7 @@ def own_tolerances(
 
 
 def captured_entries(
-    fields: Mapping[str, object],
+    fields: object,
     tolerances: Mapping[str, tuple[float, float]],
     stream: object,
     where: str | None = None,

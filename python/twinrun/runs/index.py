@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from .. import _core
 from ..arguments import check_settings, checked_path, utf8
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats import FileContent, open_file
-from ..formats.folder import is_data_set, is_history, list_folder
+from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.model import labels_of, summary_fields
 from .particles import find_particles, read_ids
 from .subject import FieldRef, label_refs, metadata_path, refs_of_fields, status_code, untouched
@@ -229,6 +231,10 @@ def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, 
     return keys
 
 
+def _open_forced(path: str, format: str | None, options: Mapping[str, object]) -> FileContent:
+    return open_file(path, format, **options)
+
+
 def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
     """Facts of metadata that is there, up to date, whole, and made with these settings."""
     path = content.path
@@ -301,7 +307,7 @@ def index(
     options = dict(options or {})
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(atol, rtol)
-    settings = {
+    settings: dict[str, Any] = {
         "atol": atol,
         "rtol": rtol,
         "residue_bits": residue_bits,
@@ -310,18 +316,19 @@ def index(
         "key": key,
     }
     done: list[IndexFacts] = []
+    openers: list[tuple[str, Callable[[Mapping[str, object]], FileContent]]]
     for given in paths:
         path = checked_path(given)
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
-        told = "format" in options
-        if os.path.isdir(path) and not is_data_set(path, options.get("format")):
+        told, forced = "format" in options, told_format(options)
+        if os.path.isdir(path) and not is_data_set(path, forced):
             files = list_folder(path, options).data()
             openers = [(f.path, f.open if told else f.open_whatever) for f in files]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:
-            openers = [(path, lambda given, p=path: open_file(p, options.get("format"), **given))]
+            openers = [(path, functools.partial(_open_forced, path, forced))]
         for name, opener in openers:
             checked_path(name)
             with opener({k: v for k, v in options.items() if k != "format"}) as content:

@@ -18,7 +18,7 @@ from ..formats.blocks import BandCache, BandReader
 from ..formats.layout import Decoded
 from ..formats.model import Field, decoded, storage_dtype
 from ..formats.strided import Strided
-from .arrays import ArrayView, DeviceArrayView, row_major
+from .arrays import DeviceArrayView, row_major
 from .subject import FieldRef
 
 __all__ = ["columns_of", "in_one_order", "in_one_type", "read_by_column", "read_by_row", "row_major_place"]
@@ -79,16 +79,17 @@ def read_by_row(ref: FieldRef) -> FieldRef:
     """A field whose elements come row by row: itself, or a view of it. Its metadata, of the other order, is left out."""
     if not ref.fortran_order:
         return ref
-    told = {
-        "shape": ref.user_shape,
-        "place": ref.user_place,
-        "fortran_order": False,
-        "metadata": ref.metadata if not ordered(ref) and ref.place is None else None,
-    }
+    turned = dataclasses.replace(
+        ref,
+        shape=ref.user_shape,
+        place=ref.user_place,
+        fortran_order=False,
+        metadata=ref.metadata if not ordered(ref) and ref.place is None else None,
+    )
     if not ordered(ref) or ref.no_data or not ref.items:
-        return dataclasses.replace(ref, **told)
-    if isinstance(ref.memory, (ArrayView, DeviceArrayView)):
-        return dataclasses.replace(ref, **told, memory=row_major(ref.memory))
+        return turned
+    if ref.memory is not None:
+        return dataclasses.replace(turned, memory=row_major(ref.memory))
     reader = Field(
         ref.name,
         ref.dtype,
@@ -97,7 +98,7 @@ def read_by_row(ref: FieldRef) -> FieldRef:
         read=decoded(ref.name, ref.dtype, ref.items, ref.where, _Turned(ref).read),
     )
     return dataclasses.replace(
-        ref, **told, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
+        turned, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
     )
 
 
@@ -106,7 +107,7 @@ def read_by_column(ref: FieldRef) -> FieldRef:
     if ref.fortran_order:
         return ref
     memory = ref.memory
-    if isinstance(memory, (ArrayView, DeviceArrayView)):
+    if memory is not None:
         memory = dataclasses.replace(memory, fortran_order=True)
     # The rows of what the same elements are column by column.
     turned = read_by_row(dataclasses.replace(ref, fortran_order=True, memory=memory))
@@ -129,6 +130,7 @@ class _Turned:
     def _open(self) -> BandReader:
         ref = self._ref
         source, size, shape = ref.source(), ref.itemsize, ref.user_shape
+        assert source is not None  # what only metadata is kept of is not turned
 
         def read_bytes(offset: int, count: int) -> np.ndarray:
             return _core.read_source(source, offset // size, count // size)

@@ -63,12 +63,18 @@ class _Piece:
 
     def starts(self, first: int, last: int) -> np.ndarray:
         """Where rows [first, last) begin."""
-        rest = np.arange(first, last, dtype=np.int64)
+        rest: np.ndarray = np.arange(first, last, dtype=np.int64)
         at = np.full(rest.size, self.base, np.int64)
         for size, stride in zip(reversed(self.outer), reversed(self.strides), strict=True):
             rest, i = np.divmod(rest, size)
             at += i * stride
         return at
+
+
+def _whole(part: FieldRef) -> tuple[int, ...]:
+    """The shape of the array that it is a part of."""
+    assert part.place is not None
+    return part.place[0]
 
 
 def _piece(rank: int, ref: FieldRef) -> _Piece:
@@ -168,12 +174,12 @@ class Parts:
                     f"field {name!r} of rank {rank} has no place in a global array", where=label,
                     fix="capture it with its global shape and offset",
                 )  # fmt: skip
-            same = (ref.dtype, ref.place[0], ref.fortran_order, ref.unit) == (
+            same = (ref.dtype, _whole(ref), ref.fortran_order, ref.unit) == (
                 first.dtype,
-                first.place[0],
+                _whole(first),
                 first.fortran_order,
                 first.unit,
-            )  # type: ignore[index]
+            )
             if not same:
                 raise Incomparable(
                     f"field {name!r}: ranks {parts[0][0]} and {rank} disagree on type, unit, order or shape of the global array",
@@ -181,9 +187,9 @@ class Parts:
                 )
         self.name, self.label, self.cache, self.first = name, label, cache, first
         self.count = len(parts)
-        self.shape = first.place[0]  # type: ignore[index]
+        self.shape = _whole(first)
         pieces = [_piece(rank, ref) for rank, ref in parts if ref.items]
-        if not self.shape or math.prod(self.shape):
+        if 0 not in self.shape:
             _check_cover(pieces, self.shape, name, label)
         pieces.sort(key=lambda p: p.base)
         self._pieces = pieces
@@ -244,7 +250,7 @@ class Parts:
 
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
             ref = piece.ref
-            found = _core.read_residues(ref.metadata, ref.metadata_field, first * pair, n * pair)
+            found = _core.read_residues(ref.need_metadata(), ref.metadata_field, first * pair, n * pair)
             return found.reshape(n, pair)
 
         return self.assemble(begin, np.empty((count, pair), np.uint8), fetch).reshape(-1)
@@ -265,6 +271,7 @@ class Parts:
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
             if piece.source is None:
                 piece.source = piece.ref.source(self.cache)
+            assert piece.source is not None  # none: only metadata is at hand, which is told before
             return _core.read_source(piece.source, first, n).view(self.storage)
 
         def read(begin: int, count: int) -> np.ndarray:

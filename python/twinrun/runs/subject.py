@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
+import functools
 import math
 import os
 import re
@@ -15,7 +17,7 @@ import resource
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale,
 from ..formats import Field, FileContent, formats, open_as, open_file, open_whatever
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
 from ..formats.files import is_metadata, reading
-from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder
+from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder, told_format
 from ..formats.model import (
     ITEMSIZE,
     label_field,
@@ -69,11 +71,12 @@ def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:
     storage = storage_dtype(dtype)
 
     def fetch(first: int, count: int, address: int) -> None:
+        assert field.read is not None
         values = field.read(first, count)
         if values.size != count or values.dtype != storage:
             raise DamagedFile(f"{values.size} elements of {values.dtype} where {count} of {storage} belong")
-        raw = (np.ctypeslib.ctypes.c_char * (count * storage.itemsize)).from_address(address)
-        np.frombuffer(raw, storage)[:] = values
+        raw = (ctypes.c_uint8 * (count * storage.itemsize)).from_address(address)
+        np.ctypeslib.as_array(raw).view(storage)[:] = values
 
     return _core.decoded_source(dtype, items, fetch)
 
@@ -90,7 +93,7 @@ class FieldRef:
     where: str
     extents: list[tuple[str, int, int, int]] | None = None  # path, offset, stride, count
     reader: Field | None = None
-    memory: object = None
+    memory: ArrayView | DeviceArrayView | None = None
     metadata: _core.Metadata | None = None
     metadata_field: int = 0
     facts: dict | None = None  # of the metadata's field
@@ -106,7 +109,7 @@ class FieldRef:
     kind: str | None = None  # of elements that are no numbers: what they are
     tell: Callable[[int], str] | None = None  # such an element for people
     parts: object = None  # of a global array: where its parts are (placed.Parts)
-    open_reader: object = None  # () -> Field: opens the format only when elements must be decoded
+    open_reader: Callable[[], Field | None] | None = None  # of the format, when elements must be decoded
     text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
     told_as_text: bool = False  # see formats.Field
 
@@ -137,6 +140,16 @@ class FieldRef:
         if self.place is None or not self.fortran_order:
             return self.place
         return self.place[0][::-1], self.place[1][::-1]
+
+    @property
+    def digest(self) -> str | None:
+        """The kind of its metadata's digests."""
+        return None if self.facts is None else self.facts["digest"]
+
+    def need_metadata(self) -> _core.Metadata:
+        """Its metadata, where it is known to have some."""
+        assert self.metadata is not None
+        return self.metadata
 
     def index(self, scalar: int) -> tuple[int, ...]:
         """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
@@ -332,8 +345,7 @@ def refs_of_metadata(
         elif not files:
             ref.no_data = True
         elif reopen is not None:
-            name = facts["name"]
-            ref.open_reader = lambda name=name: reopen().fields.get(name)
+            ref.open_reader = functools.partial(_field_of, reopen, facts["name"])
         refs.append(ref)
     return _as_labelled(refs)
 
@@ -346,6 +358,10 @@ def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
         own = told.get(ref.name, {})
         ref.unit, ref.kind = own.get("unit"), own.get("kind")
     return kept
+
+
+def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
+    return reopen().fields.get(name)
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
@@ -400,6 +416,9 @@ def label_refs(refs: Sequence[FieldRef], where: str) -> list[FieldRef]:
     return refs_of_fields({label: label_field(label) for label in labels}, "labels")
 
 
+_Same = TypeVar("_Same", bound="Subject")
+
+
 @dataclass
 class Subject:
     """One side of a comparison.
@@ -444,14 +463,14 @@ class Subject:
         """What `open` needs to know of a place."""
         return None
 
-    def know(self, entries: Mapping[Place, object]) -> None:
+    def know(self, entries: Mapping[Place, Any]) -> None:
         """Replaces what `open` knows of places."""
 
     def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
         """The error, or that what it is about is not there any more: only what nobody changes can be damaged."""
         return error
 
-    def without_places(self) -> Subject:
+    def without_places(self: _Same) -> _Same:
         """This one, as it can be sent: it knows no place."""
         light = copy.copy(self)
         light.places, light.notes, light.settings = [], [], None
@@ -547,12 +566,12 @@ class HistorySubject(Subject):
     def entry(self, place: Place) -> object:
         return self._files[place]
 
-    def know(self, entries: Mapping[Place, object]) -> None:
+    def know(self, entries: Mapping[Place, Any]) -> None:
         self._files = dict(entries)
 
-    def without_places(self) -> Subject:
+    def without_places(self) -> HistorySubject:
         light = super().without_places()
-        light._history, light._records, light._journals = None, {}, Journals(self.label)
+        light._history, light._records, light._journals = {}, {}, Journals(self.label)
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
@@ -613,10 +632,12 @@ class HistorySubject(Subject):
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
+        step, rank = place
         if self._files[place][1]["difference"] is not None:
+            assert step is not None
             for ref in refs:
                 if ref.items:  # a record keeps nothing of a field that has none
-                    ref.extents, ref.recorded = None, (self._record(place[1]), place[0])
+                    ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
         if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
@@ -685,7 +706,7 @@ class _Files(Subject):
             return [None]
         with self._open_file(file) as content:
             steps = content.steps()
-            self._times.update(content.times)
+            self._times.update(content.times.items())
             alone = any(f.step is None for f in content.fields.values())
             return [*steps, *([None] if alone else [])] or [None]
 
@@ -710,7 +731,7 @@ class _Files(Subject):
     def entry(self, place: Place) -> object:
         return self._by_place[place]
 
-    def know(self, entries: Mapping[Place, object]) -> None:
+    def know(self, entries: Mapping[Place, Any]) -> None:
         self._by_place = dict(entries)
 
     def _open_file(self, file: DataFile | str) -> FileContent:
@@ -894,7 +915,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
         return _Files("file", path, [path], options)
     if is_history(path):
         return HistorySubject(path)
-    forced = options.get("format")
+    forced = told_format(options)
     if is_data_set(path, forced):
         return _Files("file", path, [path], options)
     listing = list_folder(path, options)
@@ -931,12 +952,14 @@ class _Metadata(Subject):
                 opened.skipped.append((ref.name, self.label, why))
             elif ref.name == SUMMARY:
                 ref.kind = "code"
-                ref.open_reader = lambda: _summary_of(reopen())
+                if reopen is not None:
+                    ref.open_reader = functools.partial(_summary_of, reopen)
         refs = [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
-        self.one_array = len(plain) == 1 and _one_array_format(plain[0].facts["format"].partition(" ")[0])
+        kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
+        self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
         self.array_name = plain[0].name if self.one_array else None
-        opened.formats = {ref.facts["format"].partition(" ")[0] for ref in plain}
+        opened.formats = set(kinds)
         try:
             check_current(metadata, refs, self.notes)
         except MissingFile:
@@ -947,6 +970,7 @@ class _Metadata(Subject):
         yield opened
 
 
-def _summary_of(content: FileContent) -> Field | None:
+def _summary_of(reopen: Callable[[], FileContent]) -> Field | None:
+    content = reopen()
     found = summary_fields(content.facts, 0, content.path)
     return found[0] if found else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from .journal import Journal
 
 __all__ = ["Condition", "Plan", "conduct", "looks"]
 
-Condition = Mapping[str, object]  # what a run differs from others in: JSON
-Blocks = list[dict[str, dict]]  # of each whole block: key of a condition -> its run
+Condition = Mapping[str, Any]  # what a run differs from others in: JSON
+Blocks = list[dict[str, Mapping[str, Any]]]  # of each whole block: key of a condition -> its run
 
 
 def key(condition: Condition) -> str:
@@ -23,7 +24,7 @@ def key(condition: Condition) -> str:
 
 def whole_blocks(runs: Iterable[Mapping], conditions: Sequence[Condition]) -> Blocks:
     """Runs by block, as far as blocks are whole and without a gap."""
-    found: dict[int, dict[str, dict]] = {}
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for run in runs:
         found.setdefault(run["block"], {})[key(run["condition"])] = run
     blocks: Blocks = []

@@ -165,7 +165,7 @@ class Stack:
                 raise TwinrunError(
                     "does not say what starts it", where=program, fix="give --mpiexec"
                 ) from None
-            words = (mpiexec,)
+            words: tuple[str, ...] = (mpiexec,)
         else:
             words = tuple(shlex.split(mpiexec))
         if not words or shutil.which(words[0]) is None:

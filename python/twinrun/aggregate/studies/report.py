@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,13 +61,13 @@ def size_text(particles: int) -> str:
     return f"{particles} particles a rank ({particles * 38 / 1e6:.3g} MB)"
 
 
-def names_of(runs: Iterable[dict]) -> dict[int, str]:
+def names_of(runs: Iterable[Mapping]) -> dict[int, str]:
     """{stack: MPI library}, as the runs found them; numbered where two are of the same name."""
     found: dict[int, list[str]] = {}
     for run in runs:
-        names = found.setdefault(run["condition"]["stack"], [])
-        if run["mpi"] not in names:
-            names.append(run["mpi"])
+        both = found.setdefault(run["condition"]["stack"], [])
+        if run["mpi"] not in both:
+            both.append(run["mpi"])
     names = {stack: " and ".join(both) for stack, both in sorted(found.items())}
     several = len(set(names.values())) < len(names)
     return {stack: f"{name} ({stack + 1})" if several else name for stack, name in names.items()}

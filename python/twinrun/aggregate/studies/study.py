@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .engine import Blocks
+from .engine import Blocks, Condition
 from .launch import Stack
 from .report import Finding
 
@@ -30,6 +30,22 @@ class Study:
 
     def own_identity(self) -> dict:
         """What this kind of study adds to `identity`."""
+        raise NotImplementedError
+
+    def conditions(self) -> list[Condition]:
+        """A launch each."""
+        raise NotImplementedError
+
+    def run(self, condition: Condition, block: int) -> dict[str, Any]:
+        """Launches haccio once."""
+        raise NotImplementedError
+
+    def enough(self, blocks: Blocks) -> bool:
+        """Whether all that is asked is known well enough."""
+        raise NotImplementedError
+
+    def result(self, blocks: Blocks, ended: bool) -> dict[str, Any]:
+        """All figures, and what follows from them. ended: the intervals are as narrow as was asked."""
         raise NotImplementedError
 
     def guidance(self, blocks: Blocks) -> list[Finding]:

@@ -8,6 +8,8 @@ of them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import ruptures
@@ -84,7 +86,7 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     edges = np.concatenate([[0], np.cumsum([len(s) for s in np.array_split(scores, len(bins))])])
     points = [int(edges[e]) for e in ends[:-1]]
     segments = list(zip([0, *points], [*points, n], strict=True))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for a, b in segments:
         row = {"from task": good["task"].iloc[a], "to task": good["task"].iloc[b - 1], "from place": a, "n": b - a,
                "start": good["start"].iloc[a], "median": float(np.median(good[options.value].iloc[a:b])),

@@ -9,6 +9,7 @@ machines: what differs between them is shown, not why.
 from __future__ import annotations
 
 import bisect
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,15 +96,15 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
         and len(b) == len(frames[1])
         and all(f["block"].nunique() >= _BLOCKS for f in frames)
     )
-    unit, units = "tasks", [a, b]
+    unit, units_a, units_b = "tasks", a, b
     if blocked:
-        units = [
+        units_a, units_b = (
             pd.Series(v).groupby(f["block"].to_numpy()).mean().to_numpy()
             for v, f in zip((a, b), frames, strict=True)
-        ]
+        )
         unit = "blocks"
-    shift = tuple(float(np.exp(x)) for x in hodges_lehmann(*units, options.confidence))
-    p_location = float(stats.mannwhitneyu(*units, alternative="two-sided").pvalue)
+    shift = tuple(float(np.exp(x)) for x in hodges_lehmann(units_a, units_b, options.confidence))
+    p_location = float(stats.mannwhitneyu(units_a, units_b, alternative="two-sided").pvalue)
     p_spread = float(stats.levene(a, b, center="median").pvalue)
     wall = np.exp(a), np.exp(b)
     common = {"confidence_level": options.confidence, "n_resamples": options.resamples, "method": "BCa"}
@@ -129,7 +130,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
                                           permutation_type="independent", n_resamples=options.permutations, rng=rng).pvalue)  # fmt: skip
     corrected = multipletests([p_location, p_spread, p_tail], method="holm")[1]
     ratio = float(np.exp(cov_ratio(*wall)))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"what": "location", "measure": "ratio of times", "value": shift[0], "low": shift[1], "high": shift[2], "p": p_location},
         {"what": "spread", "measure": "ratio of CoV", "value": ratio, "low": float(np.exp(spread.low)),
          "high": float(np.exp(spread.high)), "p": p_spread},
@@ -149,7 +150,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
     claims = [Claim(r["what"], r["p, Holm"], r) for r in rows[:3]]
     table = pd.DataFrame(rows)
     data = f"{len(a)} and {len(b)} tasks" + (
-        f", {len(units[0])} and {len(units[1])} blocks as units" if blocked else ""
+        f", {len(units_a)} and {len(units_b)} blocks as units" if blocked else ""
     )
 
     def tell(judge: Judge) -> tuple[str, str]:

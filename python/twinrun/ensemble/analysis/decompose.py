@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,7 +83,7 @@ def shapley(data: np.ndarray) -> np.ndarray:
     covariance = np.einsum("mia,mib->mab", d, d)
     scale = np.sqrt(np.einsum("maa->ma", covariance))
     correlation = covariance / np.maximum(scale[:, :, None] * scale[:, None, :], 1e-300)
-    explained = {(): np.zeros(m)}
+    explained: dict[tuple[int, ...], np.ndarray] = {(): np.zeros(m)}
     for size in range(1, k + 1):
         for group in itertools.combinations(range(1, width), size):
             at = np.array(group)
@@ -152,7 +153,11 @@ def decompose(
     model = model_of(good, raw[:, 0], condition_columns(good))
     q = np.linalg.qr(model.matrix)[0]
     left = raw - q @ (q.T @ raw)
-    common = {"confidence": options.confidence, "resamples": options.resamples, "seed": options.seed}
+    common: dict[str, Any] = {
+        "confidence": options.confidence,
+        "resamples": options.resamples,
+        "seed": options.seed,
+    }
     k = len(columns)
     shares = shapley(left[None, :, : 1 + k])[:, 0]
     share_low, share_high = bootstrap_rows(left[:, : 1 + k], shapley, **common)

@@ -16,7 +16,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import Model, cells_of, levels_of, model_of, percent, test_terms
+from .model import Model, cells_of, levels_of, model_of, percent, terms_tested
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
@@ -95,7 +95,7 @@ def _analysis(
         return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "
                        f"{len(columns)} factors.", len(good))  # fmt: skip
     rng = np.random.default_rng(options.seed)
-    tested = test_terms(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
+    tested = terms_tested(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
     raw = [max(p_f, p_permuted) for _, p_f, p_permuted in tested.values()]
     corrected = dict(zip(tested, multipletests(raw, method="holm")[1], strict=True))
     effects = effects_of(model, options)

@@ -113,7 +113,10 @@ class Findings:
 
     def __getitem__(self, name: str) -> Analysis:
         """The analysis of this name; KeyError."""
-        return next(a for a in self.analyses if a.name == name) if name in self.names else {}[name]
+        for a in self.analyses:
+            if a.name == name:
+                return a
+        raise KeyError(name)
 
     @property
     def names(self) -> list[str]:

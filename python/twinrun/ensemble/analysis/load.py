@@ -6,6 +6,8 @@ correlation: a drift that both follow is no answer). Intervals: Fisher's z with 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -65,7 +67,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     own = left(y)
     if own.std() < 1e-9:
         return nothing("load", title, f"All {len(y)} tasks took the same time.", len(good))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for column, values in x.items():
         other = left(values)
         r = float(np.corrcoef(own, other)[0, 1]) if other.std() > 1e-9 and own.std() > 1e-9 else 0.0

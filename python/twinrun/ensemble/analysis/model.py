@@ -9,6 +9,7 @@ Lane, 1983), which needs no normal noise; the larger of the two p values counts.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +32,7 @@ __all__ = [
     "percent",
     "residuals",
     "span",
-    "test_terms",
+    "terms_tested",
 ]
 
 _BASES = ("off", "no", "n", "none", "false", "0", "0.0")
@@ -148,7 +149,8 @@ def model_of(
 ) -> Model:
     """Main effects, then interactions up to `order`, as far as the design can tell them apart and `spare` degrees are left."""
     n = len(y)
-    parts, count = [np.ones((n, 1))], 1
+    parts: list[np.ndarray] = [np.ones((n, 1))]
+    count = 1
     block_columns: tuple[int, ...] = ()
     codes = None
     if blocks and frame["block"].nunique() > 1:
@@ -224,7 +226,7 @@ def residuals(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
     return left_over(frame, value, blocks=blocks, nodes=nodes).values
 
 
-def test_terms(
+def terms_tested(
     model: Model, where: dict[str, tuple[int, ...]], most: int, rng: np.random.Generator
 ) -> dict[str, tuple[float, float, float]]:
     """{name: (F, p of F, p by permutation)} of groups of columns, each against the model without it."""
@@ -251,13 +253,15 @@ def test_terms(
         # Blocks are exchangeable among themselves only where blocks are what is tested.
         inside = None if model.block_columns and columns == model.block_columns else model.blocks
         observed = float(f(y[None])[0])
-        p = permutation_p(
-            np.array([observed]),
-            lambda n, left=left, inside=inside, f=f: f(permuted(left, inside, n, rng))[:, None],
-            most,
-        )[0]
+
+        def drawn(
+            n: int,
+            left: np.ndarray = left,
+            inside: np.ndarray | None = inside,
+            f: Callable[[np.ndarray], np.ndarray] = f,
+        ) -> np.ndarray:
+            return f(permuted(left, inside, n, rng))[:, None]
+
+        p = permutation_p(np.array([observed]), drawn, most)[0]
         found[name] = (observed, float(stats.f.sf(observed, freedom, model.freedom)), float(p))
     return found
-
-
-test_terms.__test__ = False  # no test of pytest's

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,7 +234,7 @@ def compare_tasks(
         groups = (np.array(a or [i for i in order[::-1] if i not in b][:1], dtype=int),
                   np.array(b or [i for i in order if i not in a][:1], dtype=int))  # fmt: skip
     else:
-        among = np.arange(len(good))
+        among: np.ndarray = np.arange(len(good))
         if COLUMN in good and good[COLUMN].nunique() > 1:
             # What was slowed on purpose is no riddle.
             plain = [i for i in among if not any((r.get("injected") or {}).get("rules") for r in profiles[i])]
@@ -262,7 +261,7 @@ def interposition(
     frame: pd.DataFrame,
     study: Study | None = None,
     options: Options = Options(),  # noqa: B008
-    folder: str | Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Analysis | None:
     """What counting the calls costs, as a share of the time, from tasks with and without the library; None where none was counted."""
     title = "What counting calls costs"

@@ -7,6 +7,8 @@ themselves resampled. With fewer slots than tasks variations average out; with a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,7 +50,7 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
     draws = rng.integers(0, len(x), (_WORKLOADS, n))
     outer = rng.integers(0, len(x), (_OUTER, len(x)))
     few = rng.integers(0, len(x), (_OUTER, 20, n))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for regime, slots in (("fewer", max(1, n // 8)), ("fewer", max(1, n // 4)), ("fewer", max(1, n // 2)), ("as many", n), ("more", 2 * n)):  # fmt: skip
         spans = schedule(x[draws], slots)
         # Other studies might have measured other times: so the measured tasks are resampled too.

@@ -62,7 +62,7 @@ def permuted(
 
 def bootstrap(
     columns: tuple[np.ndarray, ...],
-    statistic: Callable[..., np.ndarray],
+    statistic: Callable[..., np.ndarray | float],
     *,
     confidence: float,
     resamples: int,

@@ -41,7 +41,7 @@ def variation_interval(
     if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
         low, high = bootstrap(
             (x,),
-            lambda a: np.std(a, ddof=1) / np.mean(a) if len(a) > 1 else np.nan,
+            lambda a: float(np.std(a, ddof=1) / np.mean(a)) if len(a) > 1 else math.nan,
             blocks=blocks,
             confidence=options.confidence,
             resamples=options.resamples,

@@ -36,7 +36,7 @@ def mixture(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     x = np.atleast_2d(x)
     rows, n = x.shape
     one = x.std(axis=1)
-    best = np.full(rows, -np.inf)
+    best: np.ndarray = np.full(rows, -np.inf)
     kept = [np.zeros(rows) for _ in range(4)]
     ranked = np.sort(x, axis=1)
     for share in _SHARES:
@@ -65,7 +65,7 @@ def mixture(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
         best = np.where(better, gain, best)
         for k, v in zip(kept, (w, a, b, s), strict=True):
             k[better] = v[better]
-    return best, *kept
+    return best, kept[0], kept[1], kept[2], kept[3]
 
 
 def _skewed(x: np.ndarray) -> tuple[float, float, float]:

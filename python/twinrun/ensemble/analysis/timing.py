@@ -10,7 +10,7 @@ from scipy import signal, stats
 from scipy.optimize import brentq
 
 from ..study.tasks import condition_columns, usable
-from .model import left_over, model_of, percent, residuals, test_terms
+from .model import left_over, model_of, percent, residuals, terms_tested
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
@@ -29,7 +29,9 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     y = np.log(good[options.value].to_numpy(dtype=float))
     model = model_of(good, y, condition_columns(good))
     rng = np.random.default_rng(options.seed)
-    f, p_f, p_permuted = test_terms(model, {"block": model.block_columns}, options.permutations, rng)["block"]
+    f, p_f, p_permuted = terms_tested(model, {"block": model.block_columns}, options.permutations, rng)[
+        "block"
+    ]
     sizes = good["block"].value_counts().to_numpy()
     freedom, left = len(model.block_columns), model.freedom
     n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / freedom

@@ -12,10 +12,14 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import MissingPackage, TwinrunError
 from ..study.study import Study
 from .engines import WATCH, EngineBase, Running, State, examine
+
+if TYPE_CHECKING:
+    import psij
 
 __all__ = ["BatchEngine"]
 
@@ -57,7 +61,7 @@ class BatchEngine(EngineBase):
     def free(self) -> bool:
         return self._jobs < self.study.concurrency
 
-    def _spec(self, running: Running, node: str | None) -> object:
+    def _spec(self, running: Running, node: str | None) -> psij.JobSpec:
         psij, engine = self._psij, self.study.engine
         resources = psij.ResourceSpecV1(
             node_count=engine.nodes,
@@ -114,7 +118,7 @@ class BatchEngine(EngineBase):
         job = running.token
         if job is None:
             return examine(running.folder) in (State.RUNNING, State.SUBMITTED)
-        if not job.status.final:  # type: ignore[attr-defined]
+        if not job.status.final:
             return True
         # The record may not be visible here yet.
         ended = running.extra.setdefault("ended", time.monotonic())
@@ -124,7 +128,7 @@ class BatchEngine(EngineBase):
     def stop(self, running: Running) -> None:
         if running.token is not None:
             with contextlib.suppress(self._psij.SubmitException, self._psij.InvalidJobException):
-                running.token.cancel()  # type: ignore[attr-defined]
+                running.token.cancel()
 
     def done(self, running: Running) -> None:
         self._jobs -= 1

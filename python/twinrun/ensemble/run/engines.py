@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..study.study import Study
 
@@ -32,7 +33,7 @@ class Running:
     attempt: int
     folder: Path
     cores: list[int] | None = None
-    token: object = None
+    token: Any = None
     began: float = 0.0
     extra: dict = field(default_factory=dict)
 

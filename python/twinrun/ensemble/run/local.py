@@ -123,12 +123,12 @@ class LocalEngine(EngineBase):
 
     def alive(self, running: Running) -> bool:
         if running.token is not None:
-            return running.token.poll() is None  # type: ignore[attr-defined]
+            return running.token.poll() is None
         return examine(running.folder) == "running"
 
     def stop(self, running: Running) -> None:
         if running.token is not None:
-            running.token.terminate()  # type: ignore[attr-defined]
+            running.token.terminate()
             return
         pid = _claimed_by(running)
         if pid is not None and examine(running.folder) == "running":
@@ -143,7 +143,7 @@ class LocalEngine(EngineBase):
             self._files.remove(file)
             os.close(file)
         if running.token is not None:
-            running.token.wait()  # type: ignore[attr-defined]
+            running.token.wait()
 
     def files(self) -> list[int]:
         return getattr(self, "_files", [])

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...errors import TwinrunError
 from .. import intervals
@@ -272,7 +273,9 @@ class _Run:
     def _lost(self, running: Running, interrupted: bool) -> None:
         """Keeps an attempt that will never have a record: its watcher died."""
         end_stragglers(running.folder)
-        spec, started, claim = {}, {}, {}
+        spec: dict[str, Any] = {}
+        started: dict[str, Any] = {}
+        claim: dict[str, Any] = {}
         for target, name in ((spec, "spec.json"), (started, "started.json"), (claim, "claim")):
             with contextlib.suppress(OSError, ValueError):
                 target.update(json.loads((running.folder / name).read_text()))

@@ -110,7 +110,7 @@ def _relation(
     words = []
     for n in range(1, len(own) + 1):
         for chosen in itertools.combinations(own, n):
-            sign, word = 1, frozenset()
+            sign, word = 1, frozenset[str]()
             for s, w in chosen:
                 sign, word = sign * s, word ^ w
             words.append((sign, word))

@@ -187,8 +187,9 @@ def unfinished(folder: Path) -> list[dict]:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    return None if not found or any(v is None for v in found) else sum(found)  # type: ignore[arg-type]
+    every = list(values)
+    found = [v for v in every if v is not None]
+    return None if not found or len(found) < len(every) else sum(found)
 
 
 def _added(profiles: list[dict]) -> dict:

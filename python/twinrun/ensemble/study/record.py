@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
@@ -430,10 +431,10 @@ def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
             values = _numbers(text, metric)
         elif text is not None:
             with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
-                value: object = json.loads(text)
+                value: Any = json.loads(text)
                 for key in metric.json.split("."):
-                    value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
-                values = [float(value)] if not isinstance(value, (bool, str)) else []  # type: ignore[arg-type]
+                    value = value[int(key)] if isinstance(value, list) else value[key]
+                values = [float(value)] if not isinstance(value, (bool, str)) else []
         values = [v for v in values if math.isfinite(v)]
         if metric.which == "count" and text is not None:  # of whatever is found; none is a number too
             found[metric.name] = float(sum(1 for _ in re.finditer(metric.regex, text, re.M)))

@@ -105,8 +105,8 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
     owner = _owner(says)
     mine = {"task": line["task"], "attempt": line["attempt"]}
     # The file is written first: a reference without it, or with one that says something else, is somebody's.
-    foreign = says if owner is None else place if not owner and os.path.lexists(place) else None
-    if foreign is not None:
+    if owner is None or (not owner and os.path.lexists(place)):
+        foreign = says if owner is None else place
         return {
             "verdict": "undecided",
             "why": one_line(f"{foreign}: is there already, and no task of this study left it: move it away"),

@@ -16,11 +16,13 @@ Everything that is not understood is an error: a study with a misspelt key would
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from ...errors import DamagedFile, MissingFile, MissingPackage, TwinrunError
 from .interposition import OFF, check_rules, library
@@ -227,6 +229,9 @@ class Study:
         return next(f for f in self.factors if f.name == name)
 
 
+_Kind = TypeVar("_Kind")
+
+
 class _Reader:
     """Takes keys out of a table; what is left at the end is an error."""
 
@@ -244,6 +249,10 @@ class _Reader:
         name = f"{self._where}.{key}" if self._where else key
         return TwinrunError(f"{name} {what}", where=self._path, fix=fix)
 
+    @overload
+    def take(self, key: str, kind: type[_Kind], default: _Kind) -> _Kind: ...
+    @overload
+    def take(self, key: str, kind: tuple[type, ...], default: object) -> Any: ...
     def take(self, key: str, kind: type | tuple[type, ...], default: object) -> object:
         if key not in self._table:
             return default
@@ -254,22 +263,22 @@ class _Reader:
         return value
 
     def number(self, key: str, default: float, least: float, most: float = 1e9) -> float:
-        value = float(self.take(key, (int, float), default))  # type: ignore[arg-type]
+        value = float(self.take(key, (int, float), default))
         if not least <= value <= most:
             raise self.error(key, f"must be from {least:g} to {most:g}, not {value:g}")
         return value
 
     def count(self, key: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
         value = self.take(key, int, default)
-        if not least <= value <= most:  # type: ignore[operator]
+        if not least <= value <= most:
             raise self.error(key, f"must be from {least} to {most}, not {value}")
-        return value  # type: ignore[return-value]
+        return value
 
     def choice(self, key: str, default: str, among: Sequence[str]) -> str:
         value = self.take(key, str, default)
         if value not in among:
             raise self.error(key, f"must be one of {', '.join(among)}, not {value!r:.60}")
-        return value  # type: ignore[return-value]
+        return value
 
     def words(self, key: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         """A list of texts and numbers, or one text that is split as a shell would."""
@@ -279,7 +288,7 @@ class _Reader:
                 return tuple(shlex.split(value))
             except ValueError as e:
                 raise self.error(key, f"cannot be split into words: {e}") from None
-        return tuple(self.text(key, x) for x in value)  # type: ignore[union-attr]
+        return tuple(self.text(key, x) for x in value)
 
     def text(self, key: str, value: object) -> str:
         """A text or number, as the text that it is written as."""
@@ -291,18 +300,18 @@ class _Reader:
 
     def texts(self, key: str) -> dict[str, str]:
         value = self.take(key, dict, {})
-        return {str(k): self.text(key, v) for k, v in value.items()}  # type: ignore[union-attr]
+        return {str(k): self.text(key, v) for k, v in value.items()}
 
     def table(self, key: str) -> _Reader:
         return _Reader(self._table.pop(key, {}), f"{self._where}.{key}" if self._where else key, self._path)
 
     def tables(self, key: str) -> dict[str, _Reader]:
         found = self.take(key, dict, {})
-        for name in found:  # type: ignore[union-attr]
+        for name in found:
             if not _NAME.fullmatch(name):
                 raise self.error(key, f"has the name {name!r:.60}: write letters, digits, _ and -")
         prefix = f"{self._where}.{key}" if self._where else key
-        return {n: _Reader(t, f"{prefix}.{n}", self._path) for n, t in found.items()}  # type: ignore[union-attr]
+        return {n: _Reader(t, f"{prefix}.{n}", self._path) for n, t in found.items()}
 
     def end(self) -> None:
         if self._table:
@@ -384,7 +393,7 @@ def _engine(reader: _Reader) -> Engine:
         cores_per_task=reader.count("cores_per_task", 0),
         pin=bool(reader.take("pin", bool, True)),
         share_cores=bool(reader.take("share_cores", bool, False)),
-        spare=spare,  # type: ignore[arg-type]
+        spare=spare,
         launcher=reader.words("launcher", ("mpirun",)),
         ranks=reader.text("ranks", reader.take("ranks", (int, str), 1)),
         executor=str(reader.take("executor", str, "slurm")),
@@ -538,7 +547,7 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     where = str(path)
     top = _Reader(document, "", where)
     hypotheses = top.take("hypotheses", list, [])
-    for entry in hypotheses:  # type: ignore[union-attr]
+    for entry in hypotheses:
         if not isinstance(entry, Mapping):
             raise top.error("hypotheses", "must be tables: [[hypotheses]]")
     has_stopping, has_results, has_noise = (
@@ -572,18 +581,18 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         repetitions=top.count("repetitions", 10, 1),
         shell=shell,
         directory=str(top.take("directory", str, "")),
-        prepare=tuple(tuple(top.text("prepare", w) for w in line) for line in lines if line),  # type: ignore[union-attr]
+        prepare=tuple(tuple(top.text("prepare", w) for w in line) for line in lines if line),
         environment=top.texts("environment"),
         concurrency=top.count("concurrency", 1, 1, 100_000),
         warmup=top.count("warmup", 0),
         time_limit=limit or None,
         grace=top.number("grace", 5.0, 0.0),
         retries=top.count("retries", 0),
-        success=tuple(top.take("success", list, [0])),  # type: ignore[arg-type]
+        success=tuple(top.take("success", list, [0])),
         keep=top.words("keep"),
         design=design.choice("kind", "full", ("full", "one-at-a-time", "fractional")),
         base=design.texts("base"),
-        generators=tuple(design.text("generators", g) for g in design.take("generators", list, [])),  # type: ignore[union-attr]
+        generators=tuple(design.text("generators", g) for g in design.take("generators", list, [])),
         fraction=design.count("fraction", 0, 0, 10),
         nodes=design.words("nodes"),
         order_seed=design.count("order", 1),
@@ -598,7 +607,7 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         node_file=str(record.take("node", str, "")),
         results=_compared(top.table("results")) if has_results else None,
         noise=_noise(top.table("noise")) if has_noise else None,
-        hypotheses=tuple(_hypothesis(i, h, factors, where) for i, h in enumerate(hypotheses, 1)),  # type: ignore[arg-type]
+        hypotheses=tuple(_hypothesis(i, h, factors, where) for i, h in enumerate(hypotheses, 1)),
         interpose=interpose,
         stopping=_stopping(top.table("stopping")) if has_stopping else None,
         here=Path(where).resolve().parent,
@@ -692,7 +701,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda m: values[m[1]] if m[1] else m[0][0], template)
 
 
-def read_study(path: str | Path) -> Study:
+def read_study(path: str | os.PathLike[str]) -> Study:
     """The study in a file. Raises MissingFile, DamagedFile where it is no TOML, TwinrunError as `parse_study`."""
     try:
         import tomllib
@@ -711,4 +720,4 @@ def read_study(path: str | Path) -> Study:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
         raise DamagedFile(f"is not TOML: {e}", where=path) from None
-    return parse_study(document, path)
+    return parse_study(document, os.fspath(path))
