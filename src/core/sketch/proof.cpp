@@ -84,12 +84,17 @@ double least_unread(const ProvenDrift& proven) {
 double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& wanted) {
     if (proven.cell < 0 || proven.scalars() == 0) return read;
     if (proven.cell > 0) {
+        // A square may be infinite: 0 times that is no number.
+        double coarse = 0;
         double cells = 0;
+        if (proven.by_tree != 0)
+            coarse = static_cast<double>(proven.by_tree) * (proven.coarse_cell * proven.coarse_cell);
         for (std::size_t c = 0; c < proven.by_cells.size(); ++c) {
+            if (proven.by_cells[c] == 0) continue;
             const double widest = static_cast<double>(c + 1) * proven.cell;
             cells += static_cast<double>(proven.by_cells[c]) * widest * widest;
         }
-        return read + static_cast<double>(proven.by_tree) * (proven.coarse_cell * proven.coarse_cell) + cells;
+        return read + coarse + cells;
     }
     if (wanted.rtol > 0) return std::numeric_limits<double>::quiet_NaN();
     return read + static_cast<double>(proven.scalars()) * (wanted.atol * wanted.atol);

@@ -438,6 +438,14 @@ TEST(Bounds, FollowFromWhatProved) {
     EXPECT_TRUE(std::isnan(sum_squares_of_all(1, keys, combined)));
     EXPECT_EQ(least_unread(keys), 0);
 
+    ProvenDrift huge;
+    huge.cell = std::ldexp(1.0, 508);
+    huge.coarse_cell = std::ldexp(1.0, 512);  // its square is infinite
+    huge.by_cells[0] = 1;
+    EXPECT_EQ(sum_squares_of_all(0, huge, {huge.coarse_cell, 0}), std::ldexp(1.0, 1016));
+    huge.by_tree = 1;
+    EXPECT_EQ(sum_squares_of_all(0, huge, {huge.coarse_cell, 0}), INFINITY);
+
     ProvenDrift finest;  // 3 times the tiniest number are 6 fine cells, which are no number
     finest.coarse_cell = 2 * kTiniest;
     finest.by_cells[5] = 1;
