@@ -1,4 +1,4 @@
-// Golden files: metadata without the room that metadata of large fields leaves for direct reads.
+// Golden files: metadata without the room that metadata of large fields leaves for direct reads, and the constants of digests.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
@@ -6,10 +6,14 @@
 #include <bit>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "digest/coefficients.hpp"
+#include "digest/field61.hpp"
+#include "owned_array.hpp"
 #include "shared.hpp"
 
 namespace nb = nanobind;
@@ -70,6 +74,18 @@ Result<std::vector<std::byte>> compact(MetadataFile& file) {
     return bytes;
 }
 
+nb::object digest_weights(std::size_t scalars, std::size_t block_scalars) {
+    if (block_scalars == 0 || block_scalars > kLargestBlock || scalars > kLargestChunk)
+        raise({ErrorCode::invalid_argument, "blocks or chunks of more scalars than there are"});
+    std::vector<std::uint64_t> weights(scalars);
+    const std::size_t blocks = divide_up(scalars, block_scalars);
+    for (std::size_t i = 0; i < scalars; ++i) {
+        const std::uint64_t factor = power61(kRho, blocks - 1 - i / block_scalars);
+        weights[i] = multiply61(coefficient(i % block_scalars), factor);
+    }
+    return owned_array(std::move(weights));
+}
+
 }  // namespace
 
 void define_golden(nb::module_& m) {
@@ -85,6 +101,12 @@ void define_golden(nb::module_& m) {
         },
         "metadata"_a,
         "The metadata file as small as the format allows, without data files and checksums of data.");
+    // Of digests (spec/digest.md), for what is known of values that are at hand.
+    m.attr("PRIME") = kPrime;
+    m.attr("TOKEN_LIMIT") = kTokenLimit;
+    m.attr("SMALLEST_SUM") = kSmallestSum;
+    m.def("digest_weights", &digest_weights, "scalars"_a, "block_scalars"_a,
+          "By what a chunk's digest multiplies each of its scalars' values, modulo PRIME.");
 }
 
 }  // namespace twinrun

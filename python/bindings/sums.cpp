@@ -1,17 +1,19 @@
 // Sums of digests: read, added up, and checked against residues.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "digest/sums.hpp"
-#include "engine/compare.hpp"
 #include "owned_array.hpp"
 #include "shared.hpp"
+#include "sketch/proof.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -117,7 +119,9 @@ nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uin
     return owned_array(std::move(residues));
 }
 
-// Eleven words a bucket: bucket, correction, scalars without an estimate, and how many have |c| = 0 to 7.
+constexpr std::size_t kBucketWords = 11;
+
+// As many words a bucket: bucket, correction, scalars without an estimate, and how many have |c| = 0 to 7.
 nb::object residues_of_buckets(const Words& starts, std::uint64_t row_scalars, const Bytes& a, const Bytes& b,
                                unsigned bits, const std::string& dtype, std::uint32_t chunk_bytes,
                                unsigned height) {
@@ -133,7 +137,7 @@ nb::object residues_of_buckets(const Words& starts, std::uint64_t row_scalars, c
             compare_residues(words_of(starts), row_scalars, bytes_of(a), bytes_of(b), bits, shape, height);
     }
     std::vector<std::uint64_t> words;
-    words.reserve(found.size() * 11);
+    words.reserve(found.size() * kBucketWords);
     for (const BucketResidues& r : found) {
         words.insert(words.end(), {r.bucket, r.correction, r.beyond});
         words.insert(words.end(), r.counts.begin(), r.counts.end());
@@ -180,21 +184,66 @@ void put_rows(const nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
                  reinterpret_cast<std::byte*>(to.data()));
 }
 
-// What metadata proves under a tolerance: (equal coarse digests prove, widest, cell, coarse cell); cells as in `compare`.
-nb::tuple proof_of(const PyMetadata& metadata, std::size_t field, double atol, double rtol) {
-    const FieldMetadata& f = field_of(metadata, field);
-    const CellRule& rule = f.settings.rule;
-    const ProofReach reach = proof_reach(rule, f.settings.tolerance, {atol, rtol});
-    double cell = 0;
-    double coarse = 0;
-    if (rule.kind == CellKind::absolute) {
-        cell = std::ldexp(1.0, rule.fine_exponent);
-        coarse = std::ldexp(1.0, rule.coarse_exponent());
-    } else if (rule.kind == CellKind::tokens) {
-        cell = -1;
+// What a field's metadata proves under a tolerance (sketch/proof.hpp).
+struct PyProof {
+    PyProof(const PyMetadata& metadata, std::size_t field, double atol, double rtol)
+        : wanted{atol, rtol}, proof(field_of(metadata, field), wanted) {}
+    Tolerance wanted;
+    ChunkProof proof;
+};
+
+using Counts = std::array<std::uint64_t, 8>;
+
+// Of each bucket, 1 if it is proven: its words as residues_of_buckets returns them, and the fine sums of both runs.
+nb::object buckets_proven(const PyProof& self, const Words& words, const Words& fine_a, const Words& fine_b) {
+    const std::size_t n = fine_a.size();
+    if (words.size() != n * kBucketWords || fine_b.size() != n)
+        raise({ErrorCode::invalid_argument, "sums that do not fit the residues of their buckets"});
+    std::vector<std::uint8_t> proven(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::uint64_t* const of = words.data() + i * kBucketWords;
+        BucketResidues residues{of[0], of[1], of[2], {}};
+        std::copy_n(of + 3, residues.counts.size(), residues.counts.begin());
+        proven[i] = self.proof.residues_say(residues, fine_a.data()[i], fine_b.data()[i]).proven;
     }
-    return nb::make_tuple(reach.usable && reach.coarse_proves, reach.usable ? reach.widest : -1, cell,
-                          coarse);
+    return owned_array(std::move(proven));
+}
+
+ProvenDrift drift_of(std::uint64_t by_tree, const Counts& by_cells, double cell, double coarse_cell) {
+    return {by_tree, by_cells, cell, coarse_cell};
+}
+
+void define_proof(nb::module_& m) {
+    nb::class_<PyProof>(m, "Proof")
+        .def(nb::init<const PyMetadata&, std::size_t, double, double>(), "metadata"_a, "field"_a, "atol"_a,
+             "rtol"_a)
+        .def_prop_ro("by_tree", [](const PyProof& self) { return self.proof.by_tree(); })
+        .def_prop_ro("widest", [](const PyProof& self) { return self.proof.widest(); })
+        .def_prop_ro("cell", [](const PyProof& self) { return self.proof.drift().cell; })
+        .def_prop_ro("coarse_cell", [](const PyProof& self) { return self.proof.drift().coarse_cell; })
+        .def("buckets_proven", &buckets_proven, "words"_a, "fine_a"_a, "fine_b"_a)
+        .def(
+            "largest_unread",
+            [](const PyProof& self, std::uint64_t by_tree, const Counts& by_cells) {
+                ProvenDrift proven = self.proof.drift();
+                proven.by_tree = by_tree;
+                proven.by_cells = by_cells;
+                return largest_unread(proven, self.wanted);
+            },
+            "by_tree"_a, "by_cells"_a);
+    m.def("largest_of_all", [](double read, double unread) {
+        const LargestOfAll largest = largest_of_all(read, unread);
+        return std::pair{largest.value, largest.is_bound};
+    });
+    m.def("least_unread",
+          [](const Counts& by_cells, double cell) { return least_unread(drift_of(0, by_cells, cell, 0)); });
+    m.def(
+        "sum_squares_of_all",
+        [](double read, std::uint64_t by_tree, const Counts& by_cells, double cell, double coarse_cell,
+           double atol, double rtol) {
+            return sum_squares_of_all(read, drift_of(by_tree, by_cells, cell, coarse_cell), {atol, rtol});
+        },
+        "read"_a, "by_tree"_a, "by_cells"_a, "cell"_a, "coarse_cell"_a, "atol"_a, "rtol"_a);
 }
 
 }  // namespace
@@ -208,7 +257,7 @@ void define_sums(nb::module_& m) {
     m.def("sums_of_rows", &sums_of_rows, "dtype"_a, "ids"_a, "address"_a, "row_scalars"_a, "atol"_a, "rtol"_a,
           "chunk_bytes"_a);
     m.def("put_rows", &put_rows, "to"_a, "rows"_a, "starts"_a, "item_bytes"_a);
-    m.def("proof_of", &proof_of, "metadata"_a, "field"_a, "atol"_a, "rtol"_a);
+    define_proof(m);
     m.def("id_stride", &id_stride, "row_scalars"_a);
 }
 

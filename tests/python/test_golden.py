@@ -23,7 +23,7 @@ import twinrun
 from twinrun import golden
 from twinrun.golden.fields import _residues, _values
 from twinrun.golden.plan import digest_settings
-from twinrun.golden.proof import Rule, weights
+from twinrun.golden.proof import SMALLEST_SUM, TOKEN_LIMIT, P, Rule, weights
 from twinrun.golden.proof import _values as cells_of
 from twinrun.golden.words import span_text
 
@@ -227,6 +227,7 @@ def test_cells_are_those_of_the_specification_and_few(
 
 
 def test_digests_of_small_numbers_are_those_of_the_specification() -> None:
+    assert (P, TOKEN_LIMIT, SMALLEST_SUM) == (spec.P, spec.TOKEN_LIMIT, spec.SMALLEST_SUM)
     for scalars_in_chunk, block in ((2048, 1024), (1500, 1024), (512, 512), (1, 1024), (4096, 512)):
         values = [(i * 7) % 31 - 15 for i in range(scalars_in_chunk)]
         blocks = [

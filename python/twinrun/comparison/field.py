@@ -473,18 +473,15 @@ def facts_of(
     cell, coarse = r["cell"], r["coarse_cell"]
     read, different = r["scalars_read"], r["different"]
     finite = different - r["infinite"]
-    max_cell = max((c for c, n in enumerate(cells) if n), default=0)
-    at_least = max(r["max_abs_read"], (max_cell - 1) * cell if cell > 0 and max_cell > 1 else 0.0)
+    at_least = max(r["max_abs_read"], _core.least_unread(cells, cell))
     # Root mean square over everything: exact where all was read, else what the proofs allow.
-    sum_squares: float | None = r["sum_squares"]
     unread = r["scalars"] - read
-    if unread and cell > 0:
-        sum_squares += r["proven_by_tree"] * (coarse * coarse)  # products overflow to infinity, powers raise
-        sum_squares += sum(n * ((c + 1) * cell) * ((c + 1) * cell) for c, n in enumerate(cells))
-    elif unread and cell == 0:
-        sum_squares = sum_squares + unread * (atol * atol) if rtol == 0 else None
+    by_tree = r["proven_by_tree"]
+    sum_squares = _core.sum_squares_of_all(r["sum_squares"], by_tree, cells, cell, coarse, atol, rtol)
     total_finite = r["scalars"] - r["infinite"]
-    rms_all = None if sum_squares is None else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
+    rms_all = (
+        None if math.isnan(sum_squares) else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
+    )
     max_abs = r["max_abs"]
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
     if a.kind is not None:  # codes: how far they are apart says nothing
@@ -524,7 +521,7 @@ def facts_of(
         histogram=r["histogram"],
         histogram_different=r["histogram_different"],
         elements_read=read,
-        proven_by_tree=r["proven_by_tree"],
+        proven_by_tree=by_tree,
         proven_by_cells=cells,
         cell=max(cell, 0.0),
         coarse_cell=coarse,

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["bound", "merged", "ranges_of", "with_places"]
+from .. import _core
+
+__all__ = ["merged", "ranges_of", "with_places"]
 
 # Of the core's result, beside `stages`: how the values of parts become one.
 _ALIKE = ("method", "cell", "coarse_cell")  # the same in all parts
@@ -65,7 +67,9 @@ def merged(parts: Sequence[dict], order: Callable[[Any], Any] | None = None) -> 
         holders = [part for part in parts if part[largest] == most]
         _take(whole, _first(holders, with_it[0], order), (largest, *with_it))
     whole["max_abs_unread"] = _most([part["max_abs_unread"] for part in parts])
-    whole["max_abs"], whole["max_abs_is_bound"] = bound(whole["max_abs_read"], whole["max_abs_unread"])
+    whole["max_abs"], whole["max_abs_is_bound"] = _core.largest_of_all(
+        whole["max_abs_read"], whole["max_abs_unread"]
+    )
     # The core warns of what it sees at the largest value: a part with smaller ones would warn of these.
     _take(whole, max(parts, key=lambda part: part["largest"]), ("largest", "warnings"))
     whole["reason"] = next((part["reason"] for part in parts if part["reason"]), "")
@@ -99,14 +103,6 @@ def _take(whole: dict, part: dict, keys: Sequence[str]) -> None:
 def _most(values: Sequence[float]) -> float:
     """The largest; NaN (no bound is known) where one is."""
     return math.nan if any(map(math.isnan, values)) else max(values)
-
-
-def bound(read: float, unread: float) -> tuple[float, bool]:
-    """The largest |a - b| of all scalars, and whether that is only what none exceeds. Both: the largest of what was read, and
-    what the proofs allow the rest (NaN: anything)."""
-    if math.isnan(unread):
-        return (read if math.isinf(read) else unread), True
-    return (unread, True) if unread > read else (read, False)
 
 
 def ranges_of(scalars: int, unit: int, parts: int) -> list[tuple[int, int]]:

@@ -8,7 +8,6 @@ by how much the fine sums differ. What neither proves is open: elements decide t
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +20,9 @@ from ..formats.model import ITEMSIZE
 from ..runs.parts import Parts
 from ..runs.subject import FieldRef, Place
 from .field import Decision, FieldPart, Settings, compare_part
-from .merge import bound
 
 __all__ = ["TwoSums", "compare_placed", "why_not"]
 
-_PRIME = (1 << 61) - 1
 _STRETCH = 1 << 24  # scalars whose residues are in memory at a time
 _METHODS = ("auto", "staged")
 _WORDS = 11  # of `_core.residues_of_buckets`: bucket, correction, without an estimate, counts by |c|
@@ -123,9 +120,8 @@ class TwoSums:
         self.dtype, self.chunk_bytes, self.bits = facts["dtype"], facts["chunk_bytes"], facts["residue_bits"]
         self.tree, self.sketch = _Stage(ran=True), _Stage()
         self.proven_by_cells = [0] * 8
-        self.atol, self.rtol = decision.atol, decision.rtol
         self._metadata = _opened([*parts_a, *parts_b])
-        coarse_proves, self.widest, self.cell, self.coarse_cell = _core.proof_of(
+        self._proof = _core.Proof(
             parts_a[0].need_metadata(), parts_a[0].metadata_field, decision.atol, decision.rtol
         )
         before = self._bytes()
@@ -144,7 +140,7 @@ class TwoSums:
                 values = np.zeros(self.buckets.size, np.uint64)
                 values[at] = sums[:, column]
                 into.append(values)
-        if coarse_proves:
+        if self._proof.by_tree:
             self.open = self._coarse[0] != self._coarse[1]
         else:
             self.open = np.ones(self.buckets.size, bool)
@@ -178,7 +174,7 @@ class TwoSums:
     @property
     def residues_help(self) -> bool:
         """Whether residues can prove what is open."""
-        return self.bits != 0 and self.widest >= 1
+        return self.bits != 0 and self._proof.widest >= 1
 
     def at(self, buckets: np.ndarray) -> np.ndarray:
         """Where buckets stand in `buckets`; both runs must have sums of them."""
@@ -199,19 +195,13 @@ class TwoSums:
         """
         words = _core.residues_of_buckets(
             starts, row_scalars, of_a, of_b, self.bits, self.dtype, self.chunk_bytes, self.height
-        ).reshape(-1, _WORDS)
-        at = self.at(words[:, 0])
-        fine_a, fine_b = self._fine[0][at], self._fine[1][at]
-        difference = np.where(fine_a >= fine_b, fine_a - fine_b, fine_a + np.uint64(_PRIME) - fine_b)
-        counts = words[:, 3:]
-        proven = (
-            (words[:, 2] == 0)
-            & (counts[:, self.widest + 1 :].sum(axis=1) == 0)
-            & (words[:, 1] == difference)
-            & self.open[at]
         )
+        buckets = words.reshape(-1, _WORDS)
+        at = self.at(buckets[:, 0])
+        proven = self._proof.buckets_proven(words, self._fine[0][at], self._fine[1][at]).astype(bool)
+        proven &= self.open[at]
         self.open[at[proven]] = False
-        for cells, n in enumerate(counts[proven].sum(axis=0).tolist()):
+        for cells, n in enumerate(buckets[proven, 3:].sum(axis=0).tolist()):
             self.proven_by_cells[cells] += n
 
     def held_by_both(self) -> bool:
@@ -228,32 +218,21 @@ class TwoSums:
 
     def result(self, found: dict, scalars: int, by_tree: int) -> dict:
         """What the core found of the elements that were read, made that of all. by_tree: scalars in buckets of equal sums."""
-        unread = self._largest_unread(by_tree)
-        largest, is_bound = bound(found["max_abs_read"], unread)
+        unread = self._proof.largest_unread(by_tree, self.proven_by_cells)
+        largest, is_bound = _core.largest_of_all(found["max_abs_read"], unread)
         return found | {
             "method": "staged",
             "scalars": scalars,
             "chunks": self.counted,
             "proven_by_tree": by_tree,
             "proven_by_cells": list(self.proven_by_cells),
-            "cell": self.cell,
-            "coarse_cell": self.coarse_cell,
+            "cell": self._proof.cell,
+            "coarse_cell": self._proof.coarse_cell,
             "max_abs_unread": unread,
             "max_abs": largest,
             "max_abs_is_bound": is_bound,
             "stages": found["stages"] | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
         }
-
-    def _largest_unread(self, by_tree: int) -> float:
-        """What |a - b| of no scalar exceeds that was proven; NaN: no bound is known. As the core has it."""
-        cells = [c for c, n in enumerate(self.proven_by_cells) if n]
-        if not by_tree and not cells:
-            return 0.0
-        if self.cell > 0:
-            return max(self.coarse_cell if by_tree else 0.0, (max(cells) + 1) * self.cell if cells else 0.0)
-        if self.cell < 0:
-            return 0.0
-        return math.nan if self.rtol > 0 else self.atol
 
 
 def compare_placed(

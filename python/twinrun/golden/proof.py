@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import _core
+
 __all__ = ["DIFFERENT", "SAME", "UNDECIDED", "UNKNOWN", "Rule", "Settled", "equal_cells_prove", "settle"]
 
-P = (1 << 61) - 1
-BLOCK_BYTES = 4096
-TOKEN_LIMIT = 1 << 59
-SMALLEST_SUM = 2.0**-1000
-_MASK = (1 << 64) - 1
+P, TOKEN_LIMIT, SMALLEST_SUM = _core.PRIME, _core.TOKEN_LIMIT, _core.SMALLEST_SUM
 
 # Of an element. UNKNOWN: of a chunk whose cells could not be told, and not out of tolerance by its own residue.
 SAME, DIFFERENT, UNDECIDED, UNKNOWN = range(4)
@@ -27,24 +25,10 @@ _WIDEST_OUTLIER = 1 << 24  # times 2^bits cells: how far a single outlier is loo
 _TINY = 2.0**-1000
 
 
-def splitmix64(z: int) -> int:
-    """One step of Steele, Lea and Flood's generator, modulo 2^64."""
-    z = (z + 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
-_RHO = splitmix64(1 << 32) % P
-
-
 @functools.lru_cache(maxsize=16)
 def weights(scalars: int, block_scalars: int) -> tuple[int, ...]:
-    """By what a chunk digest multiplies each of its scalars' values, modulo 2^61 - 1."""
-    coefficients = [(splitmix64(i) & ((1 << 60) - 1)) | 1 for i in range(min(block_scalars, scalars))]
-    blocks = -(-scalars // block_scalars)
-    factors = [pow(_RHO, blocks - 1 - j, P) for j in range(blocks)]
-    return tuple(coefficients[i % block_scalars] * factors[i // block_scalars] % P for i in range(scalars))
+    """By what a chunk digest multiplies each of its scalars' values, modulo 2^61 - 1, as the core has it."""
+    return tuple(_core.digest_weights(scalars, block_scalars).tolist())
 
 
 @functools.lru_cache(maxsize=4)

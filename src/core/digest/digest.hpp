@@ -154,6 +154,11 @@ struct SketchVerdict {
     std::array<std::uint64_t, 8> counts{};  // scalars by |c|
 };
 
+// What the residues of all scalars that a digest is of say: they differ by `correction` and have these counts by |c|, but for
+// `beyond` scalars, of which nothing is known.
+[[nodiscard]] SketchVerdict sketch_verdict(std::uint64_t correction, std::uint64_t beyond,
+                                           const std::array<std::uint64_t, 8>& counts, std::int32_t widest,
+                                           std::uint64_t fine_a, std::uint64_t fine_b);
 // n scalars of one chunk with their fine digests and residues of both runs. widest: from proof_reach.
 [[nodiscard]] SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n,
                                          unsigned bits, std::int32_t widest, std::uint64_t fine_a,

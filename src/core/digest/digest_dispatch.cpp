@@ -112,10 +112,23 @@ void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_
     }
 }
 
+SketchVerdict sketch_verdict(std::uint64_t correction, std::uint64_t beyond,
+                             const std::array<std::uint64_t, 8>& counts, std::int32_t widest,
+                             std::uint64_t fine_a, std::uint64_t fine_b) {
+    SketchVerdict verdict;
+    verdict.counts = counts;
+    verdict.consistent = beyond == 0 && subtract61(fine_a, fine_b) == correction;
+    verdict.proven = verdict.consistent;
+    for (std::size_t c = 0; c < counts.size(); ++c) {
+        if (static_cast<std::int32_t>(c) > widest && counts[c] != 0) verdict.proven = false;
+    }
+    return verdict;
+}
+
 SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n,
                            unsigned bits, std::int32_t widest, std::uint64_t fine_a, std::uint64_t fine_b,
                            const std::byte* residues_a, const std::byte* residues_b) {
-    SketchVerdict verdict;
+    std::array<std::uint64_t, 8> counts{};
     std::uint64_t correction = 0;
     std::uint64_t beyond = 0;
     for (std::size_t done = 0; done < n; done += shape.block_scalars) {
@@ -124,17 +137,12 @@ SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape
         kernels.sketch(residues_a, residues_b, in_block, bits, &block);
         correction = add61(multiply61(correction, kRho), block.correction);
         beyond += block.beyond;
-        for (std::size_t c = 0; c < verdict.counts.size(); ++c)
-            verdict.counts[c] += block.counts[c];
+        for (std::size_t c = 0; c < counts.size(); ++c)
+            counts[c] += block.counts[c];
         residues_a += residue_bytes(in_block, bits);
         residues_b += residue_bytes(in_block, bits);
     }
-    verdict.consistent = beyond == 0 && subtract61(fine_a, fine_b) == correction;
-    verdict.proven = verdict.consistent;
-    for (std::size_t c = 0; c < verdict.counts.size(); ++c) {
-        if (static_cast<std::int32_t>(c) > widest && verdict.counts[c] != 0) verdict.proven = false;
-    }
-    return verdict;
+    return sketch_verdict(correction, beyond, counts, widest, fine_a, fine_b);
 }
 
 }  // namespace twinrun

@@ -150,40 +150,12 @@ const FieldMetadata* metadata_of(const FieldSide& side) {
     return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
 }
 
-// What |a - b| of no scalar exceeds that was not read; NaN: no bound is known.
-double bound_of_unread(const ProvenDrift& proven, const DifferenceRule& rule) {
-    std::size_t widest = 0;
-    std::uint64_t by_cells = 0;
-    for (std::size_t c = 0; c < proven.by_cells.size(); ++c) {
-        by_cells += proven.by_cells[c];
-        if (proven.by_cells[c] != 0) widest = c;
-    }
-    if (proven.by_tree == 0 && by_cells == 0) return 0;
-    if (proven.coarse_cell > 0) {
-        double unread = 0;
-        if (proven.by_tree != 0) unread = proven.coarse_cell;
-        if (by_cells != 0) unread = std::max(unread, static_cast<double>(widest + 1) * proven.cell);
-        return unread;
-    }
-    if (proven.cell < 0) return 0;  // tokens: proven equal
-    return rule.tolerance.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : rule.tolerance.atol;
-}
-
 // Largest |a - b| over everything: exact where it was read, else what the proofs allow.
 void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
-    result.max_abs = result.read.max_abs;
-    result.max_abs_is_bound = false;
-    result.max_abs_unread = bound_of_unread(result.proven, rule);
-    const double unread = result.max_abs_unread;
-    if (std::isnan(unread)) {
-        result.max_abs_is_bound = true;
-        result.max_abs = std::isinf(result.read.max_abs) ? result.read.max_abs : unread;
-        return;
-    }
-    if (unread > result.read.max_abs) {
-        result.max_abs = unread;
-        result.max_abs_is_bound = true;
-    }
+    result.max_abs_unread = largest_unread(result.proven, rule.tolerance);
+    const LargestOfAll largest = largest_of_all(result.read.max_abs, result.max_abs_unread);
+    result.max_abs = largest.value;
+    result.max_abs_is_bound = largest.is_bound;
 }
 
 // The chunks that hold the scalars asked for, all of them without ranges.
@@ -310,8 +282,8 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
 }
 
 // The chunks that sketches do not prove, in place of those that the tree left open.
-Result<> run_sketches(const FieldSide& a, const FieldSide& b, std::int32_t widest, std::vector<Range>& open,
-                      const CompareOptions& options, FieldResult& result) {
+Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& proof,
+                      std::vector<Range>& open, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
     const std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
     const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
@@ -326,43 +298,41 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, std::int32_t wides
         result.sketch.seconds = watch.seconds();
     };
     DeviceWork work;
-    work.bytes = count_chunks(open) * (metadata_of(a)->chunking().residue_bytes_per_chunk + 8) * 2;
+    work.bytes = count_chunks(open) * (proof.shape().residue_bytes_per_chunk + 8) * 2;
     const std::string device_before = result.device;
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
-        auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open,
-                                       widest, elements_at_hand, options.cache, options.stream);
+        auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open, proof,
+                                       elements_at_hand, options.cache, options.stream);
         if (found) {
             note_devices(found->outcome, result);
             note(std::move(found->open), found->chunks_read, found->outcome.stream);
-            result.proven.by_cells = found->counts;
+            result.proven.add(found->counts);
             return success();
         }
         if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
     }
-    SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, widest, elements_at_hand, options.cache,
+    SketchJob job(*a.metadata, a.field, *b.metadata, b.field, open, proof, elements_at_hand, options.cache,
                   worker_count(options.stream));
     TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
     note(job.open(), job.chunks_read(), stats);
-    result.proven.by_cells = job.counts();
+    result.proven.add(job.counts());
     return success();
 }
 
 Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
                     FieldResult& result) {
     const FieldMetadata& field = *metadata_of(a);
-    const CellRule& rule = field.settings.rule;
-    const ProofReach reach = proof_reach(rule, field.settings.tolerance, options.rule.tolerance);
-    const bool published = field.settings.kind == DigestKind::published;
-    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
-    TWR_TRY(const std::vector<Range> asked, chunks_asked_for(options, field.scalars(), chunk_scalars));
+    const ChunkProof proof(field, options.rule.tolerance);
+    TWR_TRY(const std::vector<Range> asked,
+            chunks_asked_for(options, field.scalars(), proof.shape().chunk_scalars));
     result.chunks = count_chunks(asked);
     if (options.ranges && asked.empty()) return success();
 
     const Stopwatch tree_watch;
     std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
     std::vector<Range> open;
-    if (published || reach.coarse_proves) {
+    if (proof.by_tree()) {
         MetadataNodes nodes_a(*a.metadata, a.field);
         MetadataNodes nodes_b(*b.metadata, b.field);
         TWR_TRY(WalkResult walked, walk_trees(field.tree(), node_words(field.settings.kind), nodes_a, nodes_b,
@@ -376,23 +346,10 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     result.tree.chunks_out = count_chunks(open);
     result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
     result.tree.seconds = tree_watch.seconds();
-    if (rule.kind == CellKind::absolute) {
-        result.proven.cell = std::ldexp(1.0, rule.fine_exponent);
-        result.proven.coarse_cell = std::ldexp(1.0, rule.coarse_exponent());
-    } else if (rule.kind == CellKind::tokens && !published) {
-        result.proven.cell = -1;
-    }
-    const auto scalars_in = [&](std::span<const Range> ranges) {
-        std::uint64_t n = 0;
-        for (const Range& r : ranges)
-            n += std::min(r.end * chunk_scalars, field.scalars()) - r.begin * chunk_scalars;
-        return n;
-    };
-    result.proven.by_tree = scalars_in(asked) - scalars_in(open);
+    result.proven = proof.drift();
+    result.proven.by_tree = proof.scalars(asked) - proof.scalars(open);
 
-    if (!open.empty() && field.section_bytes(Section::fine) != 0 && rule.residue_bits != 0) {
-        TWR_CHECK(run_sketches(a, b, reach.widest, open, options, result));
-    }
+    if (!open.empty() && proof.by_residues()) TWR_CHECK(run_sketches(a, b, proof, open, options, result));
     if (!open.empty()) {
         const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
         TWR_CHECK(run_elements(a, b, chunk_items, open, options, result));

@@ -3,7 +3,6 @@
 // those of comparing every element.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -46,15 +45,6 @@ struct StageFacts {
     std::uint64_t chunks_out = 0;  // left open by this stage; elements: chunks that hold a difference
     std::uint64_t bytes_read = 0;  // of both runs
     double seconds = 0;
-};
-
-// What is known of scalars that were proven equal without being read.
-struct ProvenDrift {
-    std::uint64_t by_tree = 0;  // scalars in chunks with equal coarse digests
-    std::array<std::uint64_t, 8>
-        by_cells{};          // scalars proven by residues, by |c|: |a - b| lies within (|c| +- 1) cell
-    double cell = 0;         // width of the fine cell; 0: not a width in x (relative and exact rules)
-    double coarse_cell = 0;  // the same of the coarse cell
 };
 
 struct FieldResult {

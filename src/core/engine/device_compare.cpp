@@ -916,7 +916,7 @@ class DeviceSketchJob final : public SketchJob {
         const std::byte* const answer = lane->space->host_memory();
         std::array<std::uint64_t, 8> counts{};
         std::memcpy(counts.data(), answer, sizeof counts);
-        add_counts(worker, counts.data());
+        add_counts(worker, counts);
         const auto* proven = reinterpret_cast<const std::uint8_t*>(answer + kLine);
         const ReadPlan& plan = reads();
         for (std::uint64_t w = plan.slices[slice].begin; w < plan.slices[slice].end; ++w) {
@@ -963,18 +963,11 @@ class DeviceSketchJob final : public SketchJob {
         TWR_CHECK(for_each_window(
             slice, buffer, [&](const Window& window, const Sketches& at, std::size_t until) -> Result<> {
                 used = until;
-                DeviceSketchItem item;
+                DeviceSketchItem item = proof().device_item({window.begin, window.end});
                 item.fine_a = reinterpret_cast<const std::uint64_t*>(there(at.fine[0]));
                 item.fine_b = reinterpret_cast<const std::uint64_t*>(there(at.fine[1]));
                 item.residues_a = there(at.residues[0]);
                 item.residues_b = there(at.residues[1]);
-                const std::uint64_t chunk_scalars = shape().chunk_scalars;
-                item.scalars =
-                    std::min(window.end * chunk_scalars, field().scalars()) - window.begin * chunk_scalars;
-                item.scalar = scalar_type(field().dtype);
-                item.chunk_bytes = field().settings.chunk_bytes;
-                item.residue_bits = field().settings.rule.residue_bits;
-                item.widest = widest();
                 item.proven = reinterpret_cast<std::uint8_t*>(answer + kLine + seen);
                 item.counts = reinterpret_cast<std::uint64_t*>(answer);
                 const std::uint64_t from = seen;
@@ -1011,21 +1004,20 @@ class DeviceSketchJob final : public SketchJob {
 
 Result<DeviceSketches> check_sketches_on(std::span<const int> devices, MetadataFile& a, std::size_t field_a,
                                          MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
-                                         std::int32_t widest, bool elements_at_hand, CacheUse cache,
+                                         const ChunkProof& proof, bool elements_at_hand, CacheUse cache,
                                          const StreamOptions& options) {
     TWR_CHECK(check_tables());
     if (devices.empty()) return Error{ErrorCode::internal, "no device to compare on"};
-    const FieldMetadata& field = a.directory().fields[field_a];
     std::uint64_t bytes = 0;
     for (const Range& r : chunks)
-        bytes += r.size() * (field.chunking().residue_bytes_per_chunk + 8) * 2;
+        bytes += r.size() * (proof.shape().residue_bytes_per_chunk + 8) * 2;
     StreamOptions stream = options;
     stream.threads = team_size(devices.size(), kWorkersPerDevice, bytes, worker_count(options));
     return with_fitting_slices(kDeviceSketchBytes, [&](std::size_t size) -> Result<DeviceSketches> {
         DeviceSketches found;
         TWR_TRY(const auto team, DeviceTeam::create(devices, stream.threads, {}));
         device_started.store(true);
-        DeviceSketchJob job(*team, a, field_a, b, field_b, chunks, widest, elements_at_hand, cache,
+        DeviceSketchJob job(*team, a, field_a, b, field_b, chunks, proof, elements_at_hand, cache,
                             stream.threads, size);
         TWR_TRY(found.outcome.stream, run_slices(job, stream));
         found.outcome.device_seconds = team->seconds();

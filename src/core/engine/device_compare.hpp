@@ -11,6 +11,7 @@
 
 #include "difference/difference.hpp"
 #include "metadata/metadata.hpp"
+#include "sketch/proof.hpp"
 #include "source/source.hpp"
 #include "source/stream.hpp"
 #include "tree/walk.hpp"
@@ -88,7 +89,7 @@ struct DeviceSketches {
 
 Result<DeviceSketches> check_sketches_on(std::span<const int> devices, MetadataFile& a, std::size_t field_a,
                                          MetadataFile& b, std::size_t field_b, std::span<const Range> chunks,
-                                         std::int32_t widest, bool elements_at_hand, CacheUse cache,
+                                         const ChunkProof& proof, bool elements_at_hand, CacheUse cache,
                                          const StreamOptions& options);
 
 }  // namespace twinrun

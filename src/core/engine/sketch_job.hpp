@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/checked.hpp"
-#include "digest/digest.hpp"
 #include "metadata/metadata.hpp"
+#include "sketch/proof.hpp"
 #include "source/plan.hpp"
 #include "source/source.hpp"
 #include "source/stream.hpp"
@@ -22,12 +22,12 @@ namespace twinrun {
 class SketchJob : public SliceJob {
    public:
     SketchJob(MetadataFile& a, std::size_t field_a, MetadataFile& b, std::size_t field_b,
-              std::span<const Range> chunks, std::int32_t widest, bool elements_at_hand, CacheUse cache,
+              std::span<const Range> chunks, const ChunkProof& proof, bool elements_at_hand, CacheUse cache,
               int workers, std::uint64_t slice_bytes = kSliceBytes / 4)
         : sides_{Side{&a, field_a}, Side{&b, field_b}},
           field_(a.directory().fields[field_a]),
-          shape_(field_.chunking()),
-          widest_(widest) {
+          proof_(proof),
+          shape_(proof.shape()) {
         for (Side& side : sides_) {
             const FieldMetadata& f = side.file->directory().fields[side.field];
             const SectionPlace& residues = f.place(Section::residues);
@@ -88,20 +88,16 @@ class SketchJob : public SliceJob {
     }
 
     Result<> process(std::uint64_t slice, std::byte* buffer, int worker) override {
-        const DigestKernels& kernels = digest_kernels();
         return for_each_window(slice, buffer, [&](const Window& window, const Sketches& at, std::size_t) {
             for (std::size_t p = window.first_part; p < window.last_part; ++p) {
                 for (std::uint64_t c = plan_.parts[p].begin; c < plan_.parts[p].end; ++c) {
                     const std::uint64_t from = c - window.begin;
-                    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
-                        shape_.chunk_scalars, field_.scalars() - c * shape_.chunk_scalars));
                     const SketchVerdict verdict =
-                        check_sketch(kernels, shape_, n, field_.settings.rule.residue_bits, widest_,
-                                     fine(at.fine[0], from), fine(at.fine[1], from),
-                                     at.residues[0] + from * shape_.residue_bytes_per_chunk,
-                                     at.residues[1] + from * shape_.residue_bytes_per_chunk);
+                        proof_.residues_say(c, fine(at.fine[0], from), fine(at.fine[1], from),
+                                            at.residues[0] + from * shape_.residue_bytes_per_chunk,
+                                            at.residues[1] + from * shape_.residue_bytes_per_chunk);
                     if (verdict.proven) {
-                        add_counts(worker, verdict.counts.data());
+                        add_counts(worker, verdict.counts);
                     } else {
                         leave_open(slice, c);
                     }
@@ -135,12 +131,10 @@ class SketchJob : public SliceJob {
         return n;
     }
     [[nodiscard]] std::array<std::uint64_t, 8> counts() const {
-        std::array<std::uint64_t, 8> all{};
-        for (const Drift& d : drift_) {
-            for (std::size_t i = 0; i < all.size(); ++i)
-                all[i] += d.counts[i];
-        }
-        return all;
+        ProvenDrift all;
+        for (const Drift& d : drift_)
+            all.add(d.proven.by_cells);
+        return all.by_cells;
     }
 
    protected:
@@ -173,10 +167,8 @@ class SketchJob : public SliceJob {
         }
         return success();
     }
-    void add_counts(int worker, const std::uint64_t* counts) {
-        Drift& drift = drift_[static_cast<std::size_t>(worker)];
-        for (std::size_t i = 0; i < drift.counts.size(); ++i)
-            drift.counts[i] += counts[i];
+    void add_counts(int worker, const std::array<std::uint64_t, 8>& counts) {
+        drift_[static_cast<std::size_t>(worker)].proven.add(counts);
     }
     void leave_open(std::uint64_t slice, std::uint64_t chunk) {
         auto& open = open_[slice];
@@ -187,9 +179,7 @@ class SketchJob : public SliceJob {
         }
     }
     [[nodiscard]] const ReadPlan& reads() const { return plan_; }
-    [[nodiscard]] const FieldMetadata& field() const { return field_; }
-    [[nodiscard]] const ChunkShape& shape() const { return shape_; }
-    [[nodiscard]] std::int32_t widest() const { return widest_; }
+    [[nodiscard]] const ChunkProof& proof() const { return proof_; }
     [[nodiscard]] std::size_t room() const { return room_; }  // of a side, in the buffer
 
    private:
@@ -200,7 +190,7 @@ class SketchJob : public SliceJob {
         bool direct = false;
     };
     struct alignas(64) Drift {
-        std::array<std::uint64_t, 8> counts{};
+        ProvenDrift proven;
     };
     struct Pages {
         std::uint64_t begin;
@@ -238,8 +228,8 @@ class SketchJob : public SliceJob {
     }
     std::array<Side, 2> sides_;
     const FieldMetadata& field_;
-    ChunkShape shape_;
-    std::int32_t widest_;
+    const ChunkProof& proof_;
+    const ChunkShape& shape_;
     bool storage_ = false;
     ReadPlan plan_;
     std::vector<Range> left_;  // to the elements, unread

@@ -10,8 +10,6 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
-#include "digest/digest.hpp"
-#include "sketch/proof.hpp"
 #include "source/tuning.hpp"
 
 namespace twinrun {
@@ -69,11 +67,7 @@ StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not
                 check->why_not =
                     why_not_staged(reference, field, published ? Method::published : Method::staged, rule);
             }
-            const CellRule& cells = field.settings.rule;
-            const ProofReach reach = proof_reach(cells, field.settings.tolerance, field.settings.tolerance);
-            check->coarse_proves = published || reach.coarse_proves;
-            check->widest = reach.widest;
-            check->by_residues = cells.residue_bits != 0 && reference.section_bytes(Section::fine) != 0;
+            if (check->why_not.empty()) check->proof.emplace(field, rule.tolerance);
         }
         checks_.push_back(std::move(check));
     }
@@ -116,18 +110,16 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
         return success();
     }
     const FieldMetadata& field = fields_[number];
-    const ChunkShape shape = field.chunking();
+    const ChunkProof& proof = *check.proof;
+    const DigestKind kind = field.settings.kind;
     const std::uint64_t first = slice * (kSliceBytes / field.settings.chunk_bytes);
-    const bool published = field.settings.kind == DigestKind::published;
     std::vector<std::byte> theirs;  // residues, read where the first chunk needs them
     std::uint64_t open = 0;
     std::uint64_t first_open = UINT64_MAX;
     for (std::size_t k = 0; k < digests.size(); ++k) {
         const std::uint64_t c = first + k;
-        bool proven =
-            published ? check.leaves[2 * c] == digests[k].fine && check.leaves[2 * c + 1] == digests[k].coarse
-                      : check.coarse_proves && check.leaves[c] == digests[k].coarse;
-        if (!proven && !published && check.by_residues) {
+        bool proven = proof.digests_prove(chunk_digest(kind, check.leaves, check.fine, c), digests[k]);
+        if (!proven && proof.by_residues()) {
             if (theirs.empty()) {
                 theirs.resize(slices.residue_bytes(slice));
                 auto read =
@@ -137,11 +129,8 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
                     return success();
                 }
             }
-            const std::size_t n =
-                std::min<std::uint64_t>(shape.chunk_scalars, field.scalars() - c * shape.chunk_scalars);
-            const std::size_t at = k * shape.residue_bytes_per_chunk;
-            proven = check_sketch(digest_kernels(), shape, n, field.settings.rule.residue_bits, check.widest,
-                                  check.fine[c], digests[k].fine, theirs.data() + at, residues + at)
+            const std::size_t at = k * proof.shape().residue_bytes_per_chunk;
+            proven = proof.residues_say(c, check.fine[c], digests[k].fine, theirs.data() + at, residues + at)
                          .proven;
         }
         if (proven) continue;
@@ -168,16 +157,13 @@ Result<> StepCheck::whole(std::size_t number, const BuiltField& built) try {
     const FieldSlices slices(field);
     const TreeLayout tree = field.tree();
     const std::uint64_t per_slice = kSliceBytes / field.settings.chunk_bytes;
-    const bool published = field.settings.kind == DigestKind::published;
-    const std::uint64_t* leaves =
-        built.tree.data() + (tree.nodes() - tree.leaves) * node_words(field.settings.kind);
+    const DigestKind kind = field.settings.kind;
+    const auto leaves = std::span(built.tree).subspan((tree.nodes() - tree.leaves) * node_words(kind));
     std::vector<ChunkDigest> digests;
     for (std::uint64_t s = 0; s < slices.slices(); ++s) {
         digests.clear();
-        for (std::uint64_t c = s * per_slice; c < std::min((s + 1) * per_slice, tree.leaves); ++c) {
-            digests.push_back(published ? ChunkDigest{leaves[2 * c], leaves[2 * c + 1]}
-                                        : ChunkDigest{built.fine.empty() ? 0 : built.fine[c], leaves[c]});
-        }
+        for (std::uint64_t c = s * per_slice; c < std::min((s + 1) * per_slice, tree.leaves); ++c)
+            digests.push_back(chunk_digest(kind, leaves, built.fine, c));
         TWR_CHECK(slice(number, slices, s, digests, built.residues.data() + slices.residue_offset(s)));
     }
     return success();

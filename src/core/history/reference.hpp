@@ -13,6 +13,7 @@
 #include "history/history.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/build.hpp"
+#include "sketch/proof.hpp"
 
 namespace twinrun {
 
@@ -50,9 +51,7 @@ class StepCheck {
     struct Field {
         std::optional<std::size_t> number;  // in the reference
         std::string why_not;
-        bool coarse_proves = false;
-        bool by_residues = false;
-        std::int32_t widest = 0;
+        std::optional<ChunkProof> proof;  // where there is no such reason
         std::once_flag loaded;
         std::optional<Error> failure;       // of loading
         std::string unread;                 // why a part of the reference could not be read

@@ -194,17 +194,9 @@ Result<> DeviceSketch::download(BuiltField& into) const try {
 
 Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const DifferenceRule& rule) const try {
     const FieldMetadata& field = field_;
-    if (field.dtype != b.field_.dtype || field.items() != b.field_.items()) {
-        return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
-    }
+    TWR_TRY(const ChunkProof proof, ChunkProof::between(field, b.field_, rule));
     if (device() != b.device()) {
         return Error{ErrorCode::mismatch, "the sketches lie on different devices: upload one to the other's"};
-    }
-    const bool published = field.settings.kind == DigestKind::published;
-    if (std::string why =
-            why_not_staged(field, b.field_, published ? Method::published : Method::staged, rule);
-        !why.empty()) {
-        return Error{ErrorCode::mismatch, std::move(why)};
     }
     TWR_TRY(const Tables all, tables());
     SketchComparison found;
@@ -212,11 +204,7 @@ Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const Diff
     if (chunks == 0) return found;
     if (chunks >> 32 != 0)
         return Error{ErrorCode::unsupported, "a field of more than 2^32 chunks: use larger ones"};
-    const CellRule& cells = field.settings.rule;
-    const ProofReach reach = proof_reach(cells, field.settings.tolerance, rule.tolerance);
-    const bool by_tree = published || reach.coarse_proves;
-    const bool by_residues = field.section_bytes(Section::fine) != 0 && cells.residue_bits != 0;
-    const std::uint64_t chunk_scalars = field.chunking().chunk_scalars;
+    const bool by_tree = proof.by_tree();
 
     TWR_TRY(auto workspace, DeviceWorkspaces::builds().lease(device()));
     // count, counts by |c| | flagged chunks | proven | scratch of the walk
@@ -247,7 +235,6 @@ Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const Diff
         count = host_numbers[0];
         if (count > chunks) return Error{ErrorCode::internal, "more chunks differ than there are"};
     }
-    std::uint64_t unproven = count * chunk_scalars;
     found.flagged.resize(count);
     if (by_tree) {
         TWR_CHECK(to_result(all.runtime->copy(device(), found.flagged.data(), flagged, count * 4, stream)));
@@ -256,25 +243,19 @@ Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const Diff
         for (std::uint64_t c = 0; c < count; ++c)
             found.flagged[c] = static_cast<std::uint32_t>(c);
     }
-    // The last chunk may be short.
-    if (count != 0 && found.flagged.back() == chunks - 1)
-        unproven -= chunks * chunk_scalars - field.scalars();
-    found.by_tree = field.scalars() - unproven;
+    found.by_tree = field.scalars();
+    for (const std::uint32_t chunk : found.flagged)
+        found.by_tree -= proof.scalars(chunk);
     if (count == 0) return found;
-    if (!by_residues) {
+    if (!proof.by_residues()) {
         found.open = found.flagged;
         return found;
     }
-    DeviceSketchItem item;
+    DeviceSketchItem item = proof.device_item({0, chunks});
     item.fine_a = reinterpret_cast<const std::uint64_t*>(mine + fine_);
     item.fine_b = reinterpret_cast<const std::uint64_t*>(theirs + b.fine_);
     item.residues_a = mine + residues_;
     item.residues_b = theirs + b.residues_;
-    item.scalars = field.scalars();
-    item.scalar = scalar_type(field.dtype);
-    item.chunk_bytes = field.settings.chunk_bytes;
-    item.residue_bits = cells.residue_bits;
-    item.widest = reach.widest;
     item.chunks = by_tree ? flagged : nullptr;
     item.count = count;
     item.proven = proven;
