@@ -67,7 +67,7 @@ StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not
                 check->why_not =
                     why_not_staged(reference, field, published ? Method::published : Method::staged, rule);
             }
-            if (check->why_not.empty()) check->proof.emplace(field, rule.tolerance);
+            if (check->why_not.empty()) check->proof.emplace(reference, rule.tolerance);
         }
         checks_.push_back(std::move(check));
     }
