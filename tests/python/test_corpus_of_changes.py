@@ -437,6 +437,21 @@ def npy(folder: Path, array: np.ndarray | None = None) -> None:
     np.save(folder / "words.npy", np.array(["one", "two"]) if array is None else array)
 
 
+def records(folder: Path, inner: tuple[str, ...] = ("u", "v"), width: int = 3, **how: bool) -> None:
+    member = np.dtype([(name, "i4" if name == "u" else "f8") for name in inner], **how)
+    whole = np.zeros(2, np.dtype([("n", "i1"), ("in", member), ("t", f"S{width}")], **how))
+    whole["in"]["u"], whole["in"]["v"], whole["t"] = 1, 2.5, b"ab"
+    np.save(folder / "rows.npy", whole)
+
+
+RECORDS = Sample(
+    records,
+    {
+        "order of members of a member": lambda d: records(d, ("v", "u")),
+        "width of a text": lambda d: records(d, width=4),
+    },
+    {"padding": lambda d: records(d, align=True)},
+)
 NPY = Sample(
     npy,
     {
@@ -1143,7 +1158,7 @@ ARROW = Sample(
 
 SAMPLES = {
     "arrow": ARROW,
-    "hdf5": HDF5, "netcdf4": NETCDF4, "netcdf": NETCDF, "npz": NPZ, "npy": NPY, "safetensors": SAFETENSORS,
+    "hdf5": HDF5, "netcdf4": NETCDF4, "netcdf": NETCDF, "npz": NPZ, "npy": NPY, "structs": RECORDS, "safetensors": SAFETENSORS,
     "small floats": SMALL_FLOATS, "zarr 2": ZARR2, "consolidated 3": CONSOLIDATED3, "consolidated 2": CONSOLIDATED2, "stale": STALE,
      "zarr 3": ZARR3, "adios": ADIOS, "openpmd": OPENPMD, "vtu": VTU, "vtk": VTK,
     "lammps": LAMMPS, "words of lammps": LAMMPS_WORDS, "folder": FOLDER, "links": LINKS, "amrex": AMREX, "gadget": GADGET, "trr": TRR, "vtkhdf": VTKHDF, "pytorch": TORCH,

@@ -930,3 +930,14 @@ def test_the_only_field_of_a_folder_has_a_name(tmp_path: Path) -> None:
     assert golden.check(tmp_path / "G", tmp_path / "b").verdict == "incomparable"
     golden.save(tmp_path / "a" / "density.npy", tmp_path / "G")  # a file is named by who names it
     assert golden.check(tmp_path / "G", tmp_path / "b" / "pressure.npy").same
+
+
+@pytest.mark.parametrize(("then", "now", "status"), [
+    ("1", "1", 0), ("1", "1.0", 0), ("1.0", "1", 0), ("1", "2.0", 1), ("1.0", "2", 1), ("1", "1.5", 2), ("1.5", "1", 1),
+])  # fmt: skip
+def test_integers_that_a_text_tells_as_fractions(then: str, now: str, status: int, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for name, text in (("then", then), ("now", now)):
+        (tmp_path / f"{name}.csv").write_text(f"a,b\n1,{text}\n2,3\n")
+    golden.save(tmp_path / "then.csv", tmp_path / "G")
+    assert golden.check(tmp_path / "G", tmp_path / "now.csv").status == status

@@ -220,3 +220,11 @@ def test_periodic_positions(tmp_path: pathlib.Path) -> None:
     assert {f.field: f for f in by_axis.fields}["position"].different == 1
     with pytest.raises(TwinrunError, match="no field holds positions"):
         twinrun.compare(a, b, key="id", fields=["v"], period=10)
+
+
+def test_ids_of_another_type(tmp_path: pathlib.Path) -> None:
+    ids, x, owner = np.arange(5), {"x": np.arange(5.0)}, np.zeros(5, int)
+    a, b = write(tmp_path / "a", ids, x, owner), write(tmp_path / "b", ids.astype("i4"), x, owner)
+    with pytest.raises(Incomparable, match="IDs are i64"):
+        twinrun.compare(a, b, key="id")
+    assert twinrun.compare(a, a, key="id").same and twinrun.compare(b, b, key="id").same

@@ -127,3 +127,18 @@ def test_appending_with_another_keep_data_is_refused(tmp_path: Path) -> None:
         run.capture(1, {"x": np.arange(5.0)})
     with pytest.raises(twinrun.TwinrunError, match="other settings"):
         twinrun.Run(tmp_path / "run", atol=1e-3, keep_data=False, existing="append")
+
+
+def test_a_chosen_step_that_no_run_has(tmp_path: Path) -> None:
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        np.save(tmp_path / run / "x_1.npy", np.arange(3))
+    pair = tmp_path / "a", tmp_path / "b"
+    with pytest.raises(twinrun.TwinrunError, match="step 7: not there"):
+        twinrun.compare(*pair, steps="1,7")
+    assert twinrun.compare(*pair, steps="1,5:9").same  # a span names none
+    common = twinrun.compare(*pair, steps="1,7", common=True)
+    assert common.same and any("step 7" in note for note in common.notes)
+    twinrun.golden.save(pair[0], tmp_path / "G")
+    assert twinrun.golden.check(tmp_path / "G", pair[1], steps="1").same
+    assert twinrun.golden.check(tmp_path / "G", pair[1], steps="1,7").status == 2

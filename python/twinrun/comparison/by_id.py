@@ -202,12 +202,16 @@ def _common_fields(
     parts = [*((label_a, p) for p in kind.parts_a), *((label_b, p) for p in kind.parts_b)]
     good = []
     for name in dict.fromkeys(n for _, (_, _, own) in parts for n in own if chosen(n)):
-        rows: dict[tuple[str, tuple[int, ...]], str] = {}  # a unit of time is another type than plain numbers
+        rows: dict[
+            tuple[str, tuple[int, ...]], str
+        ] = {}  # units and kinds are other types than plain numbers
         missing = None
         for label, (rank, ids, own) in parts:
             if name in own:
                 ref = own[name]
-                rows.setdefault((ref.unit or ref.dtype, ref.user_shape[1:]), f"rank {rank} of {label}")
+                rows.setdefault(
+                    (ref.unit or ref.kind or ref.dtype, ref.user_shape[1:]), f"rank {rank} of {label}"
+                )
             elif ids.items:  # a rank without particles may have no such field
                 missing = f"rank {rank} of {label} has no such field, or another number of rows than IDs"
         if missing is None and len(rows) > 1:
@@ -237,6 +241,13 @@ def compare_particles(
     """
     begin = time.perf_counter()
     fields, problems = _common_fields(kind, chosen, label_a, label_b, step)
+    types = [
+        sorted({ids.unit or ids.dtype for _, ids, _ in parts if ids.items})
+        for parts in (kind.parts_a, kind.parts_b)
+    ]
+    if all(types) and types[0] != types[1]:
+        said = f"IDs are {', '.join(types[0])} in {label_a}, {', '.join(types[1])} in {label_b}"
+        problems.append(Incomparable(f"{_at(step)}field {kind.key!r}: {said}", fix="types must agree"))
     sources: dict[int, _core.Source] = {}
     totals = [sum(ids.items for _, ids, _ in parts) for parts in (kind.parts_a, kind.parts_b)]
     found = {name: _Found(_sums_by_id(kind, name, settings, step)) for name in fields}

@@ -13,6 +13,7 @@ from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import FieldRef, Place, Subject, check_alike
 from .field import place_text
+from .tolerances import missing_steps
 
 __all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
 
@@ -104,6 +105,15 @@ def match_steps(
                     f"{said} of {here.label}: not there", where=there.label, fix=_fix(in_a, in_b, align)
                 )
             )
+    nowhere = missing_steps(steps, (*in_a, *in_b))
+    if nowhere:
+        result.problems.append(
+            Unmatched(
+                f"step {names(nowhere)}: not there",
+                where=f"{a.label}, {b.label}",
+                fix="compare the common ones with --common, or choose with --steps",
+            )
+        )
     # Ranks are chosen within steps: a step stays one of both runs where one of them has lost what is chosen.
     for x, y in pairs:
         match = StepMatch(x, y, sorted(filter(wanted, in_a[x])), sorted(filter(wanted, in_b[y])))

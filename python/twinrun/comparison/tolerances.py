@@ -74,6 +74,12 @@ class _Steps:
         )
 
 
+def missing_steps(chosen: Callable[[int | None], bool] | None, present: Iterable[int | None]) -> list[int]:
+    """Steps that were chosen by number, and are not there. chosen: as `parse_steps` gives it."""
+    spans = getattr(chosen, "spans", ())
+    return sorted({first for first, last in spans if first is not None and first == last} - {*present})
+
+
 def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
     """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
     spans: list[tuple[int | None, int | None]] = []

@@ -180,9 +180,21 @@ def add_other(content: FileContent, name: str, source: Stored | Decoded, size: i
 def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:
     """What a numpy type says that no field shows: the width of texts, the names of a struct's members."""
     if dtype.names is not None:
-        content.say(name, "(members)", list(dtype.names))
+        content.say(name, "(members)", _members(dtype))
     elif dtype.kind in "SU" and dtype.itemsize:
         content.say(name, "(type)", f"{dtype.kind}{dtype.itemsize // np.dtype(dtype.kind + '1').itemsize}")
+
+
+def _members(dtype: np.dtype) -> list[object]:
+    """The members of a struct in their order: names, with the members of those that are structs, and the width of texts."""
+    found: list[object] = []
+    for name in dtype.names or ():
+        kind = dtype.fields[name][0].base  # type: ignore[index]
+        if kind.names is not None:
+            found.append([name, _members(kind)])
+        else:
+            found.append([name, kind.str[1:]] if kind.kind in "SU" else name)
+    return found
 
 
 def kind_of(dtype: np.dtype) -> str:

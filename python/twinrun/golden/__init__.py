@@ -23,7 +23,7 @@ from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
 from ..comparison.attributes import AttributeDifference, concerns, rename_array
-from ..comparison.tolerances import attribute_glob
+from ..comparison.tolerances import attribute_glob, missing_steps
 from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
 from ..formats.files import file_size
@@ -614,6 +614,9 @@ def check(
     at_hand = [
         p for p in _places(subject, manifest.chosen_steps) if steps is None or parse_steps(steps)(p[0])
     ]
+    chosen = None if steps is None else parse_steps(steps)
+    for step in missing_steps(chosen, [p.step for p in wanted]):
+        result.problems.append(GoldenProblem(step, None, None, f"not in {folder}: choose other steps"))
     pairs = [(p, (p.step, p.rank)) for p in wanted]
     if subject.kind == "arrays" and len(wanted) == 1:  # arrays have no step, and belong to any single one
         pairs = [(wanted[0], subject.places[0])]

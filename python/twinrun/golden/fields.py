@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.model import labels_told, storage_dtype
 from ..runs.index import FLOATING, build, field_plan
-from ..runs.order import read_by_column, read_by_row
+from ..runs.order import in_type, read_by_column, read_by_row
 from ..runs.subject import FieldRef, Place, label_refs
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
@@ -267,6 +267,7 @@ def check_field(
     what reading the field raises.
     """
     known = golden.fields[at]
+    ref = in_type(ref, known["dtype"])
     _alike(known, _told(golden)[0].get(known["name"], {}), ref, label)
     ref = read_by_column(ref) if known["fortran_order"] else read_by_row(ref)
     source = ref.source()

@@ -14,6 +14,7 @@ import threading
 import numpy as np
 
 from .. import _core
+from ..errors import Incomparable
 from ..formats.blocks import BandCache, BandReader
 from ..formats.layout import Decoded
 from ..formats.model import Field, decoded, storage_dtype
@@ -21,7 +22,15 @@ from ..formats.strided import Strided
 from .arrays import DeviceArrayView, row_major
 from .subject import FieldRef
 
-__all__ = ["columns_of", "in_one_order", "in_one_type", "read_by_column", "read_by_row", "row_major_place"]
+__all__ = [
+    "columns_of",
+    "in_one_order",
+    "in_one_type",
+    "in_type",
+    "read_by_column",
+    "read_by_row",
+    "row_major_place",
+]
 
 _BAND = 48 << 20  # bytes of a field that are put into the other order at a time
 
@@ -63,6 +72,30 @@ def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
     if a.dtype == b.dtype or not (a.told_as_text and b.told_as_text):
         return a, b
     return _as_f64(a), _as_f64(b)
+
+
+def in_type(ref: FieldRef, dtype: str) -> FieldRef:
+    """Numbers that a text tells as f64, or as the integers that they are: 1.0 is 1. Reading a fraction as such raises Incomparable."""
+    if ref.dtype == dtype or not ref.told_as_text:
+        return ref
+    if dtype == "f64":
+        return _as_f64(ref)
+    if dtype not in ("i64", "u64") or ref.dtype != "f64" or ref.reader is None or ref.reader.read is None:
+        return ref
+    read = ref.reader.read
+
+    def whole(first: int, count: int) -> np.ndarray:
+        values = read(first, count)
+        here = np.iinfo(np.int64 if dtype == "i64" else np.uint64)
+        fits = (values == np.rint(values)) & (values >= here.min) & (np.abs(values) <= 2.0**53)
+        if not fits.all():
+            raise Incomparable(
+                f"{values[~fits][0]} where only integers were", where=ref.where, fix="types must agree"
+            )
+        return values.astype(here.dtype)
+
+    reader = dataclasses.replace(ref.reader, dtype=dtype, read=whole)
+    return dataclasses.replace(ref, dtype=dtype, reader=reader, metadata=None)
 
 
 def _as_f64(ref: FieldRef) -> FieldRef:

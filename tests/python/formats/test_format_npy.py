@@ -60,7 +60,7 @@ def test_members_of_records(tmp_path):
     content = open_file(tmp_path / "p.npy")
     assert not content.skipped and not_numbers(content) == {"p.name": "text (bytes)"}
     assert texts(content.fields["p.name"])[3] == shown(array["name"][3])
-    assert content.facts["p@(members)"].text == "['x', 'id', 'pos', 'name', 'in']"
+    assert content.facts["p@(members)"].text == "['x', 'id', 'pos', ['name', 'S5'], ['in', ['u', 'w']]]"
     expected = {"p.x": array["x"], "p.id": array["id"], "p.pos": array["pos"]}
     expected |= {"p.in.u": array["in"]["u"], "p.in.w": array["in"]["w"]}
     check_content(content, expected)
