@@ -20,7 +20,7 @@ from test_foreign_files import KINDS, check, looks
 import twinrun
 from twinrun.aggregate.studies.journal import Journal
 from twinrun.ensemble.run import runner
-from twinrun.outputs import replacing
+from twinrun.outputs import check_outputs, replacing
 
 X = np.arange(100.0)
 STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
@@ -533,6 +533,16 @@ def test_what_a_command_is_given_is_an_input(tmp_path: Path) -> None:
     before = looks(tmp_path)
     arguments = ("interpose", "--json", tmp_path / "data", "--", "cat", tmp_path / "data")
     _refused(before, tmp_path, "--json", *arguments)
+
+
+def test_an_input_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the journal of a study; by whatever name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(twinrun.TwinrunError, match="--json must not replace it"):
+        check_outputs({"--json": "./journal"}, [tmp_path / "journal"])
+    with pytest.raises(twinrun.TwinrunError, match="--html must not replace it"):
+        check_outputs({"--json": "-", "--html": "-"}, ["-"])
+    check_outputs({"--json": "-", "--html": None}, ["-"])  # standard output is no file
 
 
 def test_nothing_takes_the_place_of_a_pipe(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _mark_of(run: str) -> bytes:
         return f"{xxh3(file.read()):016x}\n".encode()
 
 
-def _check_replaceable(run: str, folder: str) -> None:
+def _check_replaceable(run: str) -> None:
     """TwinrunError where a history is there already, unless it is what an earlier demo made, as that one left it."""
     manifest, mark = os.path.join(run, "manifest.jsonl"), os.path.join(run, MARK)
     if not os.path.lexists(manifest):
@@ -57,7 +57,7 @@ def _check_replaceable(run: str, folder: str) -> None:
     raise TwinrunError(
         f"a history is there already that is not, or no longer, what an earlier demo wrote (no {MARK} says so): nothing was done",
         where=run,
-        fix=f"name another folder with --folder, or remove {folder} if all in it is of a demo",
+        fix="name another folder with --folder, or remove this one if it is of a demo",
     )
 
 
@@ -141,7 +141,7 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     program = find_minihacc()
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
     for run in runs:
-        _check_replaceable(run, folder)
+        _check_replaceable(run)
     for run in runs:
         out.print(f"simulating {particles} particles, {steps} steps, into {run} …")
         sys.stdout.flush()
