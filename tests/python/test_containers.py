@@ -493,3 +493,15 @@ def test_units_of_arrow() -> None:
     twinrun.assert_same(tables[0], tables[1])
     with pytest.raises(AssertionError):
         twinrun.assert_same(tables[0], tables[2])
+
+
+def test_a_name_of_the_caller_is_no_label() -> None:
+    masked = {"x": np.ma.array([1.0, 0.0], mask=[False, True])}
+    plain = {"x": np.array([1.0, 0.0]), "x@mask": np.array([False, True])}
+    twinrun.assert_same(plain, plain)
+    twinrun.assert_same(masked, masked)
+    for pair in ((masked, plain), (plain, masked)):
+        with pytest.raises(AssertionError):
+            twinrun.assert_same(*pair)
+    alone = {"x@mask": np.array([False, True])}
+    assert list(flattened("", alone)) == ["x@mask"]

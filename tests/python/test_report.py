@@ -130,3 +130,14 @@ def test_a_difference_just_above_the_tolerance_is_seen_to_be_larger() -> None:
     line = verdict_line(twinrun.compare(a, b, atol=1e-5))
     assert "|a-b| = 1e-05 >" not in line and line.endswith("> 1e-05")
     assert float(line.split("|a-b| = ")[1].split(" >")[0]) > 1e-5
+
+
+def test_no_table_of_no_fields(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, value in (("a", 1), ("b", 2)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.attrs["t"] = value
+            file["nowhere"] = h5py.SoftLink("/none")
+    done = command("compare", tmp_path / "a.h5", tmp_path / "b.h5")
+    assert done.status == 2 and "@t: 1 against 2" in done.out, done.out
+    assert "device:" not in done.out and "max |a-b|" not in done.out

@@ -94,7 +94,8 @@ def print_comparison(console: Console, c: Comparison, details: bool = False) -> 
             Text(f"{50 * read / f.bytes:.3g}%" if f.bytes else ""),
         ]
         table.add_row(*cells)
-    console.print(table)
+    if shown:
+        console.print(table)
     if left_out:
         console.print(f"… and {left_out} more rows: --json has all", style="dim")
     warnings: dict[str, list[str]] = {}
@@ -165,6 +166,8 @@ def print_provenance(console: Console, p: Provenance) -> None:
 def _device_line(c: Comparison) -> str:
     """Where the work was done, and why; of several reasons the first for a GPU."""
     on_gpu = [f for f in c.fields if f.device != "cpu"]
+    if not c.fields:  # nothing was compared anywhere
+        return ""
     reasons = list(dict.fromkeys(f.device_reason for f in (on_gpu or c.fields) if f.device_reason))
     more = f"; {len(reasons) - 1} more in --json" if len(reasons) > 1 else ""
     return f"device: {c.device}" + (f" ({reasons[0]}{more})" if reasons else "")

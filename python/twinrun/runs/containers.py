@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -121,8 +122,21 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
         flat.walk(_joined(name, key), value)
 
 
+# What `label` is called with here: a caller's own name may look like it.
+_LABEL = re.compile(
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
+)
+
+
 def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
     _entries(flat, name, value.items())
+    own = [
+        key
+        for key in value
+        if isinstance(key, str) and any(key[: m.start()] in value for m in _LABEL.finditer(key))
+    ]
+    if own:  # {'x': …, 'x@mask': …} is no array x with a mask
+        flat.texts(f"{name}@keys", sorted(own))
 
 
 def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
