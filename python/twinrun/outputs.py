@@ -256,6 +256,6 @@ def check_outputs(
                 there = _inode(path)
                 if there in wanted:
                     refuse(wanted[there], "is read here")
-    for target, option in wanted.items():
-        if isinstance(target, str) and (what := _own_file(target)) is not None:
+    for named, option in wanted.items():
+        if isinstance(named, str) and (what := _own_file(named)) is not None:
             refuse(option, f"is {what}")

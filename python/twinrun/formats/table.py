@@ -764,15 +764,15 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                 unreadable(name, code or "u64", sys.byteorder, (rows[-1],), Unsupported(why, where=path))
             )
             continue
-        column = _ParquetColumn(opened, path, at, rows, told.name, lock)
+        held = _ParquetColumn(opened, path, at, rows, told.name, lock)
         if code is None:
             _add_column(content, name, None, rows[-1],
-                        lambda f, n, c=column: c.read(f, n, lambda batch: _digests(batch, pa)),
-                        text=lambda index, c=column: c.text(index[0]))  # fmt: skip
+                        lambda f, n, c=held: c.read(f, n, lambda batch: _digests(batch, pa)),
+                        text=lambda index, c=held: c.text(index[0]))  # fmt: skip
             continue
         masked = told.nullable and _may_miss(meta, at, told.name)
         _add_column(content, name, code, rows[-1],
-                    lambda f, n, c=column, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
+                    lambda f, n, c=held, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
         if masked:
             content.say(f"{name}@mask", "(type)", f"where {name} has no value", meaning=True)

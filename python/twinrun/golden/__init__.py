@@ -615,8 +615,8 @@ def check(
         p for p in _places(subject, manifest.chosen_steps) if steps is None or parse_steps(steps)(p[0])
     ]
     chosen = None if steps is None else parse_steps(steps)
-    for step in missing_steps(chosen, [p.step for p in wanted]):
-        result.problems.append(GoldenProblem(step, None, None, f"not in {folder}: choose other steps"))
+    for missing in missing_steps(chosen, [p.step for p in wanted]):
+        result.problems.append(GoldenProblem(missing, None, None, f"not in {folder}: choose other steps"))
     pairs = [(p, (p.step, p.rank)) for p in wanted]
     if subject.kind == "arrays" and len(wanted) == 1:  # arrays have no step, and belong to any single one
         pairs = [(wanted[0], subject.places[0])]

@@ -373,7 +373,7 @@ def _frame(flat: _Flat, name: str, value: Any) -> None:
         _column(flat, _joined(name, columns[at]), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
-        flat.label(name, "rows", len(value))  # type: ignore[arg-type]
+        flat.label(name, "rows", len(value))
     if any(n is not None for n in columns.names):
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
@@ -416,7 +416,7 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
     schema = value.schema
     flat.texts(f"{name}@columns", list(schema.names))
     if not schema.names:
-        flat.label(name, "rows", value.num_rows)  # type: ignore[attr-defined]
+        flat.label(name, "rows", value.num_rows)
     flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
     for column, key, told in arrow_metadata(schema, pa):
         flat.label(_joined(name, column) if column else name, f"metadata.{key}", told)
