@@ -112,9 +112,11 @@ def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
     path = Path(folder).absolute()
     files = [path / name for name in (*_FILES, "lock", *_FOLDERS)]
     files += [*path.glob("study-*.toml"), path.parent / f"{path.name}.toml"]
+    noted = [path / "study.toml", path / "here"]
+    if not all(p.is_file() for p in noted):  # a pipe in the place of one would keep whoever reads it waiting
+        return files
     with contextlib.suppress(OSError):
-        given = (path / "study.toml").read_bytes()
-        here = Path(os.fsdecode((path / "here").read_bytes()))
+        given, here = noted[0].read_bytes(), Path(os.fsdecode(noted[1].read_bytes()))
         files += [
             p
             for p in here.glob("*.toml")
