@@ -8,8 +8,9 @@ SHELL := /bin/bash
 PRESET ?= $(if $(CI),ci,release)
 VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
-# What starts in the background of a script ignores Ctrl-C, and so would the programs whose interruption is tested.
-PYTEST := env --default-signal=INT $(PYTHON_VENV) -m pytest
+# What starts in the background of a script ignores Ctrl-C, what nohup starts ignores hang-ups, and so would the programs whose end by a
+# signal is tested.
+PYTEST := env --default-signal $(PYTHON_VENV) -m pytest -n $(JOBS) --dist worksteal
 BIN := build/$(PRESET)/bin
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -42,11 +43,11 @@ help: ## List the recipes
 	    || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
 setup: ## Install what is missing (apt as root, PyPI into .venv) and build the Python package
-	@PRESET=$(PRESET) tools/setup.sh
+	@PRESET=$(PRESET) tools/setup.sh tests
 
-demo: setup ## Run a simulation twice, compare the runs, show where they part
-	@cmake --preset $(PRESET) >/dev/null
-	@cmake --build --preset $(PRESET) --target minihacc
+# Without what only tests need.
+demo: ## Run a simulation twice, compare the runs, show where they part
+	@PRESET=$(PRESET) tools/setup.sh
 	@$(VENV)/bin/twinrun demo $(DEMO_ARGS)
 
 build: setup
@@ -87,7 +88,7 @@ test-backends: build ## Run the C++ tests once with each instruction set that th
 	@tools/test_backends.sh build/$(PRESET)
 
 coverage: ## Run the C++ tests and print which lines they reach
-	@tools/setup.sh coverage
+	@tools/setup.sh tests coverage
 	@cmake --preset coverage >/dev/null
 	@cmake --build --preset coverage
 	@ctest --preset coverage
@@ -107,7 +108,7 @@ hunt: build ## Run the randomized tests on fresh seeds for HUNT_SECONDS (an hour
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --seconds $(HUNT_SECONDS) $(HUNT_ARGS)
 
 lint: ## Check format, what may include what, and common mistakes
-	@tools/setup.sh lint
+	@PRESET=$(PRESET) tools/setup.sh tests lint
 	@cmake --preset $(PRESET) >/dev/null
 	@tools/lint.sh build/$(PRESET)
 

@@ -1,5 +1,5 @@
-# The libraries without MPI as another build of the same sources left them in the folder TWINRUN_CORE_FROM: a build for one more MPI
-# needs a tenth of the time. Included by src/; targets are as there.
+# The libraries without MPI as another build of the same sources left them in the folder TWINRUN_CORE_FROM: a build for one more MPI,
+# or of the Python package, needs a tenth of the time. Included by src/; targets are as there.
 add_library(twinrun_core STATIC IMPORTED GLOBAL)
 set_target_properties(twinrun_core PROPERTIES IMPORTED_LOCATION "${TWINRUN_CORE_FROM}/src/core/libtwinrun_core.a")
 twinrun_core_usage(twinrun_core INTERFACE)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what a recipe of the Makefile needs, and nothing twice:
 #
-#   tools/setup.sh              packages of the system, the Python environment .venv, and twinrun installed into it
+#   tools/setup.sh              what the demo needs: packages of the system, the Python environment .venv, twinrun installed into it
+#   tools/setup.sh tests        besides: what the tests need
 #   tools/setup.sh lint         besides: the tools of `make lint`
 #   tools/setup.sh fuzz         besides: clang with libFuzzer
 #   tools/setup.sh coverage     besides: gcovr
@@ -9,12 +10,14 @@
 # Outside the checkout only apt packages are installed, and those only by root; anybody else is told the one command to
 # run. Inside it: .venv (the environment), build (all build products), .cache (pip's downloads, temporary files).
 #
-# PYTHON chooses the interpreter (default: python3). PIP_CACHE_DIR, where set, is respected.
+# PYTHON chooses the interpreter (default: python3), PRESET the build of the C++ libraries (default: release). PIP_CACHE_DIR, where
+# set, is respected.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 stamps=build/stamps
+preset=${PRESET:-release}
 python=${PYTHON:-python3}
 
 export PIP_CACHE_DIR=${PIP_CACHE_DIR:-$root/.cache/pip}
@@ -31,11 +34,11 @@ fail() {
 
 # ---- packages of the system -------------------------------------------------------------------------------------------
 
-base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev libzstd-dev nlohmann-json3-dev libgtest-dev libgmock-dev
-    libbenchmark-dev libfftw3-dev gfortran)
+base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev libzstd-dev nlohmann-json3-dev libfftw3-dev)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev gfortran)
 # For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos; hwloc, which
 # twinrun opens at run time.
-optional_packages=(libtrilinos-kokkos-dev libhwloc15)
+optional_test_packages=(libtrilinos-kokkos-dev libhwloc15)
 
 system_python() { # is it the distribution's own interpreter, whose venv and headers are packages of their own?
     case "$(readlink -f "$(command -v "$python")")" in /usr/bin/*) return 0 ;; *) return 1 ;; esac
@@ -128,33 +131,41 @@ try_gromacs() {
 
 # Where there is no dpkg, look for the tools and headers themselves.
 look_for_tools() {
-    local missing=() tool header
-    for tool in g++ gfortran cmake ninja pkg-config; do
+    local missing=() tools=(g++ cmake ninja pkg-config) headers=(xxhash.h zstd.h nlohmann/json.hpp fftw3.h) tool header
+    if [[ " $* " == *" tests "* ]]; then
+        tools+=(gfortran)
+        headers+=(gtest/gtest.h gmock/gmock.h benchmark/benchmark.h)
+    fi
+    for tool in "${tools[@]}"; do
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if command -v g++ >/dev/null; then
-        for header in xxhash.h zstd.h nlohmann/json.hpp gtest/gtest.h gmock/gmock.h benchmark/benchmark.h fftw3.h; do
+        for header in "${headers[@]}"; do
             echo "#include <$header>" | g++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || missing+=("$header")
         done
     fi
     ((${#missing[@]} == 0)) || fail "missing: ${missing[*]}." \
-        "This is neither Debian nor Ubuntu: install a C++20 compiler, gfortran, CMake 3.25, Ninja, pkg-config, and the development packages of" \
-        "xxHash 0.8, liburing, Zstandard, nlohmann-json, GoogleTest, Google Benchmark and FFTW 3 (single precision)."
+        "This is neither Debian nor Ubuntu: install a C++20 compiler, CMake 3.25, Ninja, pkg-config, and the development packages of xxHash 0.8," \
+        "liburing, Zstandard, nlohmann-json and FFTW 3 (single precision); for the tests also gfortran, GoogleTest and Google Benchmark."
 }
 
 system_packages() {
     if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
-        local packages=("${base_packages[@]}") part
+        local packages=("${base_packages[@]}") optional_packages=() part
         if system_python; then packages+=(python3-venv python3-dev); fi
         for part in "$@"; do
             case $part in
+            tests)
+                packages+=("${test_packages[@]}")
+                optional_packages=("${optional_test_packages[@]}")
+                ;;
             lint) packages+=(clang-tidy) ;;
             fuzz) packages+=(clang libclang-rt-dev) ;;
             esac
         done
         install_packages "${packages[@]}"
     else
-        look_for_tools
+        look_for_tools "$@"
     fi
 }
 
@@ -238,14 +249,30 @@ sources_hash() {
     } | sha256sum
 }
 
+# The core is compiled once, for the programs of build/<preset> and for the package. What the tests need may not be here yet: then
+# the build is configured without them.
+build_core() {
+    [[ -d build/$preset ]] || say "building the core and the demo's simulation"
+    local without=(-DTWINRUN_BUILD_TESTS=OFF -DTWINRUN_BUILD_BENCH=OFF -DTWINRUN_BUILD_FUZZ=OFF)
+    if [[ -f $stamps/tests ]]; then without=(); fi
+    cmake --preset "$preset" "${without[@]}" >"$TMPDIR/configure.log" 2>&1 || {
+        tail -n 30 "$TMPDIR/configure.log" >&2
+        fail "CMake could not configure build/$preset (above)"
+    }
+    cmake --build --preset "$preset" --target twinrun_core twinrun_aggregate_core twinrun_noise minihacc >"$TMPDIR/build.log" 2>&1 || {
+        tail -n 60 "$TMPDIR/build.log" >&2
+        fail "the core could not be built (above)"
+    }
+}
+
 install_twinrun() {
     local now
-    now=$(sources_hash)
+    now="$(sources_hash) $preset"
     if [[ $(cat "$stamps/twinrun" 2>/dev/null) == "$now" ]]; then return 0; fi
-    say "building the extension and installing twinrun into .venv"
+    say "building the Python package"
     rm -f "$stamps/twinrun"
-    # The library for GPUs takes minutes to compile: the build of the C++ programs has it, and the package finds it there.
-    CMAKE_ARGS="${CMAKE_ARGS:-} -DTWINRUN_CUDA=OFF" \
+    # The library for GPUs is built with the C++ programs, and the package finds it there.
+    CMAKE_ARGS="${CMAKE_ARGS:-} -DTWINRUN_CUDA=OFF -DTWINRUN_CORE_FROM=$root/build/$preset" \
         .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps . ||
         fail "the Python package could not be built (above)"
     printf '%s\n' "$now" >"$stamps/twinrun"
@@ -256,7 +283,7 @@ link_device_library() {
     local link
     link=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/twinrun/libtwinrun_cuda.so
     if [[ -n ${PRESET:-} || ! -L $link ]]; then
-        ln -sfn "$root/build/${PRESET:-release}/bin/libtwinrun_cuda.so" "$link"
+        ln -sfn "$root/build/$preset/bin/libtwinrun_cuda.so" "$link"
     fi
 }
 
@@ -276,18 +303,23 @@ if command -v flock >/dev/null; then flock 9; fi
 
 check_python
 system_packages "$@"
-try_torch
-try_gromacs
-try_chromium
 make_environment
-install_requirements base all test
+install_requirements base plot
 for part in "$@"; do
     case $part in
+    tests)
+        try_torch
+        try_gromacs
+        try_chromium
+        install_requirements tests all test
+        touch "$stamps/tests"
+        ;;
     lint) install_requirements lint lint ;;
     fuzz) ;;
     coverage) install_requirements coverage coverage ;;
-    *) fail "unknown part '$part': lint, fuzz and coverage are there" ;;
+    *) fail "unknown part '$part': tests, lint, fuzz and coverage are there" ;;
     esac
 done
+build_core
 install_twinrun
 link_device_library
