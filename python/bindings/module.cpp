@@ -1095,4 +1095,5 @@ NB_MODULE(_core, m) {
     define_golden(m);
     define_sums(m);
     define_noise(m);
+    define_environment(m);
 }

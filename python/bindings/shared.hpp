@@ -75,6 +75,9 @@ void define_elements(nanobind::module_& m);
 nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
+// environment.cpp
+void define_environment(nanobind::module_& m);
+
 // aggregate.cpp
 void define_aggregation(nanobind::module_& m);
 

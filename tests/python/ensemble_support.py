@@ -13,6 +13,7 @@ from pathlib import Path
 
 from commands import HANG
 
+from twinrun._core import variable_rules
 from twinrun.ensemble import watch
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -44,7 +45,7 @@ def start_watch(folder: Path, command: list[str], **keys: object) -> subprocess.
     """Starts watch.py."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = {
-        "command": command, "environment": {}, "directory": str(folder), "prepare": [], "time_limit": None, "grace": 5.0,
+        "command": command, "environment": {}, "variables": variable_rules(), "directory": str(folder), "prepare": [], "time_limit": None, "grace": 5.0,
         "success": [0], "cores": None, "cores_level": None, "spare": None, "own_cores": None, "period": 0.05, "listen": True,
         "verify": {}, "submit": 0.0, **keys,
     }  # fmt: skip

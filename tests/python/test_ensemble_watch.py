@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import signal
 import sys
@@ -16,6 +17,8 @@ from ensemble_support import PYTHON, attempt, start_watch, within
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinrun import _core
+from twinrun._core import variable_rules
 from twinrun.ensemble import watch
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -321,6 +324,32 @@ def test_environment_facts_hold_no_secrets(tmp_path: Path) -> None:
     assert record["facts"]["environment"]["OMP_NUM_THREADS"] == "3"
     assert record["facts"]["host"]["name"] and record["facts"]["program"]["sha256"]
     assert all(isinstance(v, str) for group in record["facts"].values() for v in group.values())
+
+
+def test_watcher_and_core_keep_the_same_variables() -> None:
+    rules = variable_rules()
+    # As launchers set them: partly keys, and other in every run.
+    launcher = ["OMPI_MCA_orte_precondition_transports", "OMPI_MCA_ess_base_jobid", "PRTE_MCA_ess_base_vpid", "I_MPI_HYDRA_PORT"]  # fmt: skip
+    others = ["PATH", "HOME", "OMP", "XOMP_X", "OMP_", "LANG", "LANGUAGE", "FI_API_KEY", "FI_KEYS_", "KMP_MONKEY", "MKL_PASS", "MKL_PASSES",
+              "ucx_token", "UCX_Token1", "UCX_tokenß", "UCX_Kez", "UCX_\u212aey", "GMX_AUTH_X", "GMX_AUTHOR"]  # fmt: skip
+    draw = random.Random(7)
+    starts = [*rules["names"], *rules["prefixes"], *rules["bookkeeping"], "", "X_"]
+    words = [*rules["secret_words"], *rules["secret_variable_words"], "THREADS", "max", "s", "_", "-", "1"]
+    made = [
+        draw.choice(starts) + "".join(draw.choice([w, w.lower()]) for w in draw.choices(words, k=draw.randrange(3)))
+        for _ in range(5000)
+    ]  # fmt: skip
+    kept = {name for name in [*launcher, *others, *made] if _core.keeps_variable(name)}
+    assert {name for name in [*launcher, *others, *made] if watch.keeps_variable(name, rules)} == kept
+    assert not kept & {*launcher, "PATH", "FI_API_KEY", "MKL_PASS", "ucx_token", "UCX_Token1", "GMX_AUTH_X"}
+    assert kept >= {"OMP_", "LANG", "KMP_MONKEY", "MKL_PASSES", "GMX_AUTHOR"} and len(kept) > 500
+
+
+def test_keys_of_launchers_are_not_kept(tmp_path: Path) -> None:
+    own = {"OMPI_MCA_orte_precondition_transports": "hunter2-1", "SLURM_JOB_ID": "hunter2-2"}
+    record = attempt(tmp_path / "a", ["/bin/true"], environment={**own, "OMPI_MCA_coll": "basic"})
+    assert "hunter2" not in json.dumps(record["facts"])
+    assert record["facts"]["environment"]["OMPI_MCA_coll"] == "basic"
 
 
 def test_only_one_runs_an_attempt(tmp_path: Path) -> None:

@@ -435,19 +435,26 @@ def reaped_io() -> dict[str, int] | None:
 
 # ---- the conditions -------------------------------------------------------------------------------------------------
 
-# As src/core/history/provenance.cpp: variables that explain differences, and never what may be secret.
-_VARIABLES = re.compile(
-    r"(OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|GOTO_|VECLIB_|NUMEXPR_|OMPI_MCA_|PRTE_MCA_|MPICH_|MPIR_CVAR_|I_MPI_|MV2_|UCX_|FI_|NCCL_|"
-    r"CUDA_|NVIDIA_|HSA_|ROCR_|HIP_|SLURM_(CPUS|NTASKS|NNODES|NODELIST|CPU_BIND|JOB_PARTITION)|GMX_|MALLOC_|TWINRUN_|"
-    r"(LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES|PYTHONHASHSEED|PATH|LANG|LC_ALL)$)"
-)
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.I)
+
+def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
+    """As src/core/history/variables.hpp, whose rules the specification brings along: this program knows no package."""
+    words = "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
+    listed = name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
+    bookkeeping = name.startswith(tuple(rules["bookkeeping"]))
+    secret = re.search(rf"(?<![A-Z])({words})(?![A-Z])", _upper(name))
+    return listed and not bookkeeping and secret is None
+
+
+def _upper(name: str) -> str:
+    """Of ASCII letters only, as the core does it."""
+    return re.sub("[a-z]+", lambda m: m[0].upper(), name)
 
 
 def environment_facts(
-    environment: dict[str, str], command: list[str], folder: str
+    environment: dict[str, str], command: list[str], folder: str, rules: dict[str, list[str]]
 ) -> dict[str, dict[str, str]]:
-    """Facts by group and name, all text, as a history keeps them: what is the same for tasks of one setting on one node."""
+    """Facts by group and name, all text, as a history keeps them: what is the same for tasks of one setting on one node.
+    rules: which variables of the environment."""
     system = os.uname()
     facts: dict[str, dict[str, str]] = {
         "host": {
@@ -459,7 +466,7 @@ def environment_facts(
         "environment": {
             k: v.replace(folder, "{folder}")  # tasks of one setting have the same facts
             for k, v in sorted(environment.items())
-            if _VARIABLES.match(k) and not _SECRET.search(k)
+            if keeps_variable(k, rules) and k not in rules["of_one_job"]
         },
     }
     for line in (read_text("/etc/os-release") or "").splitlines():
@@ -704,7 +711,7 @@ class Attempt:
         spec = self.spec
         record: dict = {"version": VERSION, "node": node_name(), "submit": spec["submit"]}
         environment = self._environment()
-        record["facts"] = environment_facts(environment, spec["command"], self.folder)
+        record["facts"] = environment_facts(environment, spec["command"], self.folder, spec["variables"])
         try:
             cores = self._cores()
             if spec["own_cores"]:

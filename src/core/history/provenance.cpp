@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/checksum.hpp"
+#include "history/variables.hpp"
 #include "platform/elf_objects.hpp"
 
 #if defined(__x86_64__)
@@ -124,31 +125,7 @@ std::string hex(std::uint64_t value) {
     return text.data();
 }
 
-std::string upper(std::string_view text) {
-    std::string out(text);
-    for (char& c : out) {
-        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-    }
-    return out;
-}
-
 bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
-// Neither options nor variables of such names are kept, whatever list they are on. Whole words: --max-tokens is none.
-bool secret(std::string_view name) {
-    const std::string loud = upper(name);
-    constexpr std::array kWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",     "TOKEN",
-                                "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS"};
-    const auto letter = [&](std::size_t at) {
-        return at < loud.size() && loud[at] >= 'A' && loud[at] <= 'Z';
-    };
-    return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
-        for (std::size_t at = loud.find(word); at != std::string::npos; at = loud.find(word, at + 1)) {
-            if (!letter(at - 1) && !letter(at + word.size())) return true;
-        }
-        return false;
-    });
-}
 
 // ---- groups of facts ----------------------------------------------------------------------------------------------
 
@@ -163,9 +140,11 @@ std::string arguments() {
         const std::size_t equals = word.find('=');
         if (std::exchange(hide, false) && !begins(word, "-")) {
             word = "...";
-        } else if (word.size() < 80 && begins(word, "-") && equals == std::string::npos && secret(word)) {
+        } else if (word.size() < 80 && begins(word, "-") && equals == std::string::npos &&
+                   names_secret(word)) {
             hide = true;
-        } else if (equals != std::string::npos && secret(word.substr(0, std::min<std::size_t>(equals, 80)))) {
+        } else if (equals != std::string::npos &&
+                   names_secret(word.substr(0, std::min<std::size_t>(equals, 80)))) {
             word = word.substr(0, equals + 1) + "...";
         }
         const bool plain =
@@ -437,50 +416,6 @@ Facts thread_facts(const std::vector<LoadedObject>& objects) {
     return facts;
 }
 
-// Variables that explain differences: these, and those that begin so. Nothing else of the environment is ever kept.
-constexpr std::array kVariables{
-    "PMI_SIZE",
-    "PALS_LOCAL_SIZE",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTHONHASHSEED",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-    "LD_LIBRARY_PATH",
-    "LD_BIND_NOW",
-    "TF_DETERMINISTIC_OPS",
-    "TF_CUDNN_DETERMINISTIC",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "XLA_FLAGS",
-    "JAX_ENABLE_X64",
-    "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_PLATFORMS",
-    "JAX_THREEFRY_PARTITIONABLE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-    "SLURM_DISTRIBUTION",
-    "SLURM_TASKS_PER_NODE",
-};
-constexpr std::array kVariablePrefixes{
-    "OMP_",     "KMP_",   "GOMP_", "MKL_",    "OPENBLAS_", "GOTO_",   "BLIS_",      "VECLIB_",
-    "NUMEXPR_", "ARMPL_", "DNNL_", "ONEDNN_", "OMPI_MCA_", "MPICH_",  "MPIR_CVAR_", "I_MPI_",
-    "MV2_",     "UCX_",   "FI_",   "NCCL_",   "CUDA_",     "CUBLAS_", "CUBLASLT_",  "CUDNN_",
-    "HSA_",     "HIP_",   "ROCR_", "MALLOC_", "KOKKOS_",   "NPY_",    "TWINRUN_",
-};
-// A launcher's own bookkeeping: other in every run, and partly keys.
-constexpr std::array kBookkeeping{"OMPI_MCA_orte_",          "OMPI_MCA_prte_",    "OMPI_MCA_ess_",
-                                  "OMPI_MCA_pmix_",          "OMPI_MCA_initial_", "I_MPI_HYDRA_",
-                                  "MPICH_INTERFACE_HOSTNAME"};
-
 Facts environment_facts() {
     Facts facts;
     for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
@@ -488,11 +423,7 @@ Facts environment_facts() {
         const std::size_t equals = entry.find('=');
         if (equals == std::string_view::npos || equals == 0) continue;
         const std::string_view name = entry.substr(0, equals);
-        const auto starts = [&](const char* prefix) { return begins(name, prefix); };
-        const bool listed = std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end() ||
-                            std::any_of(kVariablePrefixes.begin(), kVariablePrefixes.end(), starts);
-        if (!listed || secret(name) || std::any_of(kBookkeeping.begin(), kBookkeeping.end(), starts))
-            continue;
+        if (!keeps_variable(name)) continue;
         // An empty value is not the same as none: it stays.
         facts[std::string(name)] = entry.substr(equals + 1);
     }

@@ -150,6 +150,8 @@ TEST(Provenance, EnvironmentByList) {
     const Variable launcher("OMPI_MCA_orte_precondition_transports", "hidden-value-4");
     const Variable almost("XOMP_NUM_THREADS", "hidden-value-5");
     const Variable cloud("AWS_SECRET_ACCESS_KEY", "hidden-value-6");
+    const Variable key("FI_PROVIDER_KEY", "hidden-value-7");
+    const Variable task("TWINRUN_TASK_FOLDER", "hidden-value-8");
     const Variable wheel("MKL_TOKENS", "shown");  // no word of its own
     const Provenance p = collect_provenance();
     EXPECT_EQ(fact(p, "environment", "OMP_NUM_THREADS"), "3");

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import _core
 from ...errors import TwinrunError
 from .. import intervals
 from ..study import interposition, results
@@ -433,6 +434,7 @@ def spec_of(
         "version": 1,
         "command": engine.command(words, values),
         "environment": environment,
+        "variables": _core.variable_rules(),
         "directory": str(directory if directory.is_absolute() else study.here / directory),
         "prepare": [[fill(w, values) for w in line] for line in study.prepare],
         "time_limit": study.time_limit,

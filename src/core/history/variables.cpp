@@ -1,0 +1,103 @@
+#include "history/variables.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::array kNames{
+    "PMI_SIZE",
+    "PALS_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PYTHONHASHSEED",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_BIND_NOW",
+    "LANG",
+    "LC_ALL",
+    "LC_NUMERIC",
+    "TF_DETERMINISTIC_OPS",
+    "TF_CUDNN_DETERMINISTIC",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "XLA_FLAGS",
+    "JAX_ENABLE_X64",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_PLATFORMS",
+    "JAX_THREEFRY_PARTITIONABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_TASKS_PER_NODE",
+};
+constexpr std::array kPrefixes{
+    "OMP_",    "KMP_",       "GOMP_",     "MKL_",   "OPENBLAS_", "GOTO_",     "BLIS_",
+    "VECLIB_", "NUMEXPR_",   "ARMPL_",    "DNNL_",  "ONEDNN_",   "OMPI_MCA_", "PRTE_MCA_",
+    "MPICH_",  "MPIR_CVAR_", "I_MPI_",    "MV2_",   "UCX_",      "FI_",       "NCCL_",
+    "CUDA_",   "CUBLAS_",    "CUBLASLT_", "CUDNN_", "HSA_",      "HIP_",      "ROCR_",
+    "MALLOC_", "KOKKOS_",    "NPY_",      "GMX_",   "TWINRUN_",
+};
+constexpr std::array kBookkeeping{
+    "OMPI_MCA_orte_",           "OMPI_MCA_prte_",      "OMPI_MCA_ess_",
+    "OMPI_MCA_pmix_",           "OMPI_MCA_initial_",   "PRTE_MCA_ess_",
+    "PRTE_MCA_pmix_",           "PRTE_MCA_prte_",      "I_MPI_HYDRA_",
+    "MPICH_INTERFACE_HOSTNAME", "TWINRUN_TASK_FOLDER", "TWINRUN_INTERPOSE_FOLDER",
+};
+constexpr std::array kOfOneJob{"SLURM_JOB_ID"};
+constexpr std::array kSecretWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",     "TOKEN",
+                                  "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS"};
+constexpr std::array kSecretVariableWords{"PASS", "PASSWORDS", "SECRETS",      "KEY",
+                                          "KEYS", "AUTH",      "AUTHORIZATION"};
+
+constexpr VariableRules kRules{kNames,    kPrefixes,    kBookkeeping,
+                               kOfOneJob, kSecretWords, kSecretVariableWords};
+
+bool begins_with_one_of(std::string_view name, std::span<const char* const> prefixes) {
+    return std::any_of(prefixes.begin(), prefixes.end(),
+                       [&](const char* prefix) { return name.starts_with(prefix); });
+}
+
+bool has_word_of(std::string_view name, std::span<const char* const> words) {
+    std::string loud(name);
+    for (char& c : loud) {
+        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    }
+    const auto letter = [&](std::size_t at) {
+        return at < loud.size() && loud[at] >= 'A' && loud[at] <= 'Z';
+    };
+    return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
+        for (std::size_t at = loud.find(word); at != std::string::npos; at = loud.find(word, at + 1)) {
+            if (!letter(at - 1) && !letter(at + word.size())) return true;
+        }
+        return false;
+    });
+}
+
+}  // namespace
+
+const VariableRules& variable_rules() { return kRules; }
+
+bool names_secret(std::string_view name) { return has_word_of(name, kSecretWords); }
+
+bool keeps_variable(std::string_view name) {
+    const bool listed =
+        std::find(kNames.begin(), kNames.end(), name) != kNames.end() || begins_with_one_of(name, kPrefixes);
+    return listed && !begins_with_one_of(name, kBookkeeping) && !names_secret(name) &&
+           !has_word_of(name, kSecretVariableWords);
+}
+
+}  // namespace twinrun
