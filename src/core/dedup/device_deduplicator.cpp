@@ -19,6 +19,7 @@
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
 #include "dedup/hash_table.hpp"
+#include "device/event.hpp"
 #include "record/device_packer.hpp"
 
 namespace twinrun {
@@ -31,30 +32,8 @@ constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kPieces = 3;
 constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
-constexpr std::size_t kAlignment = 256;
 // Pieces of all that there is are copied from where they lie if they lie in so few places.
 constexpr std::size_t kMostCopies = 16;
-
-std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlignment); }
-
-class OwnedEvent {
-   public:
-    OwnedEvent() = default;
-    ~OwnedEvent() {
-        if (event_ != nullptr) device_runtime()->drop_event(device_, event_);
-    }
-    OwnedEvent(const OwnedEvent&) = delete;
-    OwnedEvent& operator=(const OwnedEvent&) = delete;
-    Result<> make(int device) {
-        device_ = device;
-        return to_result(device_runtime()->make_event(device, false, &event_));
-    }
-    [[nodiscard]] EventHandle get() const { return event_; }
-
-   private:
-    int device_ = 0;
-    EventHandle event_ = nullptr;
-};
 
 // What kernels count in one go, as they lie in device memory, and copied to the host.
 struct Counts {
@@ -93,7 +72,7 @@ class DeviceDeduplicator final : public Deduplicator {
     ~DeviceDeduplicator() override { settle(); }
 
     Result<> prepare() {
-        for (OwnedEvent* event : {&hashed_[0], &hashed_[1], &listed_[0], &listed_[1]})
+        for (DeviceEvent* event : {&hashed_[0], &hashed_[1], &listed_[0], &listed_[1]})
             TWR_CHECK(event->make(device_));
         for (Piece& piece : pieces_)
             TWR_CHECK(piece.done.make(device_));
@@ -185,7 +164,7 @@ class DeviceDeduplicator final : public Deduplicator {
     struct Piece {
         DeviceMemory staged;
         DeviceMemory host;
-        OwnedEvent done;
+        DeviceEvent done;
         std::uint64_t first = 0;  // chunk of the image that its entries count from
         std::uint64_t entries = 0;
         bool continues = false;
@@ -440,8 +419,8 @@ class DeviceDeduplicator final : public Deduplicator {
         for (const Slice& slice : slices_)
             words = std::max<std::uint64_t>(
                 words, std::uint64_t{slice.groups} * (dedup_group_chunks(options_.chunk_bytes) / 32));
-        scan_scratch_ = aligned(scan_bytes(words + 1));
-        const std::size_t bytes = 2 * aligned((words + 1) * sizeof(std::uint32_t)) + scan_scratch_;
+        scan_scratch_ = device_aligned(scan_bytes(words + 1));
+        const std::size_t bytes = 2 * device_aligned((words + 1) * sizeof(std::uint32_t)) + scan_scratch_;
         for (std::size_t b = 0; b < std::min<std::size_t>(2, slices_.size()); ++b)
             TWR_CHECK(marks_[b].reserve(device_, bytes));
         most_words_ = words;
@@ -449,7 +428,7 @@ class DeviceDeduplicator final : public Deduplicator {
     }
     [[nodiscard]] DeviceDedupSlice slice_of(std::size_t i) const {
         const Slice& of = slices_[i];
-        const std::size_t words_bytes = aligned((most_words_ + 1) * sizeof(std::uint32_t));
+        const std::size_t words_bytes = device_aligned((most_words_ + 1) * sizeof(std::uint32_t));
         const DeviceMemory& marks = marks_[i % 2];
         DeviceDedupSlice slice;
         slice.chunk_bytes = options_.chunk_bytes;
@@ -474,7 +453,7 @@ class DeviceDeduplicator final : public Deduplicator {
         const DeviceDedupSlice slice = slice_of(i);
         TWR_CHECK(to_result(kernels_.find_changed(device_, slice, hashing_.get())));
         TWR_CHECK(copy(changed_on_host(i), slice.before + slice.words_of(), sizeof(std::uint32_t), hashing_));
-        return to_result(runtime_.record(device_, hashed_[i % 2].get(), hashing_.get()));
+        return hashed_[i % 2].record(hashing_.get());
     }
 
     Result<> take_slice(Under& step, std::size_t i) {
@@ -483,7 +462,7 @@ class DeviceDeduplicator final : public Deduplicator {
         if (i + 1 == slices_.size()) {
             TWR_CHECK(wait(hashing_));
         } else {
-            TWR_CHECK(to_result(runtime_.wait_event(device_, hashed_[i % 2].get())));
+            TWR_CHECK(hashed_[i % 2].wait());
         }
         const std::uint32_t count = *changed_on_host(i);
         if (count == 0) {
@@ -494,7 +473,7 @@ class DeviceDeduplicator final : public Deduplicator {
         TWR_CHECK(reserve_work(count));
         const DeviceDedupSlice slice = slice_of(i);
         TWR_CHECK(to_result(kernels_.list_changed(device_, slice, changed_, working_.get())));
-        TWR_CHECK(to_result(runtime_.record(device_, listed_[i % 2].get(), working_.get())));
+        TWR_CHECK(listed_[i % 2].record(working_.get()));
 
         const bool as_tree =
             options_.method == RecordMethod::tree && most_at_once() >= 2 * std::uint64_t{count};
@@ -538,7 +517,7 @@ class DeviceDeduplicator final : public Deduplicator {
         TWR_CHECK(as_tree ? join_tree(step, slice, count) : join(of, count));
         // The slice after the next one: its marks take the place of this one's, which have been read.
         if (i + 2 < slices_.size()) {
-            TWR_CHECK(to_result(runtime_.stream_wait(device_, hashing_.get(), listed_[i % 2].get())));
+            TWR_CHECK(listed_[i % 2].hold_up(device_, hashing_.get()));
             TWR_CHECK(hash_slice(i + 2));
         }
         TWR_CHECK(fetch_counts());
@@ -570,7 +549,7 @@ class DeviceDeduplicator final : public Deduplicator {
         const auto place = [&](auto*& pointer, std::uint64_t n) {
             using T = std::remove_reference_t<decltype(*pointer)>;
             if (memory != nullptr) pointer = reinterpret_cast<T*>(memory + end);
-            end += aligned(n * sizeof(T));
+            end += device_aligned(n * sizeof(T));
         };
         place(changed_, count);
         place(sources_, count);
@@ -735,8 +714,8 @@ class DeviceDeduplicator final : public Deduplicator {
     Result<> join_tree(const Under& step, const DeviceDedupSlice& slice, std::uint32_t count) {
         DeviceTreeJoin what;
         what.width = std::bit_ceil(std::uint64_t{slice.chunks});
-        const std::size_t at_at = aligned(2 * what.width);
-        const std::size_t hashes_at = at_at + aligned(2 * what.width * sizeof(Location));
+        const std::size_t at_at = device_aligned(2 * what.width);
+        const std::size_t hashes_at = at_at + device_aligned(2 * what.width * sizeof(Location));
         TWR_CHECK(tree_.reserve(device_, hashes_at + what.width * sizeof(ChunkHash)));
         what.table = table();
         what.mask = mask_;
@@ -775,7 +754,7 @@ class DeviceDeduplicator final : public Deduplicator {
         const bool in_place = chunks == of.chunks && !base && of.part_count <= kMostCopies;
         for (std::uint64_t e = 0, p = 0; e < entry_count || p < chunks;) {
             const std::uint64_t left =
-                (entry_count - e) * sizeof(DeviceRunEntry) + (chunks - p) * each + 4 * kAlignment;
+                (entry_count - e) * sizeof(DeviceRunEntry) + (chunks - p) * each + 4 * kDeviceAlignment;
             const std::size_t wanted = std::min<std::uint64_t>(
                 kPieceBytes, std::max<std::uint64_t>(kSmallestPiece, std::bit_ceil(left)));
             if (under_way_.size() == kPieces) TWR_CHECK(hand_out(step));
@@ -786,13 +765,13 @@ class DeviceDeduplicator final : public Deduplicator {
             piece.entries = std::min<std::uint64_t>(entry_count - e, room / sizeof(DeviceRunEntry));
             piece.continues = continues && e == 0;
             piece.base = base;
-            piece.chunks_at = aligned(piece.entries * sizeof(DeviceRunEntry));
+            piece.chunks_at = device_aligned(piece.entries * sizeof(DeviceRunEntry));
             piece.chunks = 0;
-            if (e + piece.entries == entry_count && piece.chunks_at + 2 * kAlignment < room)
-                piece.chunks =
-                    std::min<std::uint64_t>(chunks - p, (room - piece.chunks_at - 2 * kAlignment) / each);
-            piece.base_at = aligned(piece.chunks_at + piece.chunks * chunk_);
-            piece.where_at = base ? aligned(piece.base_at + piece.chunks * chunk_) : piece.base_at;
+            if (e + piece.entries == entry_count && piece.chunks_at + 2 * kDeviceAlignment < room)
+                piece.chunks = std::min<std::uint64_t>(
+                    chunks - p, (room - piece.chunks_at - 2 * kDeviceAlignment) / each);
+            piece.base_at = device_aligned(piece.chunks_at + piece.chunks * chunk_);
+            piece.where_at = base ? device_aligned(piece.base_at + piece.chunks * chunk_) : piece.base_at;
             piece.gaps.clear();
             const std::size_t bytes = piece.where_at + (base ? piece.chunks * sizeof(Location) : 0);
 
@@ -825,7 +804,7 @@ class DeviceDeduplicator final : public Deduplicator {
                                in_place ? piece.entries * sizeof(DeviceRunEntry) : bytes, copying_));
             }
             if (in_place) TWR_CHECK(copy_in_place(of, p, piece));
-            TWR_CHECK(to_result(runtime_.record(device_, piece.done.get(), copying_.get())));
+            TWR_CHECK(piece.done.record(copying_.get()));
             under_way_.push_back(next_piece_);
             next_piece_ = (next_piece_ + 1) % kPieces;
             e += piece.entries;
@@ -893,7 +872,7 @@ class DeviceDeduplicator final : public Deduplicator {
         if (under_way_.size() == 1 && piece.base_at <= kSpinBytes) {
             TWR_CHECK(wait(copying_));
         } else {
-            TWR_CHECK(to_result(runtime_.wait_event(device_, piece.done.get())));
+            TWR_CHECK(piece.done.wait());
         }
         under_way_.pop_front();
         std::vector<Run>& runs = step.outcome.runs;
@@ -976,8 +955,8 @@ class DeviceDeduplicator final : public Deduplicator {
     std::size_t next_piece_ = 0;
     std::deque<std::size_t> under_way_;  // pieces, oldest first
 
-    std::array<OwnedEvent, 2> hashed_;
-    std::array<OwnedEvent, 2> listed_;
+    std::array<DeviceEvent, 2> hashed_;
+    std::array<DeviceEvent, 2> listed_;
     // Last, so that they end first: memory is given back when nothing uses it.
     DeviceStream hashing_;
     DeviceStream working_;

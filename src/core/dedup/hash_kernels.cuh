@@ -34,6 +34,7 @@ struct HashLaunch {
 constexpr int kHashWarps = 4;  // of a thread block
 constexpr int kStages = 3;
 constexpr std::uint32_t kStageBytes = 4096;
+constexpr std::uint32_t kNoEnd = ~std::uint32_t{0};  // of a part behind which there is none
 
 template <int ChunkBytes>
 struct HashShape {
@@ -48,14 +49,14 @@ struct HashShape {
 class PartCursor {
    public:
     __device__ explicit PartCursor(const HashLaunch& launch) : launch_(launch), part_(launch.one) {
-        end_ = launch.parts == nullptr ? kAll : 0;
+        end_ = launch.parts == nullptr ? kNoEnd : 0;
     }
     __device__ const DeviceDedupPart& at(std::uint32_t group) {
         if (group >= end_) {
             const std::uint32_t number = part_of_group(launch_.parts, launch_.part_count, group);
             part_ = launch_.parts[number];
             if (launch_.words == nullptr) part_.with_base = 0;
-            end_ = number + 1 == launch_.part_count ? kAll : launch_.parts[number + 1].group;
+            end_ = number + 1 == launch_.part_count ? kNoEnd : launch_.parts[number + 1].group;
         }
         return part_;
     }
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
         if constexpr (ChunkBytes <= 128) {
             ask();
             stage_wait<kStages - 1>();
-            warp_sync();
+            warp::sync();
             const std::byte* const from = ring + now * Shape::kStage;
             constexpr std::uint32_t kPieces = ChunkBytes / 16;
 #pragma unroll
@@ -180,11 +181,11 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
                     *reinterpret_cast<const ulonglong2*>(from + kStageBytes + i * sizeof(ChunkHash));
                 const bool changed =
                     note(launch, part, first + i, short_hash(pieces), {base.x, base.y}, content);
-                const unsigned marks = ballot(changed);
+                const unsigned marks = warp::ballot(changed);
                 if (launch.words != nullptr && lane == 0)
                     launch.words[std::uint64_t{group} * (Shape::kGroup / 32) + k] = marks;
             }
-            warp_sync();
+            warp::sync();
             now = now + 1 == kStages ? 0 : now + 1;
         } else {
             std::uint64_t a[8];
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
             for (int step = 0; step < Shape::kSteps; ++step) {
                 ask();
                 stage_wait<kStages - 1>();
-                warp_sync();
+                warp::sync();
                 const std::byte* const from = ring + now * Shape::kStage;
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
                         *reinterpret_cast<const ulonglong2*>(from + kStageBytes + lane * sizeof(ChunkHash));
                     base = {b.x, b.y};
                 }
-                warp_sync();
+                warp::sync();
                 now = now + 1 == kStages ? 0 : now + 1;
             }
             std::uint64_t low = 0;
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
             }
             const bool changed =
                 note(launch, part, first + lane, finish_long(low, high, ChunkBytes), base, content);
-            const unsigned marks = ballot(changed);
+            const unsigned marks = warp::ballot(changed);
             if (launch.words != nullptr && lane == 0) launch.words[group] = marks;
         }
     }
@@ -315,8 +316,8 @@ __global__ void __launch_bounds__(kSimpleThreads, 2)
                 }
 #pragma unroll
                 for (int lanes = 4; lanes <= 16; lanes *= 2) {
-                    p0 += shuffle_xor(p0, lanes);
-                    p1 += shuffle_xor(p1, lanes);
+                    p0 += warp::across(p0, lanes);
+                    p1 += warp::across(p1, lanes);
                 }
                 a0 += p0;
                 a1 += p1;
@@ -330,8 +331,8 @@ __global__ void __launch_bounds__(kSimpleThreads, 2)
         std::uint64_t high = fold(a0 ^ merge_high[0], a1 ^ merge_high[1]);
 #pragma unroll
         for (int lanes = 1; lanes <= 2; lanes *= 2) {
-            low += shuffle_xor(low, lanes);
-            high += shuffle_xor(high, lanes);
+            low += warp::across(low, lanes);
+            high += warp::across(high, lanes);
         }
         if (lane != 0) continue;
         ChunkHash base;
@@ -360,11 +361,11 @@ __global__ void __launch_bounds__(kSimpleThreads)
                                                                 static_cast<std::uint32_t>(w) / per_group)];
         first = part.first + (static_cast<std::uint32_t>(w) - part.group * per_group) * 32;
     }
-    for (unsigned some = ballot(marks != 0); some != 0; some &= some - 1) {
+    for (unsigned some = warp::ballot(marks != 0); some != 0; some &= some - 1) {
         const int other = __ffs(static_cast<int>(some)) - 1;
-        const std::uint32_t word = shuffle_from(marks, other);
-        const std::uint32_t at = shuffle_from(to, other);
-        const std::uint32_t chunk = shuffle_from(first, other);
+        const std::uint32_t word = warp::from(marks, other);
+        const std::uint32_t at = warp::from(to, other);
+        const std::uint32_t chunk = warp::from(first, other);
         if ((word >> lane & 1) != 0)
             changed[at + static_cast<unsigned>(__popc(word & ((1U << lane) - 1)))] = chunk + lane;
     }

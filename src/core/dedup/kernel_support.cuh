@@ -7,6 +7,7 @@
 #include "dedup/chunk_hash.cuh"
 #include "dedup/dedup_device.hpp"
 #include "device/gpu.hpp"
+#include "device/warp.cuh"
 
 namespace twinrun {
 
@@ -14,60 +15,11 @@ namespace gpu {
 
 namespace {
 
-constexpr unsigned kAll = 0xFFFFFFFFU;
 constexpr unsigned kSimpleThreads = 256;
 constexpr std::uint64_t kUnplaced = kMostPayloadChunks;  // as in host_deduplicator.cpp
 
 using Word = unsigned long long;  // what atomic operations take
 
-// ---- what differs between vendors ----
-
-__device__ inline unsigned ballot(bool value) {
-#if defined(__HIPCC__)
-    return static_cast<unsigned>(__ballot(value) >> (threadIdx.x / 32 % 2 * 32));
-#else
-    return __ballot_sync(kAll, value);
-#endif
-}
-__device__ inline std::uint64_t shuffle_xor(std::uint64_t value, int lanes) {
-#if defined(__HIPCC__)
-    return __shfl_xor(static_cast<Word>(value), lanes, 32);
-#else
-    return __shfl_xor_sync(kAll, static_cast<Word>(value), lanes, 32);
-#endif
-}
-__device__ inline std::uint32_t shuffle_from(std::uint32_t value, int lane) {
-#if defined(__HIPCC__)
-    return __shfl(value, lane, 32);
-#else
-    return __shfl_sync(kAll, value, lane, 32);
-#endif
-}
-__device__ inline std::uint64_t shuffle_wide(std::uint64_t value, int lane) {
-    return static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(value), lane)) |
-           static_cast<std::uint64_t>(shuffle_from(static_cast<std::uint32_t>(value >> 32), lane)) << 32;
-}
-// From the lane before.
-template <class T>
-__device__ inline T shuffle_up(T value) {
-#if defined(__HIPCC__)
-    return __shfl_up(value, 1, 32);
-#else
-    return __shfl_up_sync(kAll, value, 1, 32);
-#endif
-}
-__device__ inline void warp_sync() {
-#if defined(__HIPCC__)
-    __threadfence_block();
-#else
-    __syncwarp();
-#endif
-}
-__device__ inline std::uint64_t warp_sum(std::uint64_t value) {
-    for (int lanes = 16; lanes != 0; lanes /= 2)
-        value += shuffle_xor(value, lanes);
-    return value;
-}
 // How the L2 cache treats what is read once: it makes room first, and leaves hashes and the table there.
 struct ReadPolicy {
     std::uint64_t bits = 0;
@@ -199,7 +151,7 @@ class Content {
     __device__ void add(std::uint64_t term) { sum_ += term; }
     __device__ void flush() {
         if (content_ == nullptr || segment_ == ~std::uint32_t{0}) return;
-        const std::uint64_t sum = warp_sum(sum_);
+        const std::uint64_t sum = warp::sum(sum_);
         sum_ = 0;
         if (threadIdx.x % 32 == 0 && sum != 0)
             atomicAdd(reinterpret_cast<Word*>(content_ + segment_), static_cast<Word>(sum));

@@ -7,12 +7,7 @@
 
 #include "device/gpu.hpp"
 
-#if defined(__HIPCC__)
-#include <hipcub/hipcub.hpp>
-namespace cub = hipcub;
-#else
 #include <cub/device/device_scan.cuh>
-#endif
 
 #include "dedup/kernel_support.cuh"
 

@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kSimpleThreads)
         }
         // Segments are few, or small: mostly all lanes have the same.
         const auto segment = static_cast<std::uint32_t>(move.segment);
-        if (ballot(segment != shuffle_from(segment, 0)) == 0) {
-            const std::uint64_t sum = warp_sum(term);
+        if (warp::ballot(segment != warp::from(segment, 0)) == 0) {
+            const std::uint64_t sum = warp::sum(term);
             if (lane == 0) atomicAdd(reinterpret_cast<Word*>(content + segment), static_cast<Word>(sum));
         } else if (there) {
             atomicAdd(reinterpret_cast<Word*>(content + segment), static_cast<Word>(term));
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
         const std::uint64_t end = begin + kScatterTile < pieces ? begin + kScatterTile : pieces;
         const std::uint64_t of = (lane % 2 == 0 ? begin : end - 1) >> shift;
         const std::uint64_t found = last_not_above(what.runs, what.run_count, of, &DeviceScatterRun::before);
-        const std::uint64_t other = shuffle_xor(found, 1);
+        const std::uint64_t other = warp::across(found, 1);
         const std::uint64_t low = lane % 2 == 0 ? found : other;
         const std::uint64_t high = lane % 2 == 0 ? other : found;
         DeviceScatterRun run = what.runs[low];
@@ -197,17 +197,17 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
                     const std::uint64_t place = reinterpret_cast<std::uintptr_t>(to[k]);
                     const std::uint64_t my_end = whole ? place + 16 : 0;
                     uint4 before;
-                    before.x = shuffle_up(values[k].x);
-                    before.y = shuffle_up(values[k].y);
-                    before.z = shuffle_up(values[k].z);
-                    before.w = shuffle_up(values[k].w);
-                    std::uint64_t before_end = shuffle_up(my_end);
+                    before.x = warp::up(values[k].x);
+                    before.y = warp::up(values[k].y);
+                    before.z = warp::up(values[k].z);
+                    before.w = warp::up(values[k].w);
+                    std::uint64_t before_end = warp::up(my_end);
                     if (lane == 0) {
                         before = carried;
                         before_end = carried_to;
                     }
                     const bool follows = whole && before_end == place;
-                    const unsigned all = ballot(follows);
+                    const unsigned all = warp::ballot(follows);
                     if (follows) {
                         __stcs(reinterpret_cast<uint4*>(to[k] - skew), joined(before, values[k], 16 - skew));
                     } else {
@@ -220,11 +220,11 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
                     }
                     if (lane != 31 && whole && (all >> (lane + 1) & 1) == 0)
                         store_edge(to[k], values[k], 16 - skew, 16);
-                    carried.x = shuffle_from(values[k].x, 31);
-                    carried.y = shuffle_from(values[k].y, 31);
-                    carried.z = shuffle_from(values[k].z, 31);
-                    carried.w = shuffle_from(values[k].w, 31);
-                    carried_to = shuffle_wide(my_end, 31);
+                    carried.x = warp::from(values[k].x, 31);
+                    carried.y = warp::from(values[k].y, 31);
+                    carried.z = warp::from(values[k].z, 31);
+                    carried.w = warp::from(values[k].w, 31);
+                    carried_to = warp::from(my_end, 31);
                 }
             }
         }

@@ -69,14 +69,10 @@ __device__ inline Location lower(DeviceDedupSlot& slot, bool made, Location at, 
 }
 // Added up over the lanes that are here.
 __device__ inline void count_made(bool made, Word* entries) {
-#if defined(__HIPCC__)
-    if (made) atomicAdd(entries, Word{1});
-#else
     const unsigned here = __activemask();
     const unsigned all = __ballot_sync(here, made);
     if (all != 0 && static_cast<int>(threadIdx.x % 32) == __ffs(static_cast<int>(here)) - 1)
         atomicAdd(entries, static_cast<Word>(__popc(all)));
-#endif
 }
 
 __global__ void __launch_bounds__(kSimpleThreads)
@@ -114,11 +110,11 @@ __global__ void __launch_bounds__(kSimpleThreads)
          i += stride) {
         // The number of slots is a multiple of 1024: whole warps come here.
         const DeviceDedupSlot slot = table.slots[i];
-        const unsigned stay = ballot(slot.high != 0 && slot.used >= used_since);
+        const unsigned stay = warp::ballot(slot.high != 0 && slot.used >= used_since);
         if (stay == 0) continue;
         std::uint64_t to = 0;
         if (lane == 0) to = atomicAdd(count, static_cast<Word>(__popc(stay)));
-        to = shuffle_wide(to, 0);
+        to = warp::from(to, 0);
         if ((stay >> lane & 1) != 0)
             taken[to + static_cast<unsigned>(__popc(stay & ((1U << lane) - 1)))] = slot;
     }

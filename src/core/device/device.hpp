@@ -19,6 +19,12 @@ namespace twinrun {
 inline constexpr std::uint32_t kDeviceAbi = 4;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
+// Parts of a device's memory, and of the host's that goes there, begin at multiples of this: kernels take it so.
+inline constexpr std::size_t kDeviceAlignment = 256;
+constexpr std::size_t device_aligned(std::size_t bytes) {
+    return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+}
+
 // What a function of the library says.
 struct [[nodiscard]] DeviceStatus {
     bool failed = false;

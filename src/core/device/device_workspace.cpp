@@ -22,16 +22,10 @@ std::uint64_t device_workspace_allocations() { return allocations.load(); }
 Result<std::unique_ptr<DeviceWorkspace>> DeviceWorkspace::create(int device) {
     TWR_TRY(auto stream, DeviceStream::create(device));
     std::unique_ptr<DeviceWorkspace> made(new DeviceWorkspace(std::move(stream)));
-    for (EventHandle& mark : made->marks_)
-        TWR_CHECK(to_result(device_runtime()->make_event(device, false, &mark)));
+    for (DeviceEvent& mark : made->marks_)
+        TWR_CHECK(mark.make(device));
     ++allocations;
     return made;
-}
-
-DeviceWorkspace::~DeviceWorkspace() {
-    for (const EventHandle mark : marks_) {
-        if (mark != nullptr) device_runtime()->drop_event(device(), mark);
-    }
 }
 
 Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
@@ -53,13 +47,9 @@ Result<> DeviceWorkspace::reserve_host(std::size_t bytes) {
     return pinned_.reserve(kHostMemory, wanted);
 }
 
-Result<> DeviceWorkspace::mark(std::size_t number) {
-    return to_result(device_runtime()->record(device(), marks_[number], stream_.get()));
-}
+Result<> DeviceWorkspace::mark(std::size_t number) { return marks_[number].record(stream_.get()); }
 
-Result<> DeviceWorkspace::wait_mark(std::size_t number) {
-    return to_result(device_runtime()->wait_event(device(), marks_[number]));
-}
+Result<> DeviceWorkspace::wait_mark(std::size_t number) { return marks_[number].wait(); }
 
 DeviceWorkspaces::Lease::~Lease() {
     if (workspace_ == nullptr) return;

@@ -11,6 +11,7 @@
 
 #include "base/result.hpp"
 #include "device/device.hpp"
+#include "device/event.hpp"
 
 namespace twinrun {
 
@@ -18,7 +19,6 @@ namespace twinrun {
 class DeviceWorkspace {
    public:
     static Result<std::unique_ptr<DeviceWorkspace>> create(int device);
-    ~DeviceWorkspace();
     DeviceWorkspace(const DeviceWorkspace&) = delete;
     DeviceWorkspace& operator=(const DeviceWorkspace&) = delete;
 
@@ -40,7 +40,7 @@ class DeviceWorkspace {
     DeviceStream stream_;
     DeviceMemory memory_;
     DeviceMemory pinned_;
-    std::array<EventHandle, 2> marks_{};
+    std::array<DeviceEvent, 2> marks_;
 };
 
 // Workspaces of all devices that nobody uses now. Thread-safe. Those of the process are never destroyed: the driver may be

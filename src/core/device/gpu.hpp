@@ -1,70 +1,7 @@
-// For the sources of the device library only (*.cu): the runtime under CUDA's names, checked calls, and what differs between
-// vendors. HIP compiles the same sources through the aliases below; that is not tested.
+// For the sources of the device library only (*.cu): CUDA's runtime, and checked calls of it.
 #pragma once
 
-#if defined(__HIPCC__)
-#define OCML_BASIC_ROUNDED_OPERATIONS  // __dmul_rd and its like
-#include <hip/hip_runtime.h>
-#define cudaError_t hipError_t
-#define cudaSuccess hipSuccess
-#define cudaErrorMemoryAllocation hipErrorOutOfMemory
-#define cudaErrorNoDevice hipErrorNoDevice
-#define cudaErrorInsufficientDriver hipErrorInsufficientDriver
-#define cudaErrorInvalidValue hipErrorInvalidValue
-#define cudaErrorNotReady hipErrorNotReady
-#define cudaErrorDevicesUnavailable hipErrorUnknown
-#define cudaErrorNoKernelImageForDevice hipErrorNoBinaryForGpu
-#define cudaErrorInvalidDevice hipErrorInvalidDevice
-#define cudaGetErrorName hipGetErrorName
-#define cudaGetErrorString hipGetErrorString
-#define cudaGetLastError hipGetLastError
-#define cudaGetDevice hipGetDevice
-#define cudaSetDevice hipSetDevice
-#define cudaGetDeviceCount hipGetDeviceCount
-#define cudaDeviceProp hipDeviceProp_t
-#define cudaGetDeviceProperties hipGetDeviceProperties
-#define cudaDeviceGetAttribute hipDeviceGetAttribute
-#define cudaDeviceGetPCIBusId hipDeviceGetPCIBusId
-#define cudaDevAttrMultiProcessorCount hipDeviceAttributeMultiprocessorCount
-#define cudaRuntimeGetVersion hipRuntimeGetVersion
-#define cudaDriverGetVersion hipDriverGetVersion
-#define cudaMemGetInfo hipMemGetInfo
-#define cudaMalloc hipMalloc
-#define cudaFree hipFree
-#define cudaHostAlloc hipHostMalloc
-#define cudaHostAllocPortable hipHostMallocPortable
-#define cudaFreeHost hipHostFree
-#define cudaMemcpy hipMemcpy
-#define cudaMemcpyAsync hipMemcpyAsync
-#define cudaMemcpyDefault hipMemcpyDefault
-#define cudaMemcpyHostToDevice hipMemcpyHostToDevice
-#define cudaMemcpyDeviceToHost hipMemcpyDeviceToHost
-#define cudaMemsetAsync hipMemsetAsync
-#define cudaStream_t hipStream_t
-#define cudaStreamCreateWithFlags hipStreamCreateWithFlags
-#define cudaStreamNonBlocking hipStreamNonBlocking
-#define cudaStreamDestroy hipStreamDestroy
-#define cudaStreamSynchronize hipStreamSynchronize
-#define cudaStreamWaitEvent hipStreamWaitEvent
-#define cudaEvent_t hipEvent_t
-#define cudaEventCreateWithFlags hipEventCreateWithFlags
-#define cudaEventDisableTiming hipEventDisableTiming
-#define cudaEventBlockingSync hipEventBlockingSync
-#define cudaEventDestroy hipEventDestroy
-#define cudaEventRecord hipEventRecord
-#define cudaEventSynchronize hipEventSynchronize
-#define cudaEventElapsedTime hipEventElapsedTime
-#define cudaPointerAttributes hipPointerAttribute_t
-#define cudaPointerGetAttributes hipPointerGetAttributes
-#define cudaMemoryTypeDevice hipMemoryTypeDevice
-#define cudaMemoryTypeHost hipMemoryTypeHost
-#define cudaMemoryTypeManaged hipMemoryTypeManaged
-#define cudaFuncSetAttribute hipFuncSetAttribute
-#define cudaFuncAttributeMaxDynamicSharedMemorySize hipFuncAttributeMaxDynamicSharedMemorySize
-#define cudaOccupancyMaxActiveBlocksPerMultiprocessor hipOccupancyMaxActiveBlocksPerMultiprocessor
-#else
 #include <cuda_runtime.h>
-#endif
 
 #include <cstdint>
 

@@ -11,10 +11,6 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t rounded_up(std::size_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 unsigned most_blocks(int device) {
     int multiprocessors = 0;
     if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
@@ -143,12 +139,12 @@ struct Layout {
             scalars += part[i].scalars;
             ++parts;
         }
-        marks_at = rounded_up(sizeof(Totals));
-        partials_at = marks_at + rounded_up(chunks);
+        marks_at = device_aligned(sizeof(Totals));
+        partials_at = marks_at + device_aligned(chunks);
         const std::size_t kernels = circles ? 2 : 1;
-        left_at = partials_at + rounded_up(kernels * most_blocks(device) * sizeof(Partial));
-        parts_at = left_at + (circles ? rounded_up(tiles * sizeof(Count64)) : 0);
-        bytes = parts_at + rounded_up(parts * sizeof(Part));
+        left_at = partials_at + device_aligned(kernels * most_blocks(device) * sizeof(Partial));
+        parts_at = left_at + (circles ? device_aligned(tiles * sizeof(Count64)) : 0);
+        bytes = parts_at + device_aligned(parts * sizeof(Part));
     }
 };
 
@@ -156,7 +152,7 @@ void scratch(int device, const DeviceDifference& what, const DevicePart* parts, 
              std::size_t* device_bytes, std::size_t* host_bytes) {
     const Layout layout(device, what, parts, n);
     *device_bytes = layout.bytes;
-    *host_bytes = rounded_up(layout.parts * sizeof(Part));
+    *host_bytes = device_aligned(layout.parts * sizeof(Part));
 }
 
 DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
@@ -226,7 +222,7 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
             TWR_GPU_LAUNCHED("comparison of elements on circles");
             blocks *= 2;
         }
-        const std::uint64_t words = rounded_up(chunks) / sizeof(uint4);
+        const std::uint64_t words = device_aligned(chunks) / sizeof(uint4);
         const std::uint64_t counting = (words - 1) / kFinishThreads + 1;
         const unsigned counters = counting < 1024 ? static_cast<unsigned>(counting) : 1024;
         count_chunks<<<counters, kFinishThreads, 0, queue>>>(

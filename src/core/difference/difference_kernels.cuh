@@ -27,6 +27,7 @@
 #include <type_traits>
 
 #include "device/gpu.hpp"
+#include "device/warp.cuh"
 #include "difference/difference_device.hpp"
 #include "difference/difference_histogram.hpp"
 #include "difference/difference_pair.hpp"
@@ -45,50 +46,10 @@ constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
 constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
 constexpr unsigned kFinishThreads = 256;
-constexpr std::size_t kAlignment = 256;
 
-// ---- what differs between vendors: a warp here has 32 lanes ----
-
-#if defined(__HIPCC__)
-__device__ inline unsigned lanes_where(bool x) {
-    const unsigned long long votes = __ballot(x);
-    return static_cast<unsigned>(votes >> (__lane_id() & ~31U));
-}
-__device__ inline void sync_lanes() { __builtin_amdgcn_wave_barrier(); }
-__device__ inline std::uint64_t from_lane_across(std::uint64_t x, unsigned distance) {
-    return static_cast<std::uint64_t>(
-        __shfl_xor(static_cast<unsigned long long>(x), static_cast<int>(distance), 32));
-}
-__device__ inline unsigned sum_of_lanes(unsigned x) {
-    for (unsigned distance = 16; distance != 0; distance /= 2)
-        x += __shfl_xor(x, static_cast<int>(distance), 32);
-    return x;
-}
-__device__ inline unsigned largest_of_lanes(unsigned x) {
-    for (unsigned distance = 16; distance != 0; distance /= 2) {
-        const unsigned other = __shfl_xor(x, static_cast<int>(distance), 32);
-        x = other > x ? other : x;
-    }
-    return x;
-}
-template <class T>
-__device__ inline void forget(T&) {}
-#define TWR_GRID_CONSTANT
-#else
-constexpr unsigned kAllLanes = 0xFFFFFFFFU;
-__device__ inline unsigned lanes_where(bool x) { return __ballot_sync(kAllLanes, x); }
-__device__ inline void sync_lanes() { __syncwarp(kAllLanes); }
-__device__ inline std::uint64_t from_lane_across(std::uint64_t x, unsigned distance) {
-    return __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(x), static_cast<int>(distance), 32);
-}
-__device__ inline unsigned sum_of_lanes(unsigned x) { return __reduce_add_sync(kAllLanes, x); }
-__device__ inline unsigned largest_of_lanes(unsigned x) { return __reduce_max_sync(kAllLanes, x); }
 // The compiler no longer knows where a value came from: what was computed from it before is not kept for later.
 __device__ inline void forget(float& x) { asm volatile("" : "+f"(x)); }
 __device__ inline void forget(double& x) { asm volatile("" : "+d"(x)); }
-#define TWR_GRID_CONSTANT __grid_constant__
-#endif
-__device__ inline bool any_lane(bool x) { return lanes_where(x) != 0; }
 
 using Count64 = unsigned long long;  // what atomic operations take
 static_assert(sizeof(Count64) == sizeof(std::uint64_t));
@@ -577,9 +538,9 @@ class Warp {
         flush();
         // Always in this order: a tree over the warp, then warp after warp.
         for (unsigned distance = 16; distance != 0; distance /= 2) {
-            sum_ += as_double(from_lane_across(bits_of(sum_), distance));
-            sum_different_ += as_double(from_lane_across(bits_of(sum_different_), distance));
-            const double other = as_double(from_lane_across(bits_of(static_cast<double>(top_)), distance));
+            sum_ += as_double(warp::across(bits_of(sum_), distance));
+            sum_different_ += as_double(warp::across(bits_of(sum_different_), distance));
+            const double other = as_double(warp::across(bits_of(static_cast<double>(top_)), distance));
             if (other > static_cast<double>(top_)) top_ = static_cast<Value>(other);
         }
         if (lane_ == 0) {
@@ -599,7 +560,8 @@ class Warp {
         while (count > 1) {
             const std::uint32_t step = count / kLanes + (count % kLanes != 0 ? 1 : 0);
             const std::uint64_t probe = std::uint64_t{lane_} * step;
-            const unsigned at_or_before = lanes_where(probe < count && work_.parts[low + probe].tile <= tile);
+            const unsigned at_or_before =
+                warp::ballot(probe < count && work_.parts[low + probe].tile <= tile);
             const auto last = static_cast<std::uint32_t>(31 - __clz(static_cast<int>(at_or_before)));
             low += last * step;
             const std::uint32_t left = count - last * step;
@@ -631,7 +593,7 @@ class Warp {
         const std::uintptr_t places =
             reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
         const std::uint64_t index = part.index + offset;
-        sync_lanes();
+        warp::sync();
         if (lane_ == 0) {
             state_.a = a;
             state_.b = b;
@@ -699,11 +661,11 @@ class Warp {
     // Only pairs above the bounds are looked at. The warp's own maximum is a bound where its place comes first; else, and for
     // what another warp found, the number before is: a tie may win by its place.
     __device__ void choose_bounds(std::uint64_t index) {
-        sync_lanes();
+        warp::sync();
         distance_bound_ = bound(0, index);
         quotient_bound_ = bound(1, index);
         different_bound_ = bound(2, index);
-        sync_lanes();
+        warp::sync();
     }
     [[nodiscard]] __device__ double bound(unsigned which, std::uint64_t index) const {
         const std::uint64_t known = *const_cast<const volatile Count64*>(&work_.totals->bounds[which]);
@@ -718,16 +680,16 @@ class Warp {
 #pragma unroll
         for (unsigned which = 0; which < 3; ++which) {
             for (unsigned distance = 16; distance != 0; distance /= 2) {
-                const double value = as_double(from_lane_across(bits_of(best[which].value), distance));
-                const std::uint64_t at = from_lane_across(best[which].at, distance);
+                const double value = as_double(warp::across(bits_of(best[which].value), distance));
+                const std::uint64_t at = warp::across(best[which].at, distance);
                 raise(best[which], value, at);
             }
         }
         for (unsigned distance = 16; distance != 0; distance /= 2) {
-            const std::uint64_t other = from_lane_across(first, distance);
+            const std::uint64_t other = warp::across(first, distance);
             first = other < first ? other : first;
         }
-        sync_lanes();
+        warp::sync();
         if (lane_ == 0) {
 #pragma unroll
             for (unsigned which = 0; which < 3; ++which) {
@@ -775,10 +737,10 @@ class Warp {
     __device__ void flush(std::uint32_t (&counters)[2], std::uint32_t* bins) {
         constexpr std::uint32_t low = 0x00FF00FF;
         const std::uint32_t sums[4] = {
-            sum_of_lanes(counters[0] & low),       // slots 0 and 4
-            sum_of_lanes(counters[1] & low),       // 1 and 5
-            sum_of_lanes(counters[0] >> 8 & low),  // 2 and 6
-            sum_of_lanes(counters[1] >> 8 & low),  // 3 and 7
+            warp::sum(counters[0] & low),       // slots 0 and 4
+            warp::sum(counters[1] & low),       // 1 and 5
+            warp::sum(counters[0] >> 8 & low),  // 2 and 6
+            warp::sum(counters[1] >> 8 & low),  // 3 and 7
         };
         counters[0] = counters[1] = 0;
         if (lane_ != 0) return;
@@ -955,7 +917,8 @@ class Warp {
     // Whether some pair may be nearer round its circle: if none is, no square of a distance comes to that of half-way round. If
     // so, the group is left for the next kernel.
     [[nodiscard]] __device__ bool left_over(const Group& g, const Found& f) {
-        if (work_.measured.left == nullptr || !any_lane(!(f.sum < work_.measured.near_squared))) return false;
+        if (work_.measured.left == nullptr || !warp::any(!(f.sum < work_.measured.near_squared)))
+            return false;
         left_ |= 1ULL << g.number;
         return true;
     }
@@ -970,7 +933,7 @@ class Warp {
 #pragma unroll
         for (unsigned i = 0; i < Stored<kKind>::kWords; ++i)
             apart |= words_a.word[i] ^ words_b.word[i];
-        if (!any_lane(apart != 0) && work_.nan_equal) return;
+        if (!warp::any(apart != 0) && work_.nan_equal) return;
         decode<kKind>(words_b, work_.scalar, b, &beyond);
         if (!differing_ && !work_.exactly) {
             const Found f = look<false>(a, b);
@@ -978,7 +941,7 @@ class Warp {
             bool rare = f.undecided || beyond || !(f.sum < kInfiniteDistance) || f.candidate || f.reaches ||
                         (f.slots & kOutlierBits) != 0;
             if constexpr (kRule == Rule::measured) rare |= !(f.sum < work_.measured.near_squared);
-            if (!any_lane(rare)) {
+            if (!warp::any(rare)) {
                 sum_ += f.sum;
                 count<false>(f.counts, 0);
                 return;
@@ -992,12 +955,13 @@ class Warp {
         if constexpr (kRule == Rule::measured) {
             if (left_over(g, f)) return;
         }
-        const bool trouble = any_lane(f.undecided || beyond || !(f.sum < kInfiniteDistance)) || work_.exactly;
+        const bool trouble =
+            warp::any(f.undecided || beyond || !(f.sum < kInfiniteDistance)) || work_.exactly;
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
             const bool outlier = (f.slots & kOutlierBits) != 0;
-            const unsigned outliers = lanes_where(outlier);
+            const unsigned outliers = warp::ballot(outlier);
             bool differs = f.counts_over != 0;
             if (outliers != 0) {
                 forget_distances(a, b);
@@ -1008,22 +972,22 @@ class Warp {
                 differs |= found.differs;
                 if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
             }
-            differing_ = any_lane(differs);
+            differing_ = warp::any(differs);
             if (differing_) {
                 candidate |= seeking_ && differs;
                 forget_distances(a, b);
                 mark_chunks(g);
             }
         }
-        if (any_lane(trouble || candidate)) one_by_one(g, trouble);
+        if (warp::any(trouble || candidate)) one_by_one(g, trouble);
     }
     __device__ void group_around(const Group& g) {
         const Found f = look_around(g);
-        const bool trouble = any_lane(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
+        const bool trouble = warp::any(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
-            const unsigned outliers = lanes_where((f.slots & kOutlierBits) != 0);
+            const unsigned outliers = warp::ballot((f.slots & kOutlierBits) != 0);
             bool differs = f.counts_over != 0;
             if (outliers != 0) {
                 Outliers found;
@@ -1032,15 +996,15 @@ class Warp {
                 for (unsigned i = lane_; i < g.n; i += kLanes)
                     count_outlier(distance_around(ring, g, i), found);
                 differs |= found.differs;
-                sync_lanes();
+                warp::sync();
                 if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
             }
-            if (any_lane(differs)) {
+            if (warp::any(differs)) {
                 candidate |= seeking_ && differs;
                 mark_chunks(g);
             }
         }
-        if (any_lane(trouble || candidate)) one_by_one(g, trouble);
+        if (warp::any(trouble || candidate)) one_by_one(g, trouble);
     }
     __device__ void keep(const Found& f) {
         sum_ += f.sum;
@@ -1112,12 +1076,12 @@ class Warp {
     }
     __device__ void put_marks() const {
         if (marks_ == 0) return;
-        sync_lanes();
+        warp::sync();
 #pragma unroll 1
         for (unsigned number = lane_; number < kTileGroups; number += kLanes) {
             if ((marks_ >> number & 1) != 0) mark_chunk({number, kGroup, true}, 0);
         }
-        sync_lanes();
+        warp::sync();
     }
     __device__ void mark_chunk(const Group& g, unsigned place) const {
         const std::uint64_t from = state_.before + g.number * kGroup + place;
@@ -1146,7 +1110,7 @@ class Warp {
     }
     // Room for one decade above and six below what is highest now.
     __device__ void move_base(const Outliers& found) {
-        const std::uint32_t highest = largest_of_lanes(found.highest);
+        const std::uint32_t highest = warp::largest(found.highest);
         const std::uint32_t base = highest > 6 ? 4 * (highest - 6) : 4;
         if (base == base_slot_) return;
         flush();
@@ -1213,8 +1177,8 @@ class Warp {
             differs = true;
             if (!work_.whole_groups) mark_chunk(g, i);
         }
-        sync_lanes();
-        if (any_lane(differs) && work_.whole_groups) marks_ |= 1ULL << g.number;
+        warp::sync();
+        if (warp::any(differs) && work_.whole_groups) marks_ |= 1ULL << g.number;
         keep_best(best, first, index + g.n);
         seeking_ = index + g.n <= state_.first;
     }
@@ -1242,7 +1206,7 @@ class Warp {
 };
 
 template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const TWR_GRID_CONSTANT Work work) {
+__global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __grid_constant__ Work work) {
     __shared__ Shared shared;
     if constexpr (kRule == Rule::around) {
         if (threadIdx.x < Measure::kMostComponents) {
@@ -1290,7 +1254,7 @@ __global__ void __launch_bounds__(kFinishThreads)
         const uint4 w = marks[i];
         count += static_cast<unsigned>(__popc(w.x) + __popc(w.y) + __popc(w.z) + __popc(w.w));
     }
-    count = sum_of_lanes(count);
+    count = warp::sum(count);
     if (threadIdx.x % kLanes == 0 && count != 0) atomicAdd(&totals->chunks, Count64{count});
 }
 

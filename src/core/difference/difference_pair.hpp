@@ -8,7 +8,7 @@
 #include "difference/difference.hpp"
 #include "element/exact.hpp"
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDACC__)
 #define TWR_PAIR static __host__ __device__ inline
 #else
 #define TWR_PAIR static inline

@@ -14,11 +14,8 @@ namespace gpu {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;
 constexpr unsigned kSimpleThreads = 256;
 constexpr int kMostDevices = 64;
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // ---- chunks of more than 16 blocks: their pieces, joined by Horner's rule ----
 
@@ -98,7 +95,7 @@ __global__ void sample_largest(const Sample* samples, std::uint32_t count, std::
         if (bits < 0x7FF0000000000000ULL && bits > largest) largest = bits;
     }
     for (int lanes = 16; lanes != 0; lanes /= 2) {
-        const std::uint64_t other = shuffle_xor(largest, lanes);
+        const std::uint64_t other = warp::across(largest, lanes);
         if (other > largest) largest = other;
     }
     if (threadIdx.x % 32 == 0 && largest != 0)
@@ -283,7 +280,7 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
             }
             std::uint64_t block = add61(signed61(low), multiply61(signed61(high), 1ULL << 30));
             for (int lanes = 16; lanes != 0; lanes /= 2)
-                block = add61(block, shuffle_xor(block, lanes));
+                block = add61(block, warp::across(block, lanes));
             correction = add61(multiply61(correction, kRho), block);
             for (unsigned i = 0; i < 8; ++i)
                 counts[i] += narrow[i / 4] >> (i % 4 * 16) & 0xFFFF;
@@ -291,13 +288,13 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
             residues += (in_block + per_line - 1) / per_line * std::uint64_t{kResidueLine};
         }
         const bool proven =
-            !any_lane(beyond || wide) && subtract61(item.fine_a[chunk], item.fine_b[chunk]) == correction;
+            !warp::any(beyond || wide) && subtract61(item.fine_a[chunk], item.fine_b[chunk]) == correction;
         if (proven) {
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
                 std::uint64_t sum = counts[i];
                 for (int lanes = 16; lanes != 0; lanes /= 2)
-                    sum += shuffle_xor(sum, lanes);
+                    sum += warp::across(sum, lanes);
                 if (lane == 0 && sum != 0) {
                     atomicAdd(reinterpret_cast<unsigned long long*>(item.counts) + i,
                               static_cast<unsigned long long>(sum));
@@ -387,12 +384,12 @@ Places places_of(const DeviceDigestItem* items, std::size_t n) {
         if (has_pieces(items[i])) pieces += (blocks_of(items[i]) + kRows - 1) / kRows;
     }
     Places at;
-    at.joins = aligned(n * sizeof(Field));
-    at.samples = at.joins + aligned(n * sizeof(Join));
-    at.published = at.samples + aligned(n * sizeof(Sample));
-    at.copied = at.published + aligned(n * sizeof(Published));
+    at.joins = device_aligned(n * sizeof(Field));
+    at.samples = at.joins + device_aligned(n * sizeof(Join));
+    at.published = at.samples + device_aligned(n * sizeof(Sample));
+    at.copied = at.published + device_aligned(n * sizeof(Published));
     at.counters = at.copied;
-    at.pieces = at.counters + aligned(n * sizeof(unsigned long long));
+    at.pieces = at.counters + device_aligned(n * sizeof(unsigned long long));
     at.end = at.pieces + pieces * 2 * sizeof(std::uint64_t);
     return at;
 }

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "device/gpu.hpp"
+#include "device/warp.cuh"
 #include "digest/digest.hpp"
 #include "digest/field61.hpp"
 
@@ -27,7 +28,6 @@ inline constexpr int kStepPositions = 32;  // of each row
 inline constexpr unsigned kLineSteps = 4;  // steps between writes of residues
 inline constexpr int kWarps = 4;           // of a thread block
 inline constexpr int kThreads = kWarps * 32;
-inline constexpr unsigned kAll = 0xFFFFFFFFU;
 
 // One field, as kernels take it.
 struct Field {
@@ -65,25 +65,6 @@ __device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, s
         "%1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#elif defined(__HIP_DEVICE_COMPILE__)
-    const unsigned lane = threadIdx.x % 32;
-    const unsigned group = lane / 4;
-    const auto dot = [](std::uint32_t x, std::uint32_t y, std::uint32_t sum) {
-        for (unsigned i = 0; i < 32; i += 8)
-            sum += (x >> i & 0xFF) * (y >> i & 0xFF);
-        return sum;
-    };
-    for (unsigned t = 0; t < 4; ++t) {
-        const unsigned row = group * 4 + t;
-        const std::uint32_t x0 = __shfl(a0, row, 32), x1 = __shfl(a1, row, 32);
-        const std::uint32_t x2 = __shfl(a2, row, 32), x3 = __shfl(a3, row, 32);
-        for (unsigned column = 0; column < 2; ++column) {
-            const unsigned from = (lane % 4 * 2 + column) * 4 + t;
-            const std::uint32_t y0 = __shfl(b0, from, 32), y1 = __shfl(b1, from, 32);
-            c[column] = dot(x2, y1, dot(x0, y0, c[column]));
-            c[2 + column] = dot(x3, y1, dot(x1, y0, c[2 + column]));
-        }
-    }
 #endif
 }
 
@@ -137,40 +118,6 @@ template <int Left>
 __device__ inline void stage_wait() {
 #if defined(__CUDA_ARCH__)
     asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
-#endif
-}
-__device__ inline void warp_sync() {
-#if defined(__CUDA_ARCH__)
-    __syncwarp();
-#else
-    __threadfence_block();
-#endif
-}
-__device__ inline std::uint64_t shuffle_xor(std::uint64_t value, int lanes) {
-#if defined(__CUDA_ARCH__)
-    return __shfl_xor_sync(kAll, static_cast<unsigned long long>(value), lanes, 32);
-#elif defined(__HIP_DEVICE_COMPILE__)
-    return __shfl_xor(static_cast<unsigned long long>(value), lanes, 32);
-#else
-    return value;
-#endif
-}
-__device__ inline std::uint64_t shuffle_from(std::uint64_t value, int lane) {
-#if defined(__CUDA_ARCH__)
-    return __shfl_sync(kAll, static_cast<unsigned long long>(value), lane, 32);
-#elif defined(__HIP_DEVICE_COMPILE__)
-    return __shfl(static_cast<unsigned long long>(value), lane, 32);
-#else
-    return value;
-#endif
-}
-__device__ inline bool any_lane(bool value) {
-#if defined(__CUDA_ARCH__)
-    return __any_sync(kAll, value) != 0;
-#elif defined(__HIP_DEVICE_COMPILE__)
-    return (__ballot(value) >> (threadIdx.x / 32 % 2 * 32) & kAll) != 0;
-#else
-    return value;
 #endif
 }
 __device__ inline std::uint32_t bytes_of(std::uint32_t x, std::uint32_t y, std::uint32_t selector) {
@@ -397,7 +344,8 @@ class Worker {
                 for (unsigned i = 0; i < kLineSteps; ++i) {
                     if (i % kStageSteps == 0) {
                         stage_wait<kStages - 2>();
-                        warp_sync();  // what other lanes brought is there too, and the stage before was read by all
+                        warp::
+                            sync();  // what other lanes brought is there too, and the stage before was read by all
                         if (i + kAhead == kLineSteps && last) produce(next);
                         fill();
                     }
@@ -417,7 +365,7 @@ class Worker {
     // The number of a tile that no warp has taken: lane 0 has it.
     __device__ unsigned long long ask() { return lane_ == 0 ? atomicAdd(launch_.next_tile, 1ULL) : 0; }
     __device__ Tile tile_of(unsigned long long asked) {
-        const std::uint64_t number = shuffle_from(asked, 0);
+        const std::uint64_t number = warp::from(asked, 0);
         Tile tile{};
         if (number >= launch_.tiles) return tile;
         std::uint32_t low = 0;
@@ -685,12 +633,12 @@ class Worker {
         }
         std::uint64_t sum = add61(reduce61(low), rotate61(reduce61(high), 32));
         sum = rotate61(sum, lane_ % 4 * 16);
-        sum = add61(sum, shuffle_xor(sum, 1));
-        return add61(sum, shuffle_xor(sum, 2));
+        sum = add61(sum, warp::across(sum, 1));
+        return add61(sum, warp::across(sum, 2));
     }
     __device__ std::uint64_t sum_of_row(std::uint64_t value) const {
-        value = add61(value, shuffle_xor(value, 1));
-        return add61(value, shuffle_xor(value, 2));
+        value = add61(value, warp::across(value, 1));
+        return add61(value, warp::across(value, 2));
     }
 
     __device__ void finish(const Tile& tile) {
@@ -712,7 +660,7 @@ class Worker {
             // A row that is not there is a block of zeros to the sums: it must not be one to the digest.
             if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
         }
-        if (any_lane(left_ != 0)) {
+        if (warp::any(left_ != 0)) {
 #pragma unroll
             for (unsigned half = 0; half < 2; ++half)
                 take_left(tile, half, fine[half], coarse[half]);
@@ -812,8 +760,8 @@ class Worker {
             for (unsigned i = 1; i < blocks && i < 8; i *= 2) {
 #pragma unroll
                 for (unsigned half = 0; half < 2; ++half) {
-                    fine[half] = add61(fine[half], shuffle_xor(fine[half], static_cast<int>(i * 4)));
-                    coarse[half] = add61(coarse[half], shuffle_xor(coarse[half], static_cast<int>(i * 4)));
+                    fine[half] = add61(fine[half], warp::across(fine[half], static_cast<int>(i * 4)));
+                    coarse[half] = add61(coarse[half], warp::across(coarse[half], static_cast<int>(i * 4)));
                 }
             }
         }

@@ -13,21 +13,21 @@
 namespace twinrun {
 
 TWR_HOST_DEVICE inline double multiply_down(double a, double b) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#if defined(__CUDA_ARCH__)
     return __dmul_rd(a, b);
 #else
     return a * b;
 #endif
 }
 TWR_HOST_DEVICE inline double add_down(double a, double b) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#if defined(__CUDA_ARCH__)
     return __dadd_rd(a, b);
 #else
     return a + b;
 #endif
 }
 TWR_HOST_DEVICE inline double divide_down(double a, double b) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#if defined(__CUDA_ARCH__)
     return __ddiv_rd(a, b);
 #else
     return a / b;

@@ -22,7 +22,6 @@ namespace gpu {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;
 constexpr unsigned kSumsThreads = 256;
 constexpr unsigned kSumsWarps = kSumsThreads / 32;
 // Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes, H200: 2310 GB/s with 2 and batches
@@ -35,8 +34,6 @@ constexpr std::uint64_t kRowOfALane = 16;    // scalars of a row that a lane sho
 constexpr std::uint64_t kMostOfALane = 256;  // of a task
 constexpr std::uint64_t kLeastOfALane = 32;
 constexpr std::uint64_t kManyTasks = 1 << 15;  // of warps: enough to keep all of them busy
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // One item, as kernels take it.
 struct Part {
@@ -69,16 +66,6 @@ struct SumsLaunch {
     std::uint32_t count;
     std::uint64_t warps;  // tasks of warps
 };
-
-__device__ inline std::uint64_t shuffle_among(std::uint64_t value, int lanes, unsigned mask) {
-#if defined(__CUDA_ARCH__)
-    return __shfl_xor_sync(mask, static_cast<unsigned long long>(value), lanes, 32);
-#elif defined(__HIP_DEVICE_COMPILE__)
-    return __shfl_xor(static_cast<unsigned long long>(value), lanes, 32);
-#else
-    return value;
-#endif
-}
 
 // To a number in global memory, without waiting for what it was. (Of an address that may lie anywhere the compiler makes an
 // addition that waits: half the speed.)
@@ -190,7 +177,7 @@ class Adder {
           block_shift_(12 - item_shift_),
           lanes_(Wide ? 32U : 1U << part.group_shift),
           lane_(threadIdx.x & (lanes_ - 1)),
-          mask_(Wide ? kAll : ((1ULL << lanes_) - 1) << (threadIdx.x % 32 & ~(lanes_ - 1))),
+          mask_(Wide ? warp::kAllLanes : ((1ULL << lanes_) - 1) << (threadIdx.x % 32 & ~(lanes_ - 1))),
           inverse_(Kind == CellKind::relative ? part.rule.key_origin : part.inverse),
           exponent_(part.rule.fine_exponent),
           low_mask_((1U << part.rule.coarse_shift) - 1) {}
@@ -350,8 +337,8 @@ class Adder {
     // The bucket of block_ ends for this group.
     __device__ void flush() {
         for (int lanes = static_cast<int>(lanes_) / 2; lanes != 0; lanes /= 2) {
-            fine_ = add61(fine_, shuffle_among(fine_, lanes, mask_));
-            if (!kExact) low_ = add61(low_, shuffle_among(low_, lanes, mask_));
+            fine_ = add61(fine_, warp::across(fine_, lanes, mask_));
+            if (!kExact) low_ = add61(low_, warp::across(low_, lanes, mask_));
         }
         if (lane_ == 0) {
             const unsigned shift = part_.rule.coarse_shift;
@@ -509,13 +496,13 @@ struct SumsPlaces {
 };
 SumsPlaces sums_places_of(const DeviceSumsItem* items, std::size_t n) {
     SumsPlaces at;
-    at.buckets = aligned(n * sizeof(Part));
+    at.buckets = device_aligned(n * sizeof(Part));
     at.end = at.buckets;
     for (std::size_t i = 0; i < n; ++i) {
         if (items[i].buckets != nullptr) at.end += items[i].bucket_count * sizeof(std::uint64_t);
         at.end += items[i].words * sizeof(std::uint64_t) + before_bytes(items[i].words);
     }
-    at.end = aligned(at.end);
+    at.end = device_aligned(at.end);
     return at;
 }
 

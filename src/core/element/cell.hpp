@@ -6,7 +6,7 @@
 
 #include "element/tolerance.hpp"
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDACC__)
 #define TWR_HOST_DEVICE __host__ __device__
 #elif defined(__GNUC__)
 // Never a function of its own: the linker would keep one copy for all, maybe one that was compiled for AVX-512.

@@ -95,7 +95,7 @@ TWR_HOST_DEVICE inline bool exceeds_exactly_on_circle(const Magnitude& a, const 
 }
 
 // Finite operands. Slow (hundreds of steps): kernels call it only where rounding could decide.
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDACC__)
 // Values, no references: what lies in a kernel's parameters then needs no copy that has an address.
 __noinline__ TWR_HOST_DEVICE inline bool exceeds_exactly_by_value(double a, double b, double atol,
                                                                   double rtol) {

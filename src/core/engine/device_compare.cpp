@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "device/device.hpp"
 #include "device/device_workspace.hpp"
+#include "device/event.hpp"
 #include "device/gpu_direct_storage.hpp"
 #include "difference/difference_device.hpp"
 #include "digest/digest_device.hpp"
@@ -25,38 +26,9 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kLine = 256;  // what device memory is aligned to
-
 // What earlier work of this process found out.
 std::atomic<bool> device_started{false};
 std::atomic<double> measured_device_rate{0};
-
-class TimedEvent {
-   public:
-    TimedEvent() = default;
-    ~TimedEvent() {
-        if (event_ != nullptr) device_runtime()->drop_event(device_, event_);
-    }
-    TimedEvent(const TimedEvent&) = delete;
-    TimedEvent& operator=(const TimedEvent&) = delete;
-    Result<> make(int device) {
-        device_ = device;
-        return to_result(device_runtime()->make_event(device, true, &event_));
-    }
-    Result<> record(StreamHandle stream) {
-        return to_result(device_runtime()->record(device_, event_, stream));
-    }
-    Result<> wait() { return to_result(device_runtime()->wait_event(device_, event_)); }
-    Result<double> seconds_since(const TimedEvent& earlier) const {
-        float milliseconds = 0;
-        TWR_CHECK(to_result(device_runtime()->elapsed(device_, earlier.event_, event_, &milliseconds)));
-        return static_cast<double>(milliseconds) * 1e-3;
-    }
-
-   private:
-    int device_ = 0;
-    EventHandle event_ = nullptr;
-};
 
 // One run's items of one window, on their way to the device. Offsets are into the lane's device memory.
 struct Piece {
@@ -76,7 +48,7 @@ struct Lane {
     DeviceWorkspaces::Lease space;
     DirectStorageBuffer registered;  // goes before the memory does
     const std::byte* registered_at = nullptr;
-    TimedEvent begin, end;
+    DeviceEvent begin, end;
     std::array<std::vector<Piece>, 2> pieces;
     std::vector<DevicePart> parts;
     std::vector<ReadRequest> requests;
@@ -105,10 +77,10 @@ class DeviceTeam {
         team->devices_.assign(devices.begin(), devices.end());
         team->arrays_ = arrays;
         team->workers_.resize(static_cast<std::size_t>(workers));
-        team->origins_ = std::vector<TimedEvent>(devices.size());
+        team->origins_ = std::vector<DeviceEvent>(devices.size());
         for (std::size_t d = 0; d < devices.size(); ++d) {
             TWR_TRY(Worker* const worker, team->worker(static_cast<int>(d)));
-            TWR_CHECK(team->origins_[d].make(devices[d]));
+            TWR_CHECK(team->origins_[d].make(devices[d], true));
             TWR_CHECK(team->origins_[d].record(worker->lanes[0].space->stream().get()));
         }
         return team;
@@ -122,8 +94,8 @@ class DeviceTeam {
         made->device = devices_[static_cast<std::size_t>(number) % devices_.size()];
         for (Lane& lane : made->lanes) {
             TWR_TRY(lane.space, DeviceWorkspaces::slices().lease(made->device));
-            TWR_CHECK(lane.begin.make(made->device));
-            TWR_CHECK(lane.end.make(made->device));
+            TWR_CHECK(lane.begin.make(made->device, true));
+            TWR_CHECK(lane.end.make(made->device, true));
             for (const DeviceArray* array : arrays_) {
                 if (array != nullptr) TWR_CHECK(follow(*array, lane.space->stream()));
             }
@@ -160,7 +132,7 @@ class DeviceTeam {
         TWR_TRY(Worker* const mine, worker(number));
         Lane& lane = mine->lanes[mine->finished++ % kDeviceLanes];
         TWR_CHECK(lane.end.wait());
-        TimedEvent& origin = origins_[static_cast<std::size_t>(number) % devices_.size()];
+        DeviceEvent& origin = origins_[static_cast<std::size_t>(number) % devices_.size()];
         TWR_CHECK(origin.wait());  // done long ago, but in a stream that perhaps nobody has waited for
         TWR_TRY(const double begin, lane.begin.seconds_since(origin));
         TWR_TRY(const double end, lane.end.seconds_since(origin));
@@ -192,17 +164,14 @@ class DeviceTeam {
     DeviceTeam() = default;
     // The array may lie on another device than the stream.
     static Result<> follow(const DeviceArray& array, DeviceStream& stream) {
-        const DeviceRuntime* runtime = device_runtime();
-        EventHandle event = nullptr;
-        TWR_CHECK(to_result(runtime->make_event(array.device, false, &event)));
-        auto done = to_result(runtime->record(array.device, event, array.stream));
-        if (done) done = to_result(runtime->stream_wait(stream.device(), stream.get(), event));
-        runtime->drop_event(array.device, event);  // what waits for it goes on waiting
-        return done;
+        DeviceEvent event;
+        TWR_CHECK(event.make(array.device));
+        TWR_CHECK(event.record(array.stream));
+        return event.hold_up(stream.device(), stream.get());
     }
     std::vector<int> devices_;
     std::array<const DeviceArray*, 2> arrays_{};
-    std::vector<TimedEvent> origins_;  // of each device: zero of its clock
+    std::vector<DeviceEvent> origins_;  // of each device: zero of its clock
     std::vector<std::unique_ptr<Worker>> workers_;
 };
 
@@ -367,7 +336,7 @@ class DeviceElementJob final : public SliceJob {
     [[nodiscard]] std::size_t host_room(std::size_t s, std::uint64_t count) const {
         const Side& side = sides_[s];
         if (side.way == Way::reads) return round_up(side.source->buffer_bytes(count), kDirectAlignment);
-        if (side.way == Way::memory) return round_up(packed_stride(side) * count, kLine);
+        if (side.way == Way::memory) return device_aligned(packed_stride(side) * count);
         return 0;
     }
     // Of memory in the buffer: as it lies, or gathered where that would be mostly gaps.
@@ -418,7 +387,7 @@ class DeviceElementJob final : public SliceJob {
                     piece.host = data + first * item_;
                     piece.bytes = count * item_;
                     piece.raw = piece.first = used;
-                    used += round_up(piece.bytes, kLine);
+                    used += device_aligned(piece.bytes);
                     break;
                 case Way::direct: {
                     const ElementView view = side.source->view(first, count, fake());
@@ -444,7 +413,7 @@ class DeviceElementJob final : public SliceJob {
                         piece.host = view.base;
                         piece.bytes = span_of(view.stride, count);
                         piece.raw = piece.first = used;
-                        used += round_up(piece.bytes, kLine);
+                        used += device_aligned(piece.bytes);
                     }
                     break;
                 }
@@ -458,14 +427,14 @@ class DeviceElementJob final : public SliceJob {
             pieces.front().host = buffer;
             pieces.front().bytes = stretch;
             pieces.front().raw = begin;
-            used += round_up(stretch, kLine);
+            used += device_aligned(stretch);
         }
         std::size_t number = 0;
         for (std::uint64_t w = windows.begin; w < windows.end; ++w) {
             Piece& piece = pieces[number++];
             if (!piece.gathers) continue;
             piece.dense = used;
-            used += round_up(items_of(plan_.windows[w]).second * item_, kLine);
+            used += device_aligned(items_of(plan_.windows[w]).second * item_);
         }
     }
 
@@ -510,13 +479,13 @@ class DeviceElementJob final : public SliceJob {
         std::size_t scratch = 0;
         std::size_t host_scratch = 0;
         kernels->scratch(device, what_, lane.parts.data(), lane.parts.size(), &scratch, &host_scratch);
-        used = round_up(used, kLine);
+        used = device_aligned(used);
         if (used + scratch > space.device_bytes()) {
             lane.registered = {};
             lane.registered_at = nullptr;
         }
         TWR_CHECK(space.reserve_device(std::max<std::size_t>(used + scratch, 1)));
-        constexpr std::size_t result_room = round_up(sizeof(DeviceDifferenceResult), kLine);
+        constexpr std::size_t result_room = device_aligned(sizeof(DeviceDifferenceResult));
         TWR_CHECK(space.reserve_host(result_room + host_scratch));
         std::byte* const memory = space.device_memory();
         fill_parts(slice, lane, memory);
@@ -917,7 +886,7 @@ class DeviceSketchJob final : public SketchJob {
         std::array<std::uint64_t, 8> counts{};
         std::memcpy(counts.data(), answer, sizeof counts);
         add_counts(worker, counts);
-        const auto* proven = reinterpret_cast<const std::uint8_t*>(answer + kLine);
+        const auto* proven = reinterpret_cast<const std::uint8_t*>(answer + kDeviceAlignment);
         const ReadPlan& plan = reads();
         for (std::uint64_t w = plan.slices[slice].begin; w < plan.slices[slice].end; ++w) {
             for (std::size_t p = plan.windows[w].first_part; p < plan.windows[w].last_part; ++p) {
@@ -941,10 +910,10 @@ class DeviceSketchJob final : public SketchJob {
             for (std::size_t p = plan.windows[w].first_part; p < plan.windows[w].last_part; ++p)
                 chunks += plan.parts[p].size();
         }
-        const std::size_t side = round_up(room(), kLine);
+        const std::size_t side = device_aligned(room());
         const std::size_t answer_at = 2 * side;
-        const std::size_t answer_bytes = kLine + round_up(chunks, kLine);
-        const std::size_t list_bytes = round_up(chunks * sizeof(std::uint32_t), kLine);
+        const std::size_t answer_bytes = kDeviceAlignment + device_aligned(chunks);
+        const std::size_t list_bytes = device_aligned(chunks * sizeof(std::uint32_t));
         TWR_CHECK(space.reserve_device(answer_at + answer_bytes + list_bytes));
         TWR_CHECK(space.reserve_host(answer_bytes + list_bytes));
         std::byte* const memory = space.device_memory();
@@ -968,7 +937,7 @@ class DeviceSketchJob final : public SketchJob {
                 item.fine_b = reinterpret_cast<const std::uint64_t*>(there(at.fine[1]));
                 item.residues_a = there(at.residues[0]);
                 item.residues_b = there(at.residues[1]);
-                item.proven = reinterpret_cast<std::uint8_t*>(answer + kLine + seen);
+                item.proven = reinterpret_cast<std::uint8_t*>(answer + kDeviceAlignment + seen);
                 item.counts = reinterpret_cast<std::uint64_t*>(answer);
                 const std::uint64_t from = seen;
                 for (std::size_t p = window.first_part; p < window.last_part; ++p) {

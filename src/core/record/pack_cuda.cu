@@ -117,7 +117,6 @@ DeviceStatus of_nvcomp(int device, const char* what, int code) {
 // ---- around it ----
 
 constexpr unsigned kThreads = 256;
-constexpr std::size_t kAlign = 256;
 
 __host__ __device__ constexpr std::size_t aligned_to(std::size_t bytes, std::size_t alignment) {
     return (bytes + alignment - 1) / alignment * alignment;
@@ -143,7 +142,7 @@ int lay_out(std::uint32_t block_bytes, std::uint64_t blocks, std::byte* memory, 
     const Library& library = library_found();
     std::size_t most = 0;
     if (const int code = library.most_bytes(block_bytes, {}, &most)) return code;
-    at.slot_stride = aligned_to(most, kAlign);
+    at.slot_stride = device_aligned(most);
     const int code =
         library.scratch_bytes_6 != nullptr
             ? library.scratch_bytes_6(blocks, block_bytes, {}, &at.temporary_bytes, blocks * block_bytes,
@@ -154,7 +153,7 @@ int lay_out(std::uint32_t block_bytes, std::uint64_t blocks, std::byte* memory, 
     const auto place = [&](auto*& pointer, std::size_t bytes) {
         using T = std::remove_reference_t<decltype(*pointer)>;
         if (memory != nullptr) pointer = reinterpret_cast<T*>(memory + end);
-        end += aligned_to(bytes, kAlign);
+        end += device_aligned(bytes);
     };
     place(at.from, blocks * sizeof(void*));
     place(at.from_bytes, blocks * sizeof(std::size_t));

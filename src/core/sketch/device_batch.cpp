@@ -52,7 +52,7 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         end += p.sums_bytes;
     }
     cleared_bytes_ = end;
-    end = align(end);
+    end = device_aligned(end);
     for (Piece& p : pieces_) {
         p.tree = end;
         end += round_up(p.tree_bytes, 16);
@@ -68,7 +68,7 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         p.residues = end;
         end += p.residue_bytes;
     }
-    arena_bytes_ = align(end);
+    arena_bytes_ = device_aligned(end);
 
     // Waves: one call of digest() each. What is dense needs no gathering and goes into the first.
     waves_.assign(1, {});
@@ -93,7 +93,7 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
             }
             const std::uint64_t items = std::min(std::max(fits, slice), p.items - at);
             waves_.back().push_back({i, at, items, used});
-            used = align(used + items * item);
+            used = device_aligned(used + items * item);
             gather_bytes_ = std::max<std::size_t>(gather_bytes_, used);
             at += items;
         }
@@ -110,20 +110,20 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         std::size_t on_device = 0;
         std::size_t on_host = 0;
         tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
-        digest_bytes_ = std::max(digest_bytes_, align(on_device));
-        host_bytes_ += align(on_host);
+        digest_bytes_ = std::max(digest_bytes_, device_aligned(on_device));
+        host_bytes_ += device_aligned(on_host);
         sums_items(wave, nowhere(), nowhere(), sums);
         tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
-        sums_bytes_ = std::max(sums_bytes_, align(on_device));
-        host_bytes_ += align(on_host);
+        sums_bytes_ = std::max(sums_bytes_, device_aligned(on_device));
+        host_bytes_ += device_aligned(on_host);
     }
     std::vector<DeviceTreeItem> trees;
     tree_items(nowhere(), trees);
     std::size_t on_device = 0;
     std::size_t on_host = 0;
     tables.tree->build_scratch(trees.data(), trees.size(), &on_device, &on_host);
-    tree_bytes_ = align(on_device);
-    host_bytes_ += align(on_host);
+    tree_bytes_ = device_aligned(on_device);
+    host_bytes_ += device_aligned(on_host);
     scratch_bytes_ = gather_bytes_ + digest_bytes_ + sums_bytes_ + tree_bytes_;
 }
 
@@ -160,13 +160,13 @@ Result<> Batch::submit(const Tables& tables, DeviceStream& stream, std::byte* ar
         std::size_t on_device = 0;
         std::size_t on_host = 0;
         tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
-        host += align(on_host);
+        host += device_aligned(on_host);
         sums_items(wave, arena, scratch, sums);
         if (sums.empty()) continue;
         TWR_CHECK(
             to_result(tables.sums->add(device, sums.data(), sums.size(), sums_scratch, host, stream.get())));
         tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
-        host += align(on_host);
+        host += device_aligned(on_host);
     }
     std::vector<DeviceTreeItem> trees;
     tree_items(arena, trees);

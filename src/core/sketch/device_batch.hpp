@@ -25,9 +25,6 @@
 namespace twinrun::device_batch {
 
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-inline constexpr std::size_t kAlign = 256;
-
-constexpr std::size_t align(std::size_t bytes) { return round_up(bytes, kAlign); }
 
 // What the kernels note of a piece.
 struct Stats {
@@ -144,7 +141,7 @@ class Batch {
     using Wave = std::vector<Part>;
 
     // An area as aligned as any, for items of which only the numbers are asked for.
-    static std::byte* nowhere() { return reinterpret_cast<std::byte*>(kAlign); }
+    static std::byte* nowhere() { return reinterpret_cast<std::byte*>(kDeviceAlignment); }
 
     // Where a part's items lie when they are digested.
     [[nodiscard]] const std::byte* data_of(const Part& part, const std::byte* gathered) const;

@@ -37,9 +37,9 @@ Cursor fill_batch(const Fields& fields, std::span<const std::size_t> mine, const
     for (std::size_t i = from.field; i < mine.size(); ++i) {
         const FieldMetadata& field = *fields.fields[mine[i]];
         if (fields.dense(mine[i])) continue;
-        to_gather += align(field.data_bytes());
-        slice_to_gather =
-            std::max(slice_to_gather, std::min<std::uint64_t>(kSliceBytes, align(field.data_bytes())));
+        to_gather += device_aligned(field.data_bytes());
+        slice_to_gather = std::max(slice_to_gather,
+                                   std::min<std::uint64_t>(kSliceBytes, device_aligned(field.data_bytes())));
     }
     std::uint64_t room = budget;  // for the arena and the small rest
     for (;;) {

@@ -46,7 +46,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
         }
         if (fields[f]->items() == 0) continue;
         batch.add(all_fields.piece(f, 0, all_fields.slices(f)));
-        if (!all_fields.dense(f)) to_gather += align(fields[f]->data_bytes());
+        if (!all_fields.dense(f)) to_gather += device_aligned(fields[f]->data_bytes());
     }
     const auto memory = std::make_shared<Memory>();
     TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
@@ -134,7 +134,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::upload(std::span<const FieldMeta
                                                       "': digests of another size than its settings imply"};
             }
             *places[s] = end;
-            end += align(parts[s].size());
+            end += device_aligned(parts[s].size());
         }
     }
     TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
@@ -209,11 +209,11 @@ Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const Diff
     TWR_TRY(auto workspace, DeviceWorkspaces::builds().lease(device()));
     // count, counts by |c| | flagged chunks | proven | scratch of the walk
     constexpr std::size_t kHead = 9 * sizeof(std::uint64_t);
-    const std::size_t flagged_at = align(kHead);
-    const std::size_t proven_at = flagged_at + align(chunks * sizeof(std::uint32_t));
-    const std::size_t scratch_at = proven_at + align(chunks);
+    const std::size_t flagged_at = device_aligned(kHead);
+    const std::size_t proven_at = flagged_at + device_aligned(chunks * sizeof(std::uint32_t));
+    const std::size_t scratch_at = proven_at + device_aligned(chunks);
     TWR_CHECK(workspace->reserve_device(scratch_at + (by_tree ? all.tree->walk_scratch(chunks) : 0)));
-    TWR_CHECK(workspace->reserve_host(align(kHead)));
+    TWR_CHECK(workspace->reserve_host(device_aligned(kHead)));
     std::byte* const base = workspace->device_memory();
     auto* const numbers = reinterpret_cast<std::uint64_t*>(base);
     auto* const flagged = reinterpret_cast<std::uint32_t*>(base + flagged_at);

@@ -7,13 +7,9 @@
 // below, under each that differs 32 leaves; what differs becomes a bitmap, counted a subtree, and the counts' sums say where
 // each subtree's leaves go.
 #include "device/gpu.hpp"
+#include "device/warp.cuh"
 
-#if defined(__HIPCC__)
-#include <hipcub/hipcub.hpp>
-namespace cub = hipcub;
-#else
 #include <cub/block/block_scan.cuh>
-#endif
 
 #include "digest/published.hpp"
 #include "tree/tree_device.hpp"
@@ -27,9 +23,6 @@ constexpr std::uint32_t kSubtree = 1U << kStep;
 constexpr unsigned kThreads = 256;
 constexpr unsigned kMiddle = 5;  // levels from a warp's word of leaves to the node above it
 constexpr unsigned kScanThreads = 1024;
-constexpr std::size_t kAlign = 256;
-
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // One tree in one launch.
 struct Subtrees {
@@ -111,7 +104,7 @@ void build_scratch(const DeviceTreeItem* items, std::size_t n, std::size_t* devi
     std::size_t all = 0;
     for (std::size_t i = 0; i < n; ++i)
         all += launches(items[i]);
-    *device_bytes = *host_bytes = aligned(all * sizeof(Subtrees));
+    *device_bytes = *host_bytes = device_aligned(all * sizeof(Subtrees));
 }
 
 DeviceStatus build(int device, const DeviceTreeItem* items, std::size_t n, void* scratch, void* host_scratch,
@@ -180,29 +173,6 @@ DeviceStatus build(int device, const DeviceTreeItem* items, std::size_t n, void*
 
 // ---- walk ----
 
-// Bit i: the predicate of lane i of this group of 32.
-__device__ std::uint32_t ballot32(bool predicate) {
-#if defined(__HIPCC__)
-    return static_cast<std::uint32_t>(__ballot(predicate) >> (__lane_id() & 32U));
-#else
-    return __ballot_sync(0xFFFFFFFFU, predicate);
-#endif
-}
-__device__ std::uint32_t shuffle32(std::uint32_t value, int lane) {
-#if defined(__HIPCC__)
-    return __shfl(value, lane, 32);
-#else
-    return __shfl_sync(0xFFFFFFFFU, value, lane, 32);
-#endif
-}
-__device__ std::uint32_t shuffle_up32(std::uint32_t value, unsigned by) {
-#if defined(__HIPCC__)
-    return __shfl_up(value, by, 32);
-#else
-    return __shfl_up_sync(0xFFFFFFFFU, value, by, 32);
-#endif
-}
-
 struct Walk {
     const std::uint64_t* a;
     const std::uint64_t* b;
@@ -238,19 +208,19 @@ __global__ void __launch_bounds__(kThreads) walk_subtrees(const Walk walk) {
     const bool exists = group * 32 < walk.leaves;
     const bool open =
         exists && (walk.first_middle == kNoLevel || differ<kWords>(walk, walk.first_middle + group));
-    const std::uint32_t groups = ballot32(open);
+    const std::uint32_t groups = warp::ballot(open);
     std::uint32_t mine = 0;
     for (std::uint32_t g = 0; g < 32; ++g) {
         if ((groups >> g & 1U) == 0) continue;  // the same for all lanes
         const std::uint64_t leaf = (static_cast<std::uint64_t>(subtree) * 32 + g) * 32 + lane;
         const std::uint32_t word =
-            ballot32(leaf < walk.leaves && differ<kWords>(walk, walk.first_leaf + leaf));
+            warp::ballot(leaf < walk.leaves && differ<kWords>(walk, walk.first_leaf + leaf));
         if (lane == g) mine = word;
     }
     walk.bitmap[static_cast<std::uint64_t>(subtree) * 32 + lane] = mine;
     std::uint32_t sum = static_cast<std::uint32_t>(__popc(mine));
     for (unsigned by = 1; by < 32; by *= 2) {
-        const std::uint32_t before = shuffle_up32(sum, by);
+        const std::uint32_t before = warp::up(sum, by);
         if (lane >= by) sum += before;
     }
     if (lane == 31) walk.counts[subtree] = sum;
@@ -285,7 +255,7 @@ __global__ void __launch_bounds__(kThreads) write_chunks(const Walk walk) {
     const std::uint32_t mine = walk.bitmap[static_cast<std::uint64_t>(subtree) * 32 + lane];
     std::uint64_t at = begin;
     for (std::uint32_t g = 0; g < 32; ++g) {
-        const std::uint32_t word = shuffle32(mine, static_cast<int>(g));
+        const std::uint32_t word = warp::from(mine, static_cast<int>(g));
         if (word == 0) continue;  // the same for all lanes
         if ((word >> lane & 1U) != 0) {
             const int place = __popc(word & ((1U << lane) - 1));
@@ -299,7 +269,8 @@ std::uint64_t subtrees_of(std::uint64_t leaves) { return leaves == 0 ? 0 : ((lea
 
 std::size_t walk_scratch(std::uint64_t leaves) {
     const std::uint64_t subtrees = subtrees_of(leaves);
-    return aligned(subtrees * 32 * sizeof(std::uint32_t)) + aligned(subtrees * sizeof(std::uint32_t));
+    return device_aligned(subtrees * 32 * sizeof(std::uint32_t)) +
+           device_aligned(subtrees * sizeof(std::uint32_t));
 }
 
 DeviceStatus walk(int device, const std::uint64_t* a, const std::uint64_t* b, std::uint64_t leaves,
@@ -323,7 +294,8 @@ DeviceStatus walk(int device, const std::uint64_t* a, const std::uint64_t* b, st
     work.first_leaf = layout.first(0);
     work.subtrees = static_cast<std::uint32_t>(subtrees_of(leaves));
     work.bitmap = static_cast<std::uint32_t*>(scratch);
-    work.counts = work.bitmap + aligned(work.subtrees * 32 * sizeof(std::uint32_t)) / sizeof(std::uint32_t);
+    work.counts =
+        work.bitmap + device_aligned(work.subtrees * 32 * sizeof(std::uint32_t)) / sizeof(std::uint32_t);
     work.chunks = chunks;
     work.count = count;
     const unsigned blocks = (work.subtrees + kThreads / 32 - 1) / (kThreads / 32);

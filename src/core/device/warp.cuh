@@ -1,0 +1,38 @@
+// For kernels (*.cu, *.cuh): exchange between the 32 lanes of a warp. All lanes of the warp call a function together.
+#pragma once
+
+#include <cstdint>
+
+namespace twinrun::warp {
+
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+// Bit i: the value of lane i.
+__device__ inline unsigned ballot(bool value) { return __ballot_sync(kAllLanes, value); }
+__device__ inline bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
+// What lanes wrote before is seen by all of them behind it.
+__device__ inline void sync() { __syncwarp(kAllLanes); }
+
+// The value of lane `lane`; of the lane whose number differs by the bits of `distance`; of the lane that is `by` lower, and where there
+// is none the caller's own. The second also among the lanes of `mask` alone.
+template <class T>
+__device__ inline T from(T value, int lane) {
+    return __shfl_sync(kAllLanes, value, lane, 32);
+}
+__device__ inline std::uint64_t across(std::uint64_t value, int distance, unsigned mask = kAllLanes) {
+    return __shfl_xor_sync(mask, static_cast<unsigned long long>(value), distance, 32);
+}
+template <class T>
+__device__ inline T up(T value, unsigned by = 1) {
+    return __shfl_up_sync(kAllLanes, value, by, 32);
+}
+
+__device__ inline unsigned sum(unsigned value) { return __reduce_add_sync(kAllLanes, value); }
+__device__ inline std::uint64_t sum(std::uint64_t value) {
+    for (int distance = 16; distance != 0; distance /= 2)
+        value += across(value, distance);
+    return value;
+}
+__device__ inline unsigned largest(unsigned value) { return __reduce_max_sync(kAllLanes, value); }
+
+}  // namespace twinrun::warp
