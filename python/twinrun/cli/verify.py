@@ -26,12 +26,17 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     damaged = 0
     checked = 0
     for path in paths:
-        problems, files = verify_path(path, threads=threads, memory=memory)
-        checked += files
+        found = verify_path(path, threads=threads, memory=memory)
+        problems = found.problems
+        checked += found.files
         for problem in problems[:MOST]:
             out.print(one_line(problem), soft_wrap=True)
         if len(problems) > MOST:
             out.print(f"… and {len(problems) - MOST} more")
+        for note in found.notes[:MOST]:
+            out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
+        if len(found.notes) > MOST:
+            out.print(f"note: … and {len(found.notes) - MOST} more", style="dim")
         damaged += len(problems)
     out.print(
         f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files"

@@ -37,11 +37,11 @@ from ..formats.model import (
     summary_fields,
     unit_of,
 )
+from ..marks import METADATA_SUFFIX
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 
 __all__ = [
-    "METADATA_SUFFIX",
     "FieldRef",
     "HistorySubject",
     "Opened",
@@ -55,7 +55,6 @@ __all__ = [
     "opened_of",
 ]
 
-METADATA_SUFFIX = ".twm"
 _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that no file has
 
 Place = tuple[int | None, int]  # step, rank
@@ -294,6 +293,53 @@ def _stale(metadata: _core.Metadata, path: str) -> Stale:
     )
 
 
+def _layout(ref: FieldRef) -> tuple:
+    """What metadata keeps of a field, and its file says too, but for the places of its elements."""
+    return ref.dtype, ref.byte_order, ref.shape, ref.fortran_order, ref.unit, ref.kind
+
+
+def check_layout(
+    metadata: _core.Metadata, refs: Sequence[FieldRef], content: FileContent
+) -> dict[str, Field]:
+    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies.
+
+    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the file's, by the names there.
+    """
+
+    def changed(what: str) -> Stale:
+        return Stale(what, where=content.path, fix="restore it, or index it again with 'twinrun index'")
+
+    own = {field.name: field for field in summary_fields(content.facts, len(content.skipped), content.path)}
+    fields = {**content.fields, **own}
+    indexed = [ref for ref in refs if ref.name not in _OF_METADATA]
+    if (
+        content.one_array and len(content.fields) == len(indexed) == 1
+    ):  # named after the file, which may have been renamed
+        fields[indexed[0].name] = next(iter(content.fields.values()))
+    told = {ref.name for ref in refs}
+    if own.keys() - told or (told & _OF_METADATA) - own.keys():
+        raise changed(
+            "tells attributes, or holds what cannot be compared, otherwise than when it was indexed"
+        )
+    now = {
+        ref.name: ref
+        for ref in refs_of_fields(
+            {ref.name: fields[ref.name] for ref in indexed if ref.name in fields}, content.path
+        )
+    }
+    for ref in indexed:
+        said = now.get(ref.name)
+        if said is None:
+            raise changed(f"has no field {ref.name!r}, which it had when it was indexed")
+        moved = ref.extents and said.extents and places_of(ref) != places_of(said)
+        if _layout(ref) != _layout(said) or moved:
+            raise changed(f"says field {ref.name!r} otherwise than when it was indexed")
+    files = [os.path.realpath(path) for path, _, _ in metadata.data_files]
+    if [os.path.realpath(path) for path in content.files()] != files:
+        raise changed("is made of other files than when it was indexed")
+    return fields
+
+
 def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
     """Reads the data and compares it with the checksums that the metadata keeps: for files that were touched or copied.
 
@@ -365,8 +411,8 @@ def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
-    """Opens the data of a metadata file as it was read for it; None where there is none."""
-    if not metadata.data_files or not metadata.fields:
+    """Opens the data of a metadata file as it was read for it; None where there is none, or it is a history's."""
+    if not metadata.data_files or not metadata.fields or not metadata.fields[0]["format"]:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
     data = (
@@ -829,12 +875,7 @@ class _Files(Subject):
             had = known.get(ref.name)
             if had is None:  # indexed without it, on purpose
                 continue
-            if (had.dtype, had.byte_order, had.shape, had.fortran_order) != (
-                ref.dtype,
-                ref.byte_order,
-                ref.shape,
-                ref.fortran_order,
-            ):
+            if _layout(had) != _layout(ref):
                 raise Stale(
                     f"describes field {ref.name!r} otherwise than its data file does",
                     where=metadata.path,
@@ -954,14 +995,18 @@ class _Metadata(Subject):
                 ref.kind = "code"
                 if reopen is not None:
                     ref.open_reader = functools.partial(_summary_of, reopen)
-        refs = [ref for ref in refs if ref.name != NOT_COMPARED]
+        indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
         self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
         self.array_name = plain[0].name if self.one_array else None
         opened.formats = set(kinds)
         try:
-            check_current(metadata, refs, self.notes)
+            if not untouched(metadata):
+                if reopen is not None:
+                    with reopen() as content:
+                        check_layout(metadata, indexed, content)
+                check_content(metadata, refs, self.notes)
         except MissingFile:
             self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
             for ref in refs:
