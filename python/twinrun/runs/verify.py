@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .. import _core
@@ -23,7 +24,7 @@ from .subject import (
     reopening,
 )
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "damaged_metadata", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
 _STEP = re.compile(r"step-(-?\d{10,})(\.\d+)?")
@@ -195,6 +196,28 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
                 problems.append(f"{what}{takes}")
             files += sum(1 for s in history["steps"] for r in s["ranks"] if r["difference"] is not None)
     return problems, files
+
+
+def damaged_metadata(
+    path: str, chosen: Callable[[list[int]], Iterable[int]], threads: int
+) -> tuple[int, str] | None:
+    """(step, problem) of the first step whose metadata is damaged, of those that `chosen` picks from all of a record's.
+
+    None where there is none, or no record: then its differences are the only thing that can be wrong with a step.
+    """
+    if not is_history(path):
+        return None
+    journals = Journals(path)
+    history = _core.open_history(path)
+    if history["record"] is None:
+        return None
+    wanted = {*chosen(sorted(step["step"] for step in history["steps"]))}
+    for step in history["steps"]:
+        for rank in step["ranks"] if step["step"] in wanted else ():
+            problems, _ = _verify_place(path, step["step"], step["folder"], rank, threads, journals)
+            if problems:
+                return step["step"], problems[0]
+    return None
 
 
 def _parts(path: str) -> list[str]:
