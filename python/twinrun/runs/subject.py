@@ -162,6 +162,12 @@ class FieldRef:
             at.append(i)
         return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
 
+    def load(self) -> None:
+        """Opens the file of a field that its metadata alone told until now; what the file says of it counts from then on."""
+        if self.reader is None and self.open_reader is not None and not self.no_data:
+            self.reader = self.open_reader()
+            self.told_as_text = self.reader is not None and self.reader.told_as_text
+
     def source(self, cache: str = "auto") -> _core.Source | None:
         """Its elements; None if only metadata was kept."""
         if self.no_data:
@@ -178,8 +184,7 @@ class FieldRef:
             return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
         if self.extents is not None:
             return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
-        if self.reader is None and self.open_reader is not None:
-            self.reader = self.open_reader()
+        self.load()
         if self.reader is None:
             raise Stale(
                 f"describes field {self.name!r}, which its data file does not hold",
@@ -366,7 +371,7 @@ def check_current(
 def refs_of_metadata(
     metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
 ) -> list[FieldRef]:
-    """The fields that a metadata file describes."""
+    """The fields that a metadata file describes. reopen: gives its data opened, for those that must be decoded."""
     files = metadata.data_files
     refs = []
     for at, facts in enumerate(metadata.fields):
@@ -407,7 +412,10 @@ def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
 
 
 def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
-    return reopen().fields.get(name)
+    content = reopen()
+    if name in content.fields or name != SUMMARY:
+        return content.fields.get(name)
+    return next(iter(summary_fields(content.facts, 0, content.path)), None)
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
@@ -985,6 +993,11 @@ class _Metadata(Subject):
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         metadata = _core.Metadata(self.label)
         reopen = reopening(metadata)
+        with contextlib.ExitStack() as stack:
+            once = None if reopen is None else functools.cache(lambda: stack.enter_context(reopen()))
+            yield self._opened(metadata, once)
+
+    def _opened(self, metadata: _core.Metadata, reopen: Callable[[], FileContent] | None) -> Opened:
         refs = refs_of_metadata(metadata, reopen)
         opened = Opened()
         for ref in refs:
@@ -993,8 +1006,6 @@ class _Metadata(Subject):
                 opened.skipped.append((ref.name, self.label, why))
             elif ref.name == SUMMARY:
                 ref.kind = "code"
-                if reopen is not None:
-                    ref.open_reader = functools.partial(_summary_of, reopen)
         indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
@@ -1004,18 +1015,11 @@ class _Metadata(Subject):
         try:
             if not untouched(metadata):
                 if reopen is not None:
-                    with reopen() as content:
-                        check_layout(metadata, indexed, content)
+                    check_layout(metadata, indexed, reopen())
                 check_content(metadata, refs, self.notes)
         except MissingFile:
             self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
             for ref in refs:
                 ref.no_data = True
         opened.update({ref.name: ref for ref in refs})
-        yield opened
-
-
-def _summary_of(reopen: Callable[[], FileContent]) -> Field | None:
-    content = reopen()
-    found = summary_fields(content.facts, 0, content.path)
-    return found[0] if found else None
+        return opened

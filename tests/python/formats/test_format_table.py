@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import check_error, command
 from format_checks import check_content, mutations, survives
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -148,6 +149,24 @@ def test_integers_beside_fractions(tmp_path: Path) -> None:
     large = written(tmp_path / "c.dat", f"{(1 << 53) + 1} 0\n2 5\n")
     with pytest.raises(twinrun.Incomparable):
         twinrun.compare(large, b)
+
+
+def test_metadata_alone_compares_as_its_file_does(tmp_path: Path) -> None:
+    """1 in one text and 1.0 in the other: the verdict is that of the files, whichever side is metadata."""
+    whole = written(tmp_path / "whole.csv", "x,y\n1,2\n2,3\n")
+    same = written(tmp_path / "same.csv", "x,y\n1.0,2\n2,3\n")
+    other = written(tmp_path / "other.csv", "x,y\n1.5,2\n2,3\n")
+    text = written(tmp_path / "text.csv", "x,y\nno,2\n2,3\n")
+    twinrun.index(whole, same, other, text)
+    for b, status in ((same, 0), (other, 1), (text, 2)):
+        for suffixes in (("", ""), (".twm", ""), ("", ".twm"), (".twm", ".twm")):
+            for x, y in ((whole, b), (b, whole)):
+                done = command("compare", f"{x}{suffixes[0]}", f"{y}{suffixes[1]}")
+                assert done.status == status, (done, suffixes)
+                assert status != 1 or done.last == "different: first at rank 0, x[0]: |a-b| = 0.5 > 0"
+    (tmp_path / "moved").mkdir()
+    os.rename(f"{whole}.twm", tmp_path / "moved" / "whole.csv.twm")  # its data is not at hand
+    check_error(command("compare", tmp_path / "moved" / "whole.csv.twm", same), "i64", "types must agree")
 
 
 def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
