@@ -87,7 +87,8 @@ def _sized(mark: bytes, data: bytes) -> bytes:
 def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
     """Bytes that are equal where two values are, of the same type: not those that lie in a file.
 
-    Byte order, padding and the order of a mapping's keys are storage. A NaN is a NaN, and -0.0 is 0.0, as everywhere.
+    Byte order, padding and the order of a mapping's keys are storage. A NaN is a NaN, whatever its sign and its payload, and -0.0
+    is 0.0, as where elements of fields are compared exactly.
     encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
     """
     if depth > _DEEPEST:
@@ -129,7 +130,8 @@ def _plain(array: np.ndarray) -> bytes:
     kind = array.dtype
     flat = np.ascontiguousarray(array).reshape(-1)
     if kind.kind in "fc":
-        flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
+        with np.errstate(invalid="ignore"):  # a NaN that signals
+            flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
         parts = flat.view(flat.real.dtype) if kind.kind == "c" else flat
         parts[np.isnan(parts)] = np.nan
         if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:  # x87: six bytes are padding
