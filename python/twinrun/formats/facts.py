@@ -17,7 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["MEANING", "NOT_COMPARED", "SUMMARY", "Fact", "code", "codes", "encoded", "shown", "summary"]
+__all__ = [
+    "MEANING",
+    "NOT_COMPARED",
+    "SUMMARY",
+    "Fact",
+    "code",
+    "codes",
+    "digest_of",
+    "encoded",
+    "shown",
+    "summary",
+]
 
 # Attributes that change what the numbers of their array are. Every convention of the field has its words for that.
 MEANING = frozenset(
@@ -164,9 +175,14 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     raise TypeError(f"elements of the type {kind}")
 
 
+def digest_of(value: object, size: int, encode: Encoder | None = None) -> bytes:
+    """So many bytes that two values share where they are equal, and but for chance only there."""
+    return hashlib.blake2b(encoded(value, encode), digest_size=size).digest()
+
+
 def code(value: object, encode: Encoder | None = None) -> int:
     """The code of one element."""
-    return int.from_bytes(hashlib.blake2b(encoded(value, encode), digest_size=8).digest(), "little")
+    return int.from_bytes(digest_of(value, 8, encode), "little")
 
 
 def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:

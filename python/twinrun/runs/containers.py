@@ -66,7 +66,7 @@ class _Flat:
         try:
             made = text_array(values).view(Texts)
         except TypeError as e:
-            raise _cannot(name, str(e)) from None
+            raise _cannot(name, f"cannot be compared: {e}") from None
         made.source = values
         self.add(name + SUFFIX, made)
 
