@@ -18,7 +18,7 @@ import numpy as np
 
 from .facts import digest_of, encoded
 
-__all__ = ["SUFFIX", "never_tolerated", "printable", "text_array", "text_digests"]
+__all__ = ["SUFFIX", "column_name", "never_tolerated", "printable", "text_array", "text_digests"]
 
 SUFFIX = "@text"
 _EXACT_LABELS = (SUFFIX, "@mask", "@shape")
@@ -44,6 +44,11 @@ _LONG = (np.longdouble, np.clongdouble)  # of more digits than Python's numbers
 def never_tolerated(name: str) -> bool:
     """Whether a field agrees only where it is equal, whatever integers are allowed: digests of texts, masks and shapes, by its name."""
     return name.endswith(_EXACT_LABELS)
+
+
+def column_name(name: str) -> str:
+    """What a column of a table is called as a field: one of the name `x@mask`, say, is no mask of x and is called `x@mask#`."""
+    return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
 def _spelled(value: object) -> bytes | None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import TwinrunError
 from ..formats.model import dtype_of
-from ..formats.texts import SUFFIX, text_array
+from ..formats.texts import SUFFIX, column_name, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -370,7 +370,7 @@ def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
 def _frame(flat: _Flat, name: str, value: Any) -> None:
     columns = value.columns
     for at in range(len(columns)):
-        _column(flat, _joined(name, columns[at]), value.iloc[:, at])
+        _column(flat, _joined(name, column_name(str(columns[at]))), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
         flat.label(name, "rows", len(value))
@@ -401,7 +401,7 @@ def _polars_series(flat: _Flat, name: str, value: Any) -> None:
 
 def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
     for series in value.get_columns():
-        _polars_column(flat, _joined(name, series.name), series)
+        _polars_column(flat, _joined(name, column_name(series.name)), series)
     flat.texts(f"{name}@columns", list(value.columns))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
 
@@ -419,7 +419,7 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
         flat.label(name, "rows", value.num_rows)
     flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
     for column, key, told in arrow_metadata(schema, pa):
-        flat.label(_joined(name, column) if column else name, f"metadata.{key}", told)
+        flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", told)
 
 
 def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
