@@ -98,7 +98,7 @@ def _sized(mark: bytes, data: bytes) -> bytes:
 def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
     """Bytes that are equal where two values are, of the same type: not those that lie in a file.
 
-    Byte order, padding and the order of a mapping's keys are storage. A NaN is a NaN, whatever its sign and its payload, and -0.0
+    Byte order, padding, the width of texts, and the order of a mapping's keys and of a struct's members are storage. A NaN is a NaN, whatever its sign and its payload, and -0.0
     is 0.0, as where elements of fields are compared exactly.
     encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
     """
@@ -157,7 +157,9 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     kind = array.dtype
     shape = ",".join(map(str, array.shape))
     if kind.names is not None:
-        inner = b"".join(_sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in kind.names)
+        inner = b"".join(
+            _sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in sorted(kind.names)
+        )
         return _sized(b"a", f"struct[{shape}]".encode() + inner)
     if kind.kind == "O" or kind.kind == "T":
         inner = b"".join(encoded(v, encode, depth + 1) for v in array.reshape(-1).tolist())

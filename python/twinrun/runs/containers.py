@@ -124,7 +124,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # What `label` is called with here: a caller's own name may look like it.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
 )
 
 
@@ -274,6 +274,9 @@ def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None
 
 
 def _coordinates(flat: _Flat, name: str, value: Any) -> None:
+    if value.coords:  # which of them are looked up by, as xarray marks them
+        indexes = {str(key): type(index).__name__ for key, index in value.xindexes.items()}
+        flat.label(name, "indexes", str(dict(sorted(indexes.items()))))
     for key, coordinate in value.coords.items():
         _data_array(flat, f"{name}@coords.{key}", coordinate.variable, coords=False)
 
@@ -340,6 +343,13 @@ def _index(flat: _Flat, name: str, index: Any) -> None:
     else:
         _column(flat, f"{name}@index", index)
         flat.texts(f"{name}@index.type", [str(index.dtype)])
+        _frequency(flat, f"{name}@index", index)
+
+
+def _frequency(flat: _Flat, label: str, index: Any) -> None:
+    """What pandas shows beside an index of dates or time spans; that of periods is part of their type."""
+    if type(index).__name__ in ("DatetimeIndex", "TimedeltaIndex"):
+        flat.texts(f"{label}.freq", [str(index.freqstr)])
 
 
 def _series(flat: _Flat, name: str, value: Any) -> None:
@@ -360,6 +370,7 @@ def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
         _column(flat, name, value)
     flat.texts(f"{name}@index.names", list(value.names))
     flat.label(name, "type", str(value.dtype))
+    _frequency(flat, f"{name}@index", value)
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
@@ -374,7 +385,7 @@ def _frame(flat: _Flat, name: str, value: Any) -> None:
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
         flat.label(name, "rows", len(value))
-    if any(n is not None for n in columns.names):
+    if any(n is not None for n in columns.names) or columns.nlevels > 1:  # else of one level, tuples or not
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
     _index(flat, name, value.index)
