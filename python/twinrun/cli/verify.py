@@ -18,7 +18,7 @@ MOST = 20
     "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
 )
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
-    """Check every checksum of histories, or of files that were indexed.
+    """Check every checksum of histories, or of files that were indexed, and that these still say what they said of their fields.
 
     Exit status: 0 all is as it was written, 1 something is damaged, 2 could not check.
     """
