@@ -350,6 +350,20 @@ def test_indexes_are_labels() -> None:
             check_differ(make(index), make(bare))
             assert verdict(make(index), make(bare), leave_out=["*@index.freq@text"]) == "same"
             assert verdict(make(bare), make(bare.copy())) == "same"
+    plain = np.arange(3)
+    for index in (
+        plain.astype("i4"),
+        plain.astype("u8"),
+        pd.array(plain, "Int64"),
+        plain.astype(object),
+        pd.Categorical(plain),
+    ):
+        check_differ(pd.Series([1, 2, 3]), pd.Series([1, 2, 3], index))
+        check_differ(pd.DataFrame([[1, 2, 3]]), pd.DataFrame([[1, 2, 3]], columns=pd.Index(index)))
+    assert verdict(pd.Series([1, 2, 3]), pd.Series([1, 2, 3], plain)) == "same"  # a range is one of int64
+    words = pd.DataFrame([[1, 2]], columns=["a", "b"])
+    assert verdict(words, words.set_axis(pd.Index(["a", "b"], dtype=object), axis=1)) == "same"
+    check_differ(words, words.set_axis(pd.CategoricalIndex(["a", "b"]), axis=1))
     pairs = [("a", "b"), ("a", "c")]
     check_differ(pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples(pairs)),
                  pd.DataFrame([[1, 2]], columns=pd.Index(pairs, tupleize_cols=False)))  # fmt: skip

@@ -327,10 +327,15 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
     flat.add_texts(name, values)
 
 
+def _is_int64(index: Any) -> bool:
+    """Whether an index is one of plain integers, as pandas makes by itself; a range is."""
+    return isinstance(index.dtype, np.dtype) and index.dtype == np.int64
+
+
 def _index(flat: _Flat, name: str, index: Any) -> None:
     """The labels of rows; nothing of the one that pandas makes by itself."""
     names = list(index.names)
-    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"
+    plain = len(names) == 1 and names[0] is None and _is_int64(index)
     if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
         return
     if any(n is not None for n in names):
@@ -385,6 +390,14 @@ def _frame(flat: _Flat, name: str, value: Any) -> None:
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
         flat.label(name, "rows", len(value))
+    if not (
+        _is_int64(columns)
+        or (
+            str(columns.dtype) in ("object", "str", "string")
+            and all(isinstance(c, (str, tuple)) for c in columns)
+        )
+    ):
+        flat.label(name, "columns.type", repr(columns.dtype))
     if any(n is not None for n in columns.names) or columns.nlevels > 1:  # else of one level, tuples or not
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
