@@ -562,6 +562,10 @@ def test_all_that_a_head_says_is_verified(edit: str, tmp_path: Path) -> None:
     assert len(found.problems) == 1 and said in found.problems[0], found
     # Metadata by itself does not answer for such a file either.
     check_error(command("compare", f"{path}.twm", tmp_path / "whole" / f"{name}.twm"), name)
+    done = command("compare", path, tmp_path / "whole" / name)  # with metadata beside it
+    assert done.status in (1, 2), done
+    if "otherwise" in said:
+        check_error(done, "twinrun index")
 
 
 def test_metadata_of_a_data_set_that_is_a_folder(tmp_path: Path) -> None:
