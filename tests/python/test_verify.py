@@ -545,6 +545,20 @@ EDITS = {
 }  # fmt: skip
 
 
+def test_a_field_that_can_be_read_no_more_is_a_problem(tmp_path: Path) -> None:
+    """Its elements are where they were; what HDF5 says of their place is not so."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    hdf5(path)
+    with h5py.File(path) as file:
+        offset, size = file["density"].id.get_offset(), file["density"].id.get_storage_size()
+    twinrun.index(path)
+    layout = offset.to_bytes(8, "little") + size.to_bytes(8, "little")
+    replaced(path, layout, layout[:8] + (size + 8).to_bytes(8, "little"))
+    found = twinrun.verify(path)
+    assert len(found.problems) == 1 and "'density' needs 400 bytes" in found.problems[0], found
+
+
 @pytest.mark.parametrize("edit", EDITS)
 def test_all_that_a_head_says_is_verified(edit: str, tmp_path: Path) -> None:
     """Elements are where they were; what they are, or are called, is something else."""

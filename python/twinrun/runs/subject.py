@@ -306,7 +306,8 @@ def _layout(ref: FieldRef) -> tuple:
 def check_layout(
     metadata: _core.Metadata, refs: Sequence[FieldRef], content: FileContent
 ) -> dict[str, Field]:
-    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies.
+    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies; and
+    what is wrong with a field that cannot be read now.
 
     A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the file's, by the names there.
     """
@@ -336,8 +337,10 @@ def check_layout(
         said = now.get(ref.name)
         if said is None:
             raise changed(f"has no field {ref.name!r}, which it had when it was indexed")
-        moved = ref.extents and said.extents and places_of(ref) != places_of(said)
-        if _layout(ref) != _layout(said) or moved:
+        problem = fields[ref.name].problem
+        if problem is not None:
+            raise problem
+        if _layout(ref) != _layout(said) or places_of(ref) != places_of(said):
             raise changed(f"says field {ref.name!r} otherwise than when it was indexed")
     files = [os.path.realpath(path) for path, _, _ in metadata.data_files]
     if [os.path.realpath(path) for path in content.files()] != files:
