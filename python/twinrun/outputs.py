@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import TwinrunError
+from .marks import GOLDEN_MANIFEST, MANIFEST, METADATA_MAGIC, METADATA_SUFFIX, STEP_MARK
 
 __all__ = [
     "check_folder",
@@ -119,7 +119,7 @@ def _history_parts(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         name = path.name
         if (
-            name == "manifest.jsonl"
+            name == MANIFEST
             or name.startswith("step-")
             or (name.startswith("rank-") and name.endswith(".jsonl"))
         ):
@@ -139,11 +139,11 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
     """A file and what describes it, or all files of a folder, also through links."""
     if not os.path.isdir(path):
         yield path
-        yield os.fspath(path) + ".twm"
+        yield os.fspath(path) + METADATA_SUFFIX
         if not _is_report(beside := os.fspath(path) + ".json"):
             yield beside
         return
-    if os.path.isfile(os.path.join(path, "manifest.jsonl")):
+    if os.path.isfile(os.path.join(path, MANIFEST)):
         for part in _history_parts(Path(path)):
             yield from _entries(part)
         return
@@ -157,8 +157,6 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
         yield from (os.path.join(where, name) for name in names)
 
 
-_METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"
-_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # says whose a step's folder is
 _MOST_JSON = 64 << 20  # bytes
 
 
@@ -166,14 +164,14 @@ def _own_file(path: str) -> str | None:
     """What a file is that twinrun keeps and reads again, which no report may replace; None for all other files."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open(path, "rb") as file:
-            if file.read(len(_METADATA_MAGIC)) == _METADATA_MAGIC:
+            if file.read(len(METADATA_MAGIC)) == METADATA_MAGIC:
                 return "metadata of a run"
             file.seek(0)
             first = file.readline(_MOST_JSON)
-            if os.path.basename(path) == "golden.json":
+            if os.path.basename(path) == GOLDEN_MANIFEST:
                 first += file.read(_MOST_JSON)
         folder, name = os.path.split(path)
-        if name.startswith("rank-") and any(map(_MARK.fullmatch, os.listdir(folder))):
+        if name.startswith("rank-") and any(map(STEP_MARK.fullmatch, os.listdir(folder))):
             return "data of a history"
         said = json.loads(first)
         if isinstance(said, dict):

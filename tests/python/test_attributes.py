@@ -361,6 +361,56 @@ def test_encoded_values_are_equal_where_the_values_are() -> None:
             Fact.of("x", "y", value)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "c8", "c16"])
+def test_attributes_are_equal_where_elements_are(kind: str, tmp_path: Path) -> None:
+    """-0.0, NaNs with other signs and payloads, those that signal too: the verdict on attributes is that on the field."""
+    h5py = pytest.importorskip("h5py")
+    real = np.zeros(1, kind).real.dtype
+    top = {"f2": 0x7C00, "f4": 0xFF << 23, "f8": 0x7FF << 52}[real.str[1:]]  # of infinity
+    sign, quiet = 1 << 8 * real.itemsize - 1, top | top >> 1
+    numbers = [quiet, sign | quiet | 7, top | 1, 0, sign, top, 1]
+    values = np.array(numbers, f"u{real.itemsize}").view(real)
+
+    def array(at: int) -> np.ndarray:
+        made = np.zeros(3, kind)
+        made.real[1:2] = values[at : at + 1]
+        if kind[0] == "c":
+            made.imag[:1] = values[at : at + 1]
+        return made
+
+    for i in range(len(values)):
+        for j in range(len(values)):
+            a, b = array(i), array(j)
+            same = twinrun.compare({"x": a}, {"x": b}).same
+            pairs = [(a, b), (a[1], b[1]), (a.tolist(), b.tolist()), ({"k": [a]}, {"k": [b]})]
+            pairs.append((a.view([("m", kind)]), b.view([("m", kind)])))
+            for one, other in pairs:
+                assert (encoded(one) == encoded(other)) == same, (one, other)
+    for name, at in zip("abcde", (0, 1, 3, 4, 6), strict=True):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(3.0)
+            file["x"].attrs["limit"] = array(at)
+    for a, b, status in (("a", "b", 0), ("c", "d", 0), ("a", "c", 1), ("d", "e", 1)):
+        for options in ((), ("--nan-differs",)):
+            assert command("compare", tmp_path / f"{a}.h5", tmp_path / f"{b}.h5", *options).status == status
+
+
+@pytest.mark.parametrize("one, other, same", [
+    ("0", "0.0", True), ("0", "-0.0", True), ('"NaN"', '"0x7ff8000000000001"', True), ('"NaN"', "0", False), ("1", "1.0", True),
+    ("1", "2", False), ("null", "0", False),
+])  # fmt: skip
+def test_fill_values_of_zarr_are_numbers(one: str, other: str, same: bool, tmp_path: Path) -> None:
+    for name, fill in (("a", one), ("b", other)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".zarray").write_text(
+            '{"zarr_format": 2, "shape": [5], "chunks": [5], "dtype": "<f8", "compressor": null, '
+            f'"fill_value": {fill}, "order": "C", "filters": null}}'
+        )
+        (tmp_path / name / "0").write_bytes(np.arange(5.0).tobytes())
+    assert command("compare", tmp_path / "a", tmp_path / "b").status == (0 if same else 1)
+
+
 def test_shown_is_short_and_on_one_line() -> None:
     for value in (
         "a\nb",

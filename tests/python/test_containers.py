@@ -329,6 +329,71 @@ def test_arrays_of_xarray() -> None:
     assert verdict(a, array(((1.0, 2.0), (3.0, 4.1))), atol=0.2) == "same"
 
 
+def test_indexes_are_labels() -> None:
+    """What xarray and pandas show of an index beside its values: that there is one, and its frequency."""
+    xr = pytest.importorskip("xarray")
+    pd = pytest.importorskip("pandas")
+    ds = xr.Dataset({"v": ("t", [1.0, 2.0])}, coords={"t": [10, 20], "s": ("t", ["a", "b"])})
+    for one, other in ((ds, ds.drop_indexes("t")), (ds, ds.set_xindex("s"))):
+        for a, b in ((one, other), (one.v, other.v)):
+            check_differ(a, b)
+            assert verdict(a, b, leave_out=["*@indexes@text"]) == "same"
+            assert verdict(b, b.copy()) == "same"
+    for index in (pd.date_range("2020", periods=3, freq="D"), pd.timedelta_range(0, periods=3, freq="h")):
+        bare = type(index)(index.to_numpy())
+        assert (index.freqstr, bare.freqstr) != (None, None) and bare.freqstr is None
+        for make in (
+            lambda i: i,
+            lambda i: pd.Series([1, 2, 3], i),
+            lambda i: pd.DataFrame({"x": [1, 2, 3]}, i),
+        ):
+            check_differ(make(index), make(bare))
+            assert verdict(make(index), make(bare), leave_out=["*@index.freq@text"]) == "same"
+            assert verdict(make(bare), make(bare.copy())) == "same"
+    plain = np.arange(3)
+    for index in (
+        plain.astype("i4"),
+        plain.astype("u8"),
+        pd.array(plain, "Int64"),
+        plain.astype(object),
+        pd.Categorical(plain),
+    ):
+        check_differ(pd.Series([1, 2, 3]), pd.Series([1, 2, 3], index))
+        check_differ(pd.DataFrame([[1, 2, 3]]), pd.DataFrame([[1, 2, 3]], columns=pd.Index(index)))
+    assert verdict(pd.Series([1, 2, 3]), pd.Series([1, 2, 3], plain)) == "same"  # a range is one of int64
+    words = pd.DataFrame([[1, 2]], columns=["a", "b"])
+    assert verdict(words, words.set_axis(pd.Index(["a", "b"], dtype=object), axis=1)) == "same"
+    check_differ(words, words.set_axis(pd.CategoricalIndex(["a", "b"]), axis=1))
+    pairs = [("a", "b"), ("a", "c")]
+    check_differ(pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples(pairs)),
+                 pd.DataFrame([[1, 2]], columns=pd.Index(pairs, tupleize_cols=False)))  # fmt: skip
+
+
+def test_how_numpy_stores_texts_and_structs_is_no_label(tmp_path: Path) -> None:
+    """Widths of texts and the order of members: equal in memory, and of files elements are, wherever they stand."""
+    words = ["a", "bcd"]
+    kind = [("a", "f8"), ("b", "U3"), ("in", [("c", "i4"), ("d", "S2")], (2,))]
+    one = np.zeros(2, kind)
+    one["a"], one["b"], one["in"]["d"] = [1, 2], words, b"x"
+    other = np.zeros(2, [("in", [("d", "S5"), ("c", ">i4")], (2,)), ("b", "<U9"), ("a", ">f8")])
+    for name in ("a", "b"):
+        other[name] = one[name]
+    other["in"]["d"] = b"x"
+    pairs = [(np.array(words, f"{k}3"), np.array(words, f"{k}5")) for k in "US"]
+    for a, b in (
+        *pairs,
+        (one, other),
+        *((np.array([x, None]), np.array([y, None])) for x, y in [(one[0], other[0])]),
+    ):
+        assert verdict({"x": a}, {"x": b}) == "same" and verdict(a, b) == "same"
+    np.savez(tmp_path / "a.npz", x=one)
+    np.savez(tmp_path / "b.npz", x=other)
+    result = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz")
+    assert all(f.same for f in result.fields) and {d.label for d in result.attributes} == {"x@(members)"}
+    other["in"]["c"][1, 1] = 7
+    assert verdict({"x": one}, {"x": other}) == "different"
+
+
 def test_units() -> None:
     pint = pytest.importorskip("pint")
     unit = pint.UnitRegistry()

@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,8 +181,55 @@ def test_io_is_not_that_of_checks(tmp_path: Path) -> None:
 def test_memory(tmp_path: Path) -> None:
     record = attempt(tmp_path / "large", [*PYTHON, "x = bytearray(96 << 20)"])
     assert 96 << 20 <= record["max_memory_bytes"] < 130 << 20
-    small = attempt(tmp_path / "small", ["/bin/sleep", "0.5"])["max_memory_bytes"]  # long enough to be seen
-    assert small < 6 << 20, "not what the watcher held"
+
+
+@pytest.mark.skipif(not exact(), reason="the kernel tells nothing of threads that end")
+@pytest.mark.parametrize("size", [1, 5])
+def test_memory_of_what_is_smaller_than_the_watcher(size: int, tmp_path: Path) -> None:
+    """A program that is over at once, often before it was looked at."""
+    for at in range(5):
+        command = ["/bin/dd", "if=/dev/zero", "of=/dev/null", f"bs={size}M", "count=1"]
+        found = attempt(tmp_path / str(at), command)["max_memory_bytes"]
+        assert size << 20 <= found < (size + 5) << 20, "not what the watcher held"
+
+
+@pytest.mark.parametrize("reaped, told, read, expected", [
+    (100, 0, 0, 100),  # MiB: more than the watcher had is the program's
+    (100, 5, 4, 100),
+    (13, 5, 4, 5),
+    (13, 5, 0, 5),  # it was over before it was looked at
+    (13, 0, 4, 4),
+    (13, 0, 0, None),  # all that is known is the watcher's
+    (15, 0, 0, None),
+])  # fmt: skip
+def test_what_says_how_much_memory_it_was(reaped: int, told: int, read: int, expected: int | None) -> None:
+    found = watch.most_memory(*(n << 20 for n in (reaped, 13, told, read)))
+    assert found == (None if expected is None else expected << 20)
+
+
+def test_memory_that_is_read_is_not_the_watchers() -> None:
+    """A child counts from when it is its program, and one that is no program yet does not."""
+    sampler = watch.Sampler()
+    ready, said = os.pipe()
+    gate, opened = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(said, b"r")
+        os.read(gate, 1)
+        os._exit(0)
+    assert os.read(ready, 1) == b"r"
+    sampler.sample()
+    assert sampler.most_memory == 0
+    os.write(opened, b"g")
+    os.waitpid(child, 0)
+    script = "echo ready; read line"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout.readline() == b"ready\n"
+        sampler.sample()
+        shell.communicate(b"\n")
+    assert 1 << 19 < sampler.most_memory < 10 << 20
+    for number in (ready, said, gate, opened):
+        os.close(number)
 
 
 def test_context_switches_and_faults(tmp_path: Path) -> None:

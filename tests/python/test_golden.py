@@ -941,3 +941,16 @@ def test_integers_that_a_text_tells_as_fractions(then: str, now: str, status: in
         (tmp_path / f"{name}.csv").write_text(f"a,b\n1,{text}\n2,3\n")
     golden.save(tmp_path / "then.csv", tmp_path / "G")
     assert golden.check(tmp_path / "G", tmp_path / "now.csv").status == status
+
+
+def test_a_step_that_is_not_there_is_not_saved(runs: Path, tmp_path: Path) -> None:
+    """Nothing is written: neither a folder, nor over golden files of before."""
+    for steps, missing in (("10,11", "11"), ("11", "11"), ("9,10,12", "9, 12"), ("10:20,12", "12")):
+        for target in (tmp_path / "new" / "golden", tmp_path / "old"):
+            if target.name == "old":
+                golden.save(runs / "a", target)
+            before = {p: p.read_bytes() for p in target.rglob("*")}
+            done = command("golden", "save", runs / "a", "-o", target, "--steps", steps)
+            check_error(done, f"has no step {missing}: nothing was saved")
+            assert {p: p.read_bytes() for p in target.rglob("*")} == before
+            assert not (tmp_path / "new").exists()

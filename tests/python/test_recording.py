@@ -274,6 +274,46 @@ def test_what_compact_says_and_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("how", ["other bytes", "cut", "empty", "a bit of the tree", "gone"])
+def test_compact_lets_nothing_leave_where_what_stays_is_damaged(how: str, tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(4))
+    record = tmp_path / "record"
+    twinrun.pack(run, record)
+    steps = sorted(record.glob("step-*"))
+    metadata = steps[2] / "rank-00000.twm"
+    whole = metadata.read_bytes()
+    changed = {
+        "other bytes": bytes(3000),
+        "cut": whole[:100],
+        "empty": b"",
+        "a bit of the tree": whole[:4100] + bytes([whole[4100] ^ 1]) + whole[4101:],
+    }
+    metadata.write_bytes(changed[how]) if how in changed else metadata.unlink()
+    before = {p: p.read_bytes() for p in record.rglob("*") if p.is_file()}
+    for options in (("--keep-last", "2"), ("--drop", "0"), ()):
+        done = command("compact", record, *options)
+        check_error(done, "step 20 would stay, and it is damaged", str(metadata), "nothing left the record")
+        assert {p: p.read_bytes() for p in record.rglob("*") if p.is_file()} == before
+    assert command("compact", record, "--drop", "20").status == 0  # it leaves itself
+    assert twinrun.verify(record)
+
+
+@pytest.mark.parametrize("how", ["other bytes", "cut", "empty", "gone"])
+@pytest.mark.parametrize("suffix", ["twr", "twm"])
+def test_show_of_a_step_that_the_record_does_not_have(suffix: str, how: str, tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", states(3))
+    record = tmp_path / "record"
+    twinrun.pack(run, record)
+    assert command("show", record, "--step", "10").status == 0
+    file = sorted(record.glob("step-*"))[1] / f"rank-00000.{suffix}"
+    changed = {"other bytes": bytes(3000), "cut": file.read_bytes()[:100], "empty": b""}
+    file.write_bytes(changed[how]) if how in changed else file.unlink()
+    check_error(command("show", record, "--step", "10"), str(file))
+    assert command("show", record, "--step", "0").status == 0
+    if suffix == "twr" and how != "gone":
+        check_error(command("show", file))
+
+
 def test_a_part_of_a_field(tmp_path: Path) -> None:
     fields = states(4)
     run = captured(tmp_path / "run", fields)

@@ -452,3 +452,192 @@ def test_what_the_head_of_a_file_says_is_verified(tmp_path: Path, dtype: str) ->
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     found = twinrun.verify(path)
     assert not found and "otherwise than when it was indexed" in found.problems[0]
+
+
+def replaced(path: Path, old: bytes, new: bytes) -> None:
+    """Edits a head in place; the size stays, and the time is set back."""
+    content = path.read_bytes()
+    assert len(old) == len(new) and content.count(old) >= 1, (path, old)
+    before = path.stat()
+    path.write_bytes(content.replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def npy(path: Path) -> None:
+    np.save(path, np.arange(50).astype("M8[s]"))
+
+
+def npz(path: Path) -> None:
+    np.savez(path, t=np.arange(50).astype("M8[s]"), x=np.arange(50.0))
+
+
+def npz_edited(path: Path) -> None:
+    """The same archive with other heads of its members: their checksums are right."""
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    before = path.stat()
+    np.savez(path, **arrays | {"t": arrays["t"].astype("M8[ms]").view("i8")[:50].view("M8[D]")})
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def hdf5(path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as f:
+        f["density"], f["pressure"] = np.arange(50.0), np.arange(50.0, 100)
+        f["pressure"].attrs["units"] = "hPa"
+
+
+def zarr_array(path: Path) -> None:
+    path.mkdir()
+    (path / ".zarray").write_text(
+        '{"zarr_format": 2, "shape": [50], "chunks": [50], "dtype": "<M8[s]", "compressor": null, '
+        '"fill_value": 0, "order": "C", "filters": null}'
+    )
+    (path / "0").write_bytes(np.arange(50).tobytes())
+
+
+def netcdf(path: Path) -> None:
+    scipy = pytest.importorskip("scipy.io")
+    with scipy.netcdf_file(path, "w") as f:
+        f.createDimension("n", 50)
+        for name in ("density", "heights"):
+            f.createVariable(name, "f4", ("n",))[:] = np.arange(50)
+        f.variables["density"].units = "kg"
+
+
+def safetensors(path: Path) -> None:
+    head = b'{"w":{"dtype":"F8_E4M3","shape":[50],"data_offsets":[0,50]},"x":{"dtype":"F32","shape":[5],"data_offsets":[50,70]}}'
+    head += b" " * (-len(head) % 8)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(70))
+
+
+def columns(path: Path) -> None:
+    path.write_text("x,y\n" + "".join(f"{i},{i}.5\n" for i in range(50)))
+
+
+def legacy(path: Path) -> None:
+    head = b"# vtk DataFile Version 3.0\nt\nBINARY\nDATASET STRUCTURED_POINTS\nDIMENSIONS 5 2 1\nORIGIN 0 0 0\nSPACING 1 1 1\n"
+    path.write_bytes(head + b"POINT_DATA 10\nSCALARS heat float 1\nLOOKUP_TABLE default\n" + bytes(40))
+
+
+EDITS = {
+    "npy, unit": ("x.npy", npy, "x.npy", b"'<M8[s]'", b"'<i8'   ", "field 'x' otherwise"),
+    "npy, other unit": ("x.npy", npy, "x.npy", b"'<M8[s]'", b"'<M8[D]'", "field 'x' otherwise"),
+    "npy, span": ("x.npy", npy, "x.npy", b"'<M8[s]'", b"'<m8[s]'", "field 'x' otherwise"),
+    "npz, unit": ("x.npz", npz, "", b"", b"", "field 't' otherwise"),
+    "npz, name": ("x.npz", npz, "x.npz", b"x.npy", b"y.npy", "no field 'x'"),
+    "hdf5, name": ("x.h5", hdf5, "x.h5", b"density\0", b"densitx\0", "no field 'density'"),
+    "hdf5, attribute": ("x.h5", hdf5, "x.h5", b"hPa", b"kPa", "(attributes)"),
+    "zarr, unit": ("x.zarr", zarr_array, "x.zarr/.zarray", b'"<M8[s]"', b'"<M8[D]"', "field 'data' otherwise"),
+    "zarr, type": ("x.zarr", zarr_array, "x.zarr/.zarray", b'"<M8[s]"', b'"<u8"   ', "field 'data' otherwise"),
+    "zarr, order of one axis": ("x.zarr", zarr_array, "x.zarr/.zarray", b'"C"', b'"F"', ""),
+    "netcdf, name": ("x.nc", netcdf, "x.nc", b"heights", b"weights", "no field 'heights'"),
+    "netcdf, type": ("x.nc", netcdf, "x.nc", b"\0\0\0\x05\0\0\0\xc8", b"\0\0\0\x04\0\0\0\xc8", "otherwise"),
+    "netcdf, attribute": ("x.nc", netcdf, "x.nc", b"kg", b"cg", "(attributes)"),
+    "safetensors, kind": ("x.safetensors", safetensors, "x.safetensors", b"F8_E4M3", b"F8_E5M2", "field 'w' otherwise"),
+    "safetensors, type": ("x.safetensors", safetensors, "x.safetensors", b'"F32"', b'"I32"', "field 'x' otherwise"),
+    "safetensors, name": ("x.safetensors", safetensors, "x.safetensors", b'"x"', b'"y"', "no field 'x'"),
+    "table, name": ("x.csv", columns, "x.csv", b"x,y", b"x,z", "no field 'y'"),
+    "vtk, name": ("x.vtk", legacy, "x.vtk", b"heat", b"cold", "no field 'PointData/heat'"),
+    "vtk, type": ("x.vtk", legacy, "x.vtk", b"float", b"int  ", "field 'PointData/heat' otherwise"),
+    "vtk, attribute": ("x.vtk", legacy, "x.vtk", b"\nt\n", b"\nu\n", "(attributes)"),
+}  # fmt: skip
+
+
+def test_a_field_that_can_be_read_no_more_is_a_problem(tmp_path: Path) -> None:
+    """Its elements are where they were; what HDF5 says of their place is not so."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    hdf5(path)
+    with h5py.File(path) as file:
+        offset, size = file["density"].id.get_offset(), file["density"].id.get_storage_size()
+    twinrun.index(path)
+    layout = offset.to_bytes(8, "little") + size.to_bytes(8, "little")
+    replaced(path, layout, layout[:8] + (size + 8).to_bytes(8, "little"))
+    found = twinrun.verify(path)
+    assert len(found.problems) == 1 and "'density' needs 400 bytes" in found.problems[0], found
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_all_that_a_head_says_is_verified(edit: str, tmp_path: Path) -> None:
+    """Elements are where they were; what they are, or are called, is something else."""
+    name, make, edited, old, new, said = EDITS[edit]
+    path = tmp_path / name
+    make(path)
+    twinrun.index(path)
+    assert twinrun.verify(path)
+    shutil.copytree(tmp_path, tmp_path / "whole")
+    npz_edited(path) if not edited else replaced(tmp_path / edited, old, new)
+    found = twinrun.verify(path)
+    if not said:  # storage alone
+        assert found
+        return
+    assert len(found.problems) == 1 and said in found.problems[0], found
+    # Metadata by itself does not answer for such a file either.
+    check_error(command("compare", f"{path}.twm", tmp_path / "whole" / f"{name}.twm"), name)
+    done = command("compare", path, tmp_path / "whole" / name)  # with metadata beside it
+    assert done.status in (1, 2), done
+    if "otherwise" in said:
+        check_error(done, "twinrun index")
+
+
+def test_metadata_of_a_data_set_that_is_a_folder(tmp_path: Path) -> None:
+    """Lies beside it, as that of a file does."""
+    zarr_array(tmp_path / "x.zarr")
+    twinrun.index(tmp_path / "x.zarr")
+    assert twinrun.verify(tmp_path / "x.zarr") == ([], 2)
+    flip(tmp_path / "x.zarr" / "0", 77)
+    for path in ("x.zarr", "x.zarr.twm", "."):
+        assert len(twinrun.verify(tmp_path / path).problems) == 1
+
+
+def damaged_heads(path: Path, bits: int) -> None:
+    """Several bytes of the magic are others."""
+    content = path.read_bytes()
+    path.write_bytes(bytes(b ^ 0x55 for b in content[:bits]) + content[bits:])
+
+
+@pytest.mark.parametrize("content", [b"", b"a player's own words\n", bytes(5000)])
+def test_a_file_that_is_only_called_as_metadata_is(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    own = tmp_path / "below" / "x.twm"
+    own.write_bytes(content)
+    check_error(command("verify", tmp_path), "no metadata to verify it by")
+    np.save(tmp_path / "x.npy", np.arange(9.0))
+    twinrun.index(tmp_path / "x.npy")
+    found = twinrun.verify(tmp_path)
+    assert found == ([], 2) and found.notes == [f"{own}: not checked: twinrun did not write it"]
+    done = command("verify", tmp_path)
+    assert done.status == 0 and f"note: {own}: not checked" in done.out and done.last == "intact: 2 files"
+    check_error(command("verify", own), "was not written by twinrun")
+    # Beside a file that it would describe it may be what is left of metadata.
+    (tmp_path / "below" / "x").touch()
+    for path in (tmp_path, own, tmp_path / "below" / "x"):
+        found = twinrun.verify(path)
+        assert len(found.problems) == 1 and str(own) in found.problems[0] and not found.notes
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+def test_a_damaged_head_of_metadata_is_a_problem(count: int, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(9.0))
+    twinrun.index(tmp_path / "x.npy")
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, {"x": np.arange(9.0)})
+    twinrun.golden.save(tmp_path / "run", tmp_path / "golden")
+    (tmp_path / "run" / "manifest.jsonl").unlink()
+    for path in (
+        tmp_path / "x.npy.twm",
+        tmp_path / "run" / STEP / "rank-00000.twm",
+        tmp_path / "golden" / "step_1_rank_0.twm",
+    ):
+        whole = path.read_bytes()
+        before = twinrun.verify(tmp_path)
+        assert not before.notes and not any(str(path) in p for p in before.problems)
+        damaged_heads(path, count)
+        found = twinrun.verify(tmp_path)
+        assert len(found.problems) == len(before.problems) + 1 and not found.notes
+        assert any(str(path) in p for p in found.problems), found
+        path.write_bytes(whole[:5])  # cut
+        assert any(str(path) in p for p in twinrun.verify(tmp_path).problems)
+        path.write_bytes(whole)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from .. import _core
 from ..arguments import MEMORY, any_path, check_settings
-from ..errors import FormatError, MissingFile, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats import detect
 from ..formats.files import reading
 from ..formats.folder import is_history
 from ..formats.naming import parse_path
+from ..runs.verify import damaged_metadata
 
 __all__ = [
     "CompactFacts",
@@ -519,7 +520,8 @@ def compact(
 
     keep_last: all but so many of the newest leave, one at least stays; drop: these leave too. With neither nothing leaves, and files
     are folded. forget_missing: records that were packed against this one and are not there any more were removed, and need
-    nothing. Without it they are taken for moved, and TwinrunError is raised.
+    nothing. Without it they are taken for moved, and TwinrunError is raised. Raises DamagedFile, and nothing leaves, where the
+    metadata of a step that would stay is damaged: it could be the last copy that is whole which leaves.
     """
     check_settings(threads=threads)
     if keep_last is not None and keep_last < 1:
@@ -528,7 +530,20 @@ def compact(
             where=record,
             fix="name steps that leave with drop",
         )
+    path, leaving = any_path(record), set(drop)
+
+    def stay(steps: list[int]) -> set[int]:
+        return {*steps[-keep_last if keep_last else 0 :]} - leaving
+
+    damaged = damaged_metadata(path, stay, threads)
+    if damaged is not None:
+        step, problem = damaged
+        raise DamagedFile(
+            f"step {step} would stay, and it is damaged: {problem}: nothing left the record",
+            where=path,
+            fix="or let it leave too",
+        )
     facts = _core.compact_record(
-        any_path(record), list(drop), keep_last or 0, threads or os.cpu_count() or 1, forget_missing
+        path, sorted(leaving), keep_last or 0, threads or os.cpu_count() or 1, forget_missing
     )
     return CompactFacts(**facts)

@@ -16,6 +16,7 @@ from .._core import xxh3
 from ..comparison.work import Comparison
 from ..comparison.work import compare as compare_runs
 from ..errors import MissingFile, MissingPackage, TwinrunError
+from ..marks import MANIFEST
 from ..outputs import write_whole
 from ..report.picture import growth, save_growth
 from ..report.text import print_comparison
@@ -40,13 +41,13 @@ def find_minihacc() -> str:
 
 def _mark_of(run: str) -> bytes:
     """What a demo writes beside the history that it made: the XXH3 of its manifest, which has the history's id and every step."""
-    with open(os.path.join(run, "manifest.jsonl"), "rb") as file:
+    with open(os.path.join(run, MANIFEST), "rb") as file:
         return f"{xxh3(file.read()):016x}\n".encode()
 
 
 def _check_replaceable(run: str) -> None:
     """TwinrunError where a history is there already, unless it is what an earlier demo made, as that one left it."""
-    manifest, mark = os.path.join(run, "manifest.jsonl"), os.path.join(run, MARK)
+    manifest, mark = os.path.join(run, MANIFEST), os.path.join(run, MARK)
     if not os.path.lexists(manifest):
         return
     with contextlib.suppress(OSError):

@@ -129,6 +129,8 @@ def show(
         for column in ("field", "type", "shape", "bytes", "NaN", "metadata"):
             table.add_column(column, justify="right" if column in ("bytes", "NaN") else "left")
         for ref in fields.values():
+            if ref.recorded is not None:
+                ref.source()  # raises where the record does not have it
             order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
             column_major = " column-major" if ref.fortran_order else ""
             shape = "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d"

@@ -18,7 +18,7 @@ MOST = 20
     "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
 )
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
-    """Check every checksum of histories, or of files that were indexed.
+    """Check every checksum of histories, or of files that were indexed, and that these still say what they said of their fields.
 
     Exit status: 0 all is as it was written, 1 something is damaged, 2 could not check.
     """
@@ -26,12 +26,17 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     damaged = 0
     checked = 0
     for path in paths:
-        problems, files = verify_path(path, threads=threads, memory=memory)
-        checked += files
+        found = verify_path(path, threads=threads, memory=memory)
+        problems = found.problems
+        checked += found.files
         for problem in problems[:MOST]:
             out.print(one_line(problem), soft_wrap=True)
         if len(problems) > MOST:
             out.print(f"… and {len(problems) - MOST} more")
+        for note in found.notes[:MOST]:
+            out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
+        if len(found.notes) > MOST:
+            out.print(f"note: … and {len(found.notes) - MOST} more", style="dim")
         damaged += len(problems)
     out.print(
         f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files"

@@ -214,6 +214,15 @@ class ExitListener:
         return sum(x[2] for x in own), sum(x[3] for x in own), len(own), peak
 
 
+def most_memory(reaped: int, before: int, told: int, read: int) -> int | None:
+    """Bytes that a task's largest process had; None where nothing says.
+
+    reaped: by what wait() says, which begins with what the child held before it became the program: before, or a little more, as
+    the kernel knows it. told: by the kernel where threads end; read: while it ran. 0: these say nothing.
+    """
+    return reaped if reaped > before + (2 << 20) else told or read or None
+
+
 # ---- what is read while the task runs -------------------------------------------------------------------------------
 
 
@@ -787,11 +796,9 @@ class Attempt:
         system = sum(u.ru_stime for u in usage) - used[1]
         sampled_cpu = max(self._sampler.cpu - cpu_before, 0) / 1e9
         delay = (exact[0] if exact else self._sampler.delay) - delay_before
-        # ru_maxrss begins with what the child held before it became the program, which the kernel knows roughly.
-        memory = max((u.ru_maxrss for u in usage), default=0) << 10
         before = max(used[6], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) << 10
-        if memory <= before + (2 << 20) and self._sampler.most_memory:
-            memory = exact[3] if exact and exact[3] else self._sampler.most_memory
+        reaped = max((u.ru_maxrss for u in usage), default=0) << 10
+        memory = most_memory(reaped, before, exact[3] if exact else 0, self._sampler.most_memory)
         io = None
         after = reaped_io()
         if io_before is not None and after is not None:

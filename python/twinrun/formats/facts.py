@@ -17,7 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["MEANING", "NOT_COMPARED", "SUMMARY", "Fact", "code", "codes", "encoded", "shown", "summary"]
+__all__ = [
+    "MEANING",
+    "NOT_COMPARED",
+    "SUMMARY",
+    "Fact",
+    "code",
+    "codes",
+    "digest_of",
+    "encoded",
+    "shown",
+    "summary",
+]
 
 # Attributes that change what the numbers of their array are. Every convention of the field has its words for that.
 MEANING = frozenset(
@@ -87,7 +98,8 @@ def _sized(mark: bytes, data: bytes) -> bytes:
 def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
     """Bytes that are equal where two values are, of the same type: not those that lie in a file.
 
-    Byte order, padding and the order of a mapping's keys are storage. A NaN is a NaN, and -0.0 is 0.0, as everywhere.
+    Byte order, padding, the width of texts, and the order of a mapping's keys and of a struct's members are storage. A NaN is a NaN, whatever its sign and its payload, and -0.0
+    is 0.0, as where elements of fields are compared exactly.
     encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
     """
     if depth > _DEEPEST:
@@ -129,7 +141,8 @@ def _plain(array: np.ndarray) -> bytes:
     kind = array.dtype
     flat = np.ascontiguousarray(array).reshape(-1)
     if kind.kind in "fc":
-        flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
+        with np.errstate(invalid="ignore"):  # a NaN that signals
+            flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
         parts = flat.view(flat.real.dtype) if kind.kind == "c" else flat
         parts[np.isnan(parts)] = np.nan
         if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:  # x87: six bytes are padding
@@ -144,7 +157,9 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     kind = array.dtype
     shape = ",".join(map(str, array.shape))
     if kind.names is not None:
-        inner = b"".join(_sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in kind.names)
+        inner = b"".join(
+            _sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in sorted(kind.names)
+        )
         return _sized(b"a", f"struct[{shape}]".encode() + inner)
     if kind.kind == "O" or kind.kind == "T":
         inner = b"".join(encoded(v, encode, depth + 1) for v in array.reshape(-1).tolist())
@@ -162,9 +177,14 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     raise TypeError(f"elements of the type {kind}")
 
 
+def digest_of(value: object, size: int, encode: Encoder | None = None) -> bytes:
+    """So many bytes that two values share where they are equal, and but for chance only there."""
+    return hashlib.blake2b(encoded(value, encode), digest_size=size).digest()
+
+
 def code(value: object, encode: Encoder | None = None) -> int:
     """The code of one element."""
-    return int.from_bytes(hashlib.blake2b(encoded(value, encode), digest_size=8).digest(), "little")
+    return int.from_bytes(digest_of(value, 8, encode), "little")
 
 
 def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:

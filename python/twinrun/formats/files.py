@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
+from ..marks import METADATA_MAGIC, METADATA_SUFFIX
 
 __all__ = ["file_size", "files_below", "is_metadata", "is_own", "open_regular", "read_exact", "reading"]
 
-_METADATA = b"\x89TWM\r\n\x1a\n"
 _OWN = ".twinrun"  # begins the names of what twinrun has in the works
 
 
@@ -86,22 +86,22 @@ def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -
 def is_metadata(path: str, cut: bool = False) -> bool:
     """Whether twinrun wrote a file as metadata, by what it begins with; a bit there may be damaged, which opening it tells.
 
-    cut: or what may be left of such a file.
+    cut: or what may be left of such a file, which may be nothing.
     """
     try:
         file, size = open_regular(path)
         with file:
-            head = read_exact(file, 0, min(size, len(_METADATA)), path, "header")
+            head = read_exact(file, 0, min(size, len(METADATA_MAGIC)), path, "header")
     except FormatError:
         return False
-    if cut and _METADATA.startswith(head):
+    if cut and METADATA_MAGIC.startswith(head):
         return True
-    return sum(x == y for x, y in zip(head, _METADATA, strict=False)) >= len(_METADATA) - 2
+    return sum(x == y for x, y in zip(head, METADATA_MAGIC, strict=False)) >= len(METADATA_MAGIC) - 2
 
 
 def is_own(path: str) -> bool:
     """Whether twinrun put a file among the data: it is no part of them."""
-    return os.path.basename(path).startswith(_OWN) or (path.endswith(".twm") and is_metadata(path))
+    return os.path.basename(path).startswith(_OWN) or (path.endswith(METADATA_SUFFIX) and is_metadata(path))
 
 
 def files_below(folder: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
+from ..marks import MANIFEST
 from . import by_name, by_suffix, detect, formats, open_file, open_whatever
 from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
@@ -21,7 +22,6 @@ from .texts import printable
 
 __all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
 
-MANIFEST = "manifest.jsonl"
 _MOST_FILES = 10_000_000
 
 

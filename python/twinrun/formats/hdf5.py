@@ -197,6 +197,11 @@ class _Walker:
                 found.read(value)
                 return value[()], None, _named_type_text(self.h5py, tid)
         names_of = _enum_names(self.h5py, tid) if kind == self.h5py.h5t.ENUM else None
+        plain = _tagged_dtype(self.h5py, tid)
+        if plain is not None and found.get_space().get_simple_extent_type() != self.h5py.h5s.NULL:
+            value = np.empty(found.shape, plain)
+            found.read(value, mtype=tid)
+            return value, None, _named_type_text(self.h5py, tid)
         return attrs[name], names_of, _named_type_text(self.h5py, tid)
 
     def encode(self, value: object) -> bytes | None:
@@ -409,14 +414,21 @@ class _Dataset:
         chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
         dataset, walker = self.dataset, self.walker
         plain = _plain_dtype(tid)
+        as_it_lies = (
+            tid
+            if plain is None
+            else None
+            if _tagged_dtype(self.h5py, tid) is None
+            else _within(self.h5py, tid, members)
+        )
 
         def rows(box: Box) -> np.ndarray:
             """Elements of a box, one a row."""
             if not walker.file:
                 raise FormatError("the file was closed", where=self.path)
             count = math.prod(s.stop - s.start for s in box)
-            if plain is None:  # no type of numpy's: the bytes as they lie in the file
-                if members:
+            if as_it_lies is not None:  # no type of numpy's, or bytes with a tag, which h5py does not convert
+                if members and plain is None:
                     raise Unsupported(
                         f"member {label!r} is of a type that h5py does not read", where=self.path
                     )
@@ -424,8 +436,14 @@ class _Dataset:
                 space = dataset.id.get_space()
                 if box:
                     space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
-                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, tid)
-                return part
+                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, as_it_lies)
+                return (
+                    part
+                    if plain is None
+                    else np.frombuffer(part.tobytes(), np.dtype((plain, (1,)))).reshape(
+                        count, *(plain.shape or ())
+                    )
+                )
             found = dataset.fields(members[0])[box] if members else dataset[box]
             if not box and not isinstance(found, np.ndarray):
                 part = np.empty(1, object)
@@ -770,6 +788,34 @@ def _enum_names(h5py: Any, tid: Any) -> dict[str, int] | None:
     return {
         os.fsdecode(tid.get_member_name(n)): int(tid.get_member_value(n)) for n in range(tid.get_nmembers())
     }
+
+
+def _tagged_dtype(h5py: Any, tid: Any) -> np.dtype | None:
+    """The numpy type of elements that have opaque bytes with a tag in them: h5py's own has none, and HDF5 converts no tag to another.
+
+    None where there are none, or where elements have parts of any length, which numpy holds otherwise.
+    """
+    if not _has_tag(h5py.h5t, tid) or _points_elsewhere(h5py.h5t, tid):
+        return None
+    return _plain_dtype(tid)
+
+
+def _has_tag(h5t: Any, tid: Any) -> bool:
+    kind = tid.get_class()
+    if kind == h5t.COMPOUND:
+        return any(_has_tag(h5t, tid.get_member_type(n)) for n in range(tid.get_nmembers()))
+    if kind == h5t.ARRAY:
+        return _has_tag(h5t, tid.get_super())
+    return kind == h5t.OPAQUE and tid.get_tag() != b"" and not tid.get_tag().startswith(b"NUMPY:")
+
+
+def _within(h5py: Any, tid: Any, members: tuple[str, ...]) -> Any:
+    """The type of structs that hold a member, and nothing else, at the end of a path of members."""
+    for name in reversed(members):
+        outer = h5py.h5t.create(h5py.h5t.COMPOUND, tid.get_size())
+        outer.insert(os.fsencode(name), 0, tid)
+        tid = outer
+    return tid
 
 
 def _type_text(h5py: Any, tid: Any) -> str:

@@ -17,6 +17,7 @@ import re
 import struct
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -505,6 +506,28 @@ def _exact(values: np.ndarray) -> bool:
         return bool(((np.abs(values) < 2.0**53) & (values == np.rint(values))).all())
 
 
+def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: int) -> list[int] | list[float]:
+    """Words of a column from an atom on as numbers: all of them, or DamagedFile."""
+    numbers = []
+    for at, word in enumerate(words):
+        try:
+            if b"_" in word:
+                raise ValueError
+            number = int(word) if dtype == "i64" else float(word)
+            if dtype == "i64" and not -(1 << 63) <= number < 1 << 63:
+                raise ValueError
+        except ValueError:
+            kind = "an integer of 64 bits" if dtype == "i64" else "a number"
+            said = word[:40].decode("utf-8", "backslashreplace")
+            raise DamagedFile(
+                f"column {name!r}: {said!r} of atom {row + at + 1} is not {kind}; the column is one of numbers, by its first atom",
+                where=path,
+                fix="leave it out with --leave-out",
+            ) from None
+        numbers.append(number)
+    return numbers
+
+
 def _text_frame(
     table: _Table, step: int, time: float | None, period: tuple[float, ...] | None, cache: _Blocks
 ) -> Frame:
@@ -525,17 +548,14 @@ def _text_frame(
 
         def read(first: int, count: int, at: int = at, name: str = name, dtype: str = dtype) -> np.ndarray:
             out = np.empty(count, np.int64 if dtype == "i64" else np.float64)
-            convert = int if dtype == "i64" else float
             done = 0
             while done < count:
                 block, within = divmod(first + done, _BLOCK_LINES)
                 part = cache.column(table, block, at)[within : within + count - done]
-                try:
-                    out[done : done + len(part)] = (
-                        part if isinstance(part, np.ndarray) else [convert(w) for w in part]
-                    )
-                except (ValueError, OverflowError) as error:
-                    raise DamagedFile(f"column {name!r}: {error}", where=table.path) from None
+                row = block * _BLOCK_LINES + within
+                out[done : done + len(part)] = (
+                    part if isinstance(part, np.ndarray) else _converted(part, dtype, table.path, name, row)
+                )
                 done += len(part)
             return out
 

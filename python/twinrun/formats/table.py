@@ -27,7 +27,7 @@ from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
-from .texts import SUFFIX, printable, text_digests
+from .texts import SUFFIX, column_name, printable, text_digests
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 
@@ -417,7 +417,7 @@ def _unique(names: Sequence[str]) -> list[str]:
     seen: dict[str, int] = {}
     result = []
     for at, name in enumerate(names):
-        name = name or ("index" if at == 0 else f"column_{at}")
+        name = column_name(name) or ("index" if at == 0 else f"column_{at}")
         while True:
             number = seen[name] = seen.get(name, 0) + 1
             if number == 1:
@@ -620,7 +620,7 @@ def _is_missing(array: Any) -> np.ndarray:
 def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
     """(name, array) of the columns of a table in memory, and masks of what is missing."""
     pa, _ = _pyarrow(where)
-    for name, column in zip(table.schema.names, table.columns, strict=True):
+    for name, column in zip(map(column_name, table.schema.names), table.columns, strict=True):
         code, _ = _code_of(column.type, pa)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         if code is None:
@@ -770,7 +770,7 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                         lambda f, n, c=held: c.read(f, n, lambda batch: _digests(batch, pa)),
                         text=lambda index, c=held: c.text(index[0]))  # fmt: skip
             continue
-        masked = told.nullable and _may_miss(meta, at, told.name)
+        masked = told.nullable and _misses(opened, told.name)
         _add_column(content, name, code, rows[-1],
                     lambda f, n, c=held, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
@@ -781,8 +781,18 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                         lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
 
 
-def _may_miss(meta: Any, at: int, name: str) -> bool:
-    """Whether a column has missing values, as far as its statistics tell."""
+def _misses(opened: Any, name: str) -> bool:
+    """Whether a column has missing values: its statistics tell, or the column does where a writer left them out."""
+    counted = _missing(opened.metadata, name)
+    if counted is not None:
+        return counted > 0
+    batches = opened.iter_batches(_BATCH, columns=[name], use_threads=False)
+    return any(batch.column(0).null_count for batch in batches)
+
+
+def _missing(meta: Any, name: str) -> int | None:
+    """How many values a column lacks by its statistics; None where they do not tell."""
+    count = 0
     for group in range(meta.num_row_groups):
         of_group = meta.row_group(group)
         for c in range(of_group.num_columns):
@@ -790,9 +800,10 @@ def _may_miss(meta: Any, at: int, name: str) -> bool:
             if column.path_in_schema != name:
                 continue
             told = column.statistics
-            if told is None or not told.has_null_count or told.null_count:
-                return True
-    return False
+            if told is None or not told.has_null_count:
+                return None
+            count += told.null_count
+    return count
 
 
 def _is_text(path: str) -> bool:

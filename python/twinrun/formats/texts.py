@@ -1,8 +1,8 @@
 """Texts and other values that are no numbers, as numbers that are equal where they are: 128 bits of each value's BLAKE2b.
 
 A field of them has the type u64 and a last axis of 2, whatever the length of the texts, so that any two compare element by
-element. Its name ends in `@text`, by which no tolerance ever holds for it. What a digest was made of says its kind too: the
-text '1', the number 1, the bytes b'1' and None are four values.
+element. Its name ends in `@text`, by which no tolerance ever holds for it. What a digest is made of (`facts.encoded`) says its
+kind too: the text '1', the number 1, the bytes b'1' and None are four values.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import datetime
 import decimal
 import fractions
-import hashlib
-import math
 import pathlib
 import uuid
 from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["SUFFIX", "never_tolerated", "spelled", "text_array", "text_digests"]
+from .facts import digest_of, encoded
+
+__all__ = ["SUFFIX", "column_name", "never_tolerated", "printable", "text_array", "text_digests"]
 
 SUFFIX = "@text"
 _EXACT_LABELS = (SUFFIX, "@mask", "@shape")
@@ -37,7 +37,8 @@ _EXACT = (
     slice,
 )
 _EXACT_PACKAGES = ("pandas", "cftime")
-_DEEPEST = 20
+_PLAIN = (str, bytes, bytearray, bool, int, float, complex)
+_LONG = (np.longdouble, np.clongdouble)  # of more digits than Python's numbers
 
 
 def never_tolerated(name: str) -> bool:
@@ -45,55 +46,38 @@ def never_tolerated(name: str) -> bool:
     return name.endswith(_EXACT_LABELS)
 
 
-def _number(value: float) -> str:
-    return "nan" if math.isnan(value) else repr(value + 0.0)  # -0.0 is 0.0
+def column_name(name: str) -> str:
+    """What a column of a table is called as a field: one of the name `x@mask`, say, is no mask of x and is called `x@mask#`."""
+    return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
-def spelled(value: object, depth: int = 0) -> str:
-    """A text that two values share only where they are equal and of one kind. Raises TypeError where there is none."""
-    if isinstance(value, str):
-        return "s" + str(value)
-    if value is None:
-        return "none"
-    if isinstance(value, (bool, np.bool_)):
-        return f"b{bool(value)}"
-    if isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64):
-        return f"i{int(value)}"
-    if isinstance(value, float):
-        return "f" + _number(value)
-    if isinstance(value, np.floating) and value.dtype.itemsize <= 8:
-        return "f" + _number(float(value))
-    if isinstance(value, complex):
-        return f"c{_number(value.real)},{_number(value.imag)}"
-    if isinstance(value, (bytes, bytearray)):
-        return "x" + bytes(value).hex()
-    if isinstance(value, np.void) and value.dtype.names is None:
-        return "x" + value.tobytes().hex()
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return f"t{value.dtype.newbyteorder('=').str[1:]}{value.astype(np.int64)}"
-    if isinstance(value, dict) and depth < _DEEPEST:
-        return "d" + spelled(sorted((spelled(k), spelled(v, depth + 1)) for k, v in value.items()), depth + 1)
-    if isinstance(value, (tuple, list)) and depth < _DEEPEST:
-        parts = [spelled(v, depth + 1) for v in value]
-        return "(" + "".join(f"{len(p)}:{p}" for p in parts) + ")"
+def _spelled(value: object) -> bytes | None:
+    """What a value is made of, as `facts.encoded` asks for it: numpy's texts and numbers are Python's here."""
+    if isinstance(value, np.generic):
+        if value.dtype.kind in "SUb" or (value.dtype.kind in "iufc" and not isinstance(value, _LONG)):
+            return encoded(value.item())
+        if value.dtype.kind == "V" and value.dtype.names is None:
+            return encoded(value.tobytes())
+        return None
+    if isinstance(value, _PLAIN):
+        return encoded(value)
     kind = type(value)
     if isinstance(value, _EXACT) or kind.__module__.split(".")[0] in _EXACT_PACKAGES:
         own = repr(value)
         if kind.__repr__ is not object.__repr__ and len(own) < 10_000:
-            return f"o{kind.__qualname__}:{own}"
-    raise TypeError(f"values of type {kind.__module__}.{kind.__qualname__} cannot be compared")
+            return f"{kind.__qualname__}:{own}".encode("utf-8", "surrogatepass")
+    return None
 
 
 def text_digests(values: Iterable[object]) -> np.ndarray:
-    """(n, 2) u64 of values that `spelled` takes. Raises what it raises."""
+    """(n, 2) u64 of values of any type. Raises TypeError where one cannot be compared."""
     made = bytearray()
     known: dict[object, bytes] = {}
     for value in values:
         text = type(value) is str
         digest = known.get(value) if text else None
         if digest is None:
-            spelling = "s" + value if type(value) is str else spelled(value)
-            digest = hashlib.blake2b(spelling.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
+            digest = digest_of(value, _BYTES, _spelled)
             if text and len(known) < 10_000:
                 known[value] = digest
         made += digest

@@ -223,16 +223,22 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                 content.say(key, "(group)", "")
                 continue
             _say(content, key, metadata, version)
+            fill = metadata.get("fill_value")
             with reading(store.place(key), f"array {title!r:.80}"):
                 try:
                     array = _parse(key, metadata, version, store.place(key))
                     new = _field(store, key, array, cache)
                     new.unit = array.unit
                     content.add(new)
+                    if (
+                        fill is not None and array.fill is not None
+                    ):  # 0 and 0.0, "NaN" and its bits: one number
+                        fill = np.frombuffer(array.fill, storage_dtype(array.dtype, array.byte_order))[0]
                 except _NoNumbers as kind:
                     content.add(_coded_field(store, key, metadata, str(kind), cache))
                 except _Skip as reason:
                     content.skipped.append((key or "data", str(reason)))
+                content.say(key, "(fill value)", fill)
                 if isinstance(values, dict):
                     packed = {w: values[w] for w in MEANING if type(values.get(w)) in (int, float)}
                     entries.append((title, packed))
@@ -280,7 +286,6 @@ def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int)
         content.say(key, "(type)", kind, meaning=True)
     elif kind[:1] in "SUV" and version == 2:
         content.say(key, "(type)", kind)
-    content.say(key, "(fill value)", metadata.get("fill_value"))
     if version == 3 and metadata.get("dimension_names") is not None:
         content.say(key, "(dimensions)", metadata["dimension_names"])
 

@@ -155,10 +155,16 @@ def _chosen(name: str, globs: Iterable[str] | None) -> bool:
 
 
 def _places(subject: Subject, steps: str | None) -> list[Place]:
-    if steps is None:
-        return list(subject.places)
-    chosen = parse_steps(steps)
-    return [p for p in subject.places if chosen(p[0])]
+    """Those to save. Raises Incomparable where steps were asked for that are not there."""
+    chosen = None if steps is None else parse_steps(steps)
+    places = [p for p in subject.places if chosen is None or chosen(p[0])]
+    missing = missing_steps(chosen, (step for step, _ in subject.places))
+    if missing:
+        said = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        raise Incomparable(f"has no step {said}: nothing was saved", where=subject.label, fix="check --steps")
+    if not places:
+        raise Incomparable("no step to save", where=subject.label, fix="check --steps")
+    return places
 
 
 def _file_name(place: Place) -> str:
@@ -281,8 +287,6 @@ def save(
     old = _old_files(folder)
     subject = open_subject(run, options)
     places = _places(subject, steps)
-    if not places:
-        raise Incomparable("no step to save", where=subject.label, fix="check --steps")
 
     def tolerance(step: int | None, ref: FieldRef) -> tuple[float, float]:
         own = tolerances(step, ref.name) if tolerances is not None and ref.kind is None else None

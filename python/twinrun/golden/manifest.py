@@ -16,6 +16,8 @@ from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..formats.files import file_size
 from ..formats.model import ITEMSIZE
+from ..marks import GOLDEN_MANIFEST as MANIFEST
+from ..marks import METADATA_MAGIC
 
 __all__ = [
     "MANIFEST",
@@ -29,10 +31,8 @@ __all__ = [
     "is_metadata",
 ]
 
-MANIFEST = "golden.json"
 VERSION = 1
 _FORMAT = "twinrun golden"
-_METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"
 _MOST_BYTES = 1 << 28
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twm")
 _DIGITS = re.compile(r"[0-9a-f]{16}")
@@ -103,7 +103,7 @@ def is_metadata(path: str) -> bool:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return False
         with open(path, "rb") as file:
-            return file.read(len(_METADATA_MAGIC)) == _METADATA_MAGIC
+            return file.read(len(METADATA_MAGIC)) == METADATA_MAGIC
     except OSError:
         return False
 

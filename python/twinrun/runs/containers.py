@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import TwinrunError
 from ..formats.model import dtype_of
-from ..formats.texts import SUFFIX, text_array
+from ..formats.texts import SUFFIX, column_name, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -66,7 +66,7 @@ class _Flat:
         try:
             made = text_array(values).view(Texts)
         except TypeError as e:
-            raise _cannot(name, str(e)) from None
+            raise _cannot(name, f"cannot be compared: {e}") from None
         made.source = values
         self.add(name + SUFFIX, made)
 
@@ -124,7 +124,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # What `label` is called with here: a caller's own name may look like it.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
 )
 
 
@@ -274,6 +274,9 @@ def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None
 
 
 def _coordinates(flat: _Flat, name: str, value: Any) -> None:
+    if value.coords:  # which of them are looked up by, as xarray marks them
+        indexes = {str(key): type(index).__name__ for key, index in value.xindexes.items()}
+        flat.label(name, "indexes", str(dict(sorted(indexes.items()))))
     for key, coordinate in value.coords.items():
         _data_array(flat, f"{name}@coords.{key}", coordinate.variable, coords=False)
 
@@ -324,10 +327,15 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
     flat.add_texts(name, values)
 
 
+def _is_int64(index: Any) -> bool:
+    """Whether an index is one of plain integers, as pandas makes by itself; a range is."""
+    return isinstance(index.dtype, np.dtype) and index.dtype == np.int64
+
+
 def _index(flat: _Flat, name: str, index: Any) -> None:
     """The labels of rows; nothing of the one that pandas makes by itself."""
     names = list(index.names)
-    plain = len(names) == 1 and names[0] is None and getattr(index.dtype, "kind", "") in "iu"
+    plain = len(names) == 1 and names[0] is None and _is_int64(index)
     if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
         return
     if any(n is not None for n in names):
@@ -340,6 +348,13 @@ def _index(flat: _Flat, name: str, index: Any) -> None:
     else:
         _column(flat, f"{name}@index", index)
         flat.texts(f"{name}@index.type", [str(index.dtype)])
+        _frequency(flat, f"{name}@index", index)
+
+
+def _frequency(flat: _Flat, label: str, index: Any) -> None:
+    """What pandas shows beside an index of dates or time spans; that of periods is part of their type."""
+    if type(index).__name__ in ("DatetimeIndex", "TimedeltaIndex"):
+        flat.texts(f"{label}.freq", [str(index.freqstr)])
 
 
 def _series(flat: _Flat, name: str, value: Any) -> None:
@@ -360,6 +375,7 @@ def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
         _column(flat, name, value)
     flat.texts(f"{name}@index.names", list(value.names))
     flat.label(name, "type", str(value.dtype))
+    _frequency(flat, f"{name}@index", value)
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
@@ -370,11 +386,19 @@ def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
 def _frame(flat: _Flat, name: str, value: Any) -> None:
     columns = value.columns
     for at in range(len(columns)):
-        _column(flat, _joined(name, columns[at]), value.iloc[:, at])
+        _column(flat, _joined(name, column_name(str(columns[at]))), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
         flat.label(name, "rows", len(value))
-    if any(n is not None for n in columns.names):
+    if not (
+        _is_int64(columns)
+        or (
+            str(columns.dtype) in ("object", "str", "string")
+            and all(isinstance(c, (str, tuple)) for c in columns)
+        )
+    ):
+        flat.label(name, "columns.type", repr(columns.dtype))
+    if any(n is not None for n in columns.names) or columns.nlevels > 1:  # else of one level, tuples or not
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
     _index(flat, name, value.index)
@@ -401,7 +425,7 @@ def _polars_series(flat: _Flat, name: str, value: Any) -> None:
 
 def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
     for series in value.get_columns():
-        _polars_column(flat, _joined(name, series.name), series)
+        _polars_column(flat, _joined(name, column_name(series.name)), series)
     flat.texts(f"{name}@columns", list(value.columns))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
 
@@ -419,7 +443,7 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
         flat.label(name, "rows", value.num_rows)
     flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
     for column, key, told in arrow_metadata(schema, pa):
-        flat.label(_joined(name, column) if column else name, f"metadata.{key}", told)
+        flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", told)
 
 
 def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:

@@ -69,7 +69,11 @@ def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
 
 def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
     """Both fields as f64 where a text tells integers in one run and fractions in the other."""
-    if a.dtype == b.dtype or not (a.told_as_text and b.told_as_text):
+    if a.dtype == b.dtype:
+        return a, b
+    for ref in (a, b):
+        ref.load()
+    if not (a.told_as_text and b.told_as_text):
         return a, b
     return _as_f64(a), _as_f64(b)
 

@@ -18,9 +18,10 @@ from .. import _core
 from ..arguments import check_settings, checked_path, chosen_devices, step_number
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import labels_told
+from ..marks import METADATA_SUFFIX
 from .entries import captured_entries, own_tolerances
 from .index import FLOATING
-from .subject import METADATA_SUFFIX, HistorySubject, check_alike
+from .subject import HistorySubject, check_alike
 
 __all__ = ["FieldSketchComparison", "Sketch", "SketchComparison", "sketch", "sketch_of"]
 

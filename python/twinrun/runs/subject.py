@@ -37,11 +37,11 @@ from ..formats.model import (
     summary_fields,
     unit_of,
 )
+from ..marks import METADATA_SUFFIX
 from .arrays import ArrayView, DeviceArrayView, taken
 from .containers import Texts, flattened, is_container
 
 __all__ = [
-    "METADATA_SUFFIX",
     "FieldRef",
     "HistorySubject",
     "Opened",
@@ -55,7 +55,6 @@ __all__ = [
     "opened_of",
 ]
 
-METADATA_SUFFIX = ".twm"
 _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that no file has
 
 Place = tuple[int | None, int]  # step, rank
@@ -163,6 +162,12 @@ class FieldRef:
             at.append(i)
         return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
 
+    def load(self) -> None:
+        """Opens the file of a field that its metadata alone told until now; what the file says of it counts from then on."""
+        if self.reader is None and self.open_reader is not None and not self.no_data:
+            self.reader = self.open_reader()
+            self.told_as_text = self.reader is not None and self.reader.told_as_text
+
     def source(self, cache: str = "auto") -> _core.Source | None:
         """Its elements; None if only metadata was kept."""
         if self.no_data:
@@ -179,8 +184,7 @@ class FieldRef:
             return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
         if self.extents is not None:
             return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
-        if self.reader is None and self.open_reader is not None:
-            self.reader = self.open_reader()
+        self.load()
         if self.reader is None:
             raise Stale(
                 f"describes field {self.name!r}, which its data file does not hold",
@@ -294,6 +298,56 @@ def _stale(metadata: _core.Metadata, path: str) -> Stale:
     )
 
 
+def _layout(ref: FieldRef) -> tuple:
+    """What metadata keeps of a field, and its file says too, but for the places of its elements."""
+    return ref.dtype, ref.byte_order, ref.shape, ref.fortran_order, ref.unit, ref.kind
+
+
+def check_layout(
+    metadata: _core.Metadata, refs: Sequence[FieldRef], content: FileContent
+) -> dict[str, Field]:
+    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies; and
+    what is wrong with a field that cannot be read now.
+
+    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the file's, by the names there.
+    """
+
+    def changed(what: str) -> Stale:
+        return Stale(what, where=content.path, fix="restore it, or index it again with 'twinrun index'")
+
+    own = {field.name: field for field in summary_fields(content.facts, len(content.skipped), content.path)}
+    fields = {**content.fields, **own}
+    indexed = [ref for ref in refs if ref.name not in _OF_METADATA]
+    if (
+        content.one_array and len(content.fields) == len(indexed) == 1
+    ):  # named after the file, which may have been renamed
+        fields[indexed[0].name] = next(iter(content.fields.values()))
+    told = {ref.name for ref in refs}
+    if own.keys() - told or (told & _OF_METADATA) - own.keys():
+        raise changed(
+            "tells attributes, or holds what cannot be compared, otherwise than when it was indexed"
+        )
+    now = {
+        ref.name: ref
+        for ref in refs_of_fields(
+            {ref.name: fields[ref.name] for ref in indexed if ref.name in fields}, content.path
+        )
+    }
+    for ref in indexed:
+        said = now.get(ref.name)
+        if said is None:
+            raise changed(f"has no field {ref.name!r}, which it had when it was indexed")
+        problem = fields[ref.name].problem
+        if problem is not None:
+            raise problem
+        if _layout(ref) != _layout(said) or places_of(ref) != places_of(said):
+            raise changed(f"says field {ref.name!r} otherwise than when it was indexed")
+    files = [os.path.realpath(path) for path, _, _ in metadata.data_files]
+    if [os.path.realpath(path) for path in content.files()] != files:
+        raise changed("is made of other files than when it was indexed")
+    return fields
+
+
 def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
     """Reads the data and compares it with the checksums that the metadata keeps: for files that were touched or copied.
 
@@ -320,7 +374,7 @@ def check_current(
 def refs_of_metadata(
     metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
 ) -> list[FieldRef]:
-    """The fields that a metadata file describes."""
+    """The fields that a metadata file describes. reopen: gives its data opened, for those that must be decoded."""
     files = metadata.data_files
     refs = []
     for at, facts in enumerate(metadata.fields):
@@ -361,12 +415,15 @@ def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
 
 
 def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
-    return reopen().fields.get(name)
+    content = reopen()
+    if name in content.fields or name != SUMMARY:
+        return content.fields.get(name)
+    return next(iter(summary_fields(content.facts, 0, content.path)), None)
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
-    """Opens the data of a metadata file as it was read for it; None where there is none."""
-    if not metadata.data_files or not metadata.fields:
+    """Opens the data of a metadata file as it was read for it; None where there is none, or it is a history's."""
+    if not metadata.data_files or not metadata.fields or not metadata.fields[0]["format"]:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
     data = (
@@ -829,12 +886,7 @@ class _Files(Subject):
             had = known.get(ref.name)
             if had is None:  # indexed without it, on purpose
                 continue
-            if (had.dtype, had.byte_order, had.shape, had.fortran_order) != (
-                ref.dtype,
-                ref.byte_order,
-                ref.shape,
-                ref.fortran_order,
-            ):
+            if _layout(had) != _layout(ref):
                 raise Stale(
                     f"describes field {ref.name!r} otherwise than its data file does",
                     where=metadata.path,
@@ -944,6 +996,11 @@ class _Metadata(Subject):
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         metadata = _core.Metadata(self.label)
         reopen = reopening(metadata)
+        with contextlib.ExitStack() as stack:
+            once = None if reopen is None else functools.cache(lambda: stack.enter_context(reopen()))
+            yield self._opened(metadata, once)
+
+    def _opened(self, metadata: _core.Metadata, reopen: Callable[[], FileContent] | None) -> Opened:
         refs = refs_of_metadata(metadata, reopen)
         opened = Opened()
         for ref in refs:
@@ -952,25 +1009,20 @@ class _Metadata(Subject):
                 opened.skipped.append((ref.name, self.label, why))
             elif ref.name == SUMMARY:
                 ref.kind = "code"
-                if reopen is not None:
-                    ref.open_reader = functools.partial(_summary_of, reopen)
-        refs = [ref for ref in refs if ref.name != NOT_COMPARED]
+        indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
         self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
         self.array_name = plain[0].name if self.one_array else None
         opened.formats = set(kinds)
         try:
-            check_current(metadata, refs, self.notes)
+            if not untouched(metadata):
+                if reopen is not None:
+                    check_layout(metadata, indexed, reopen())
+                check_content(metadata, refs, self.notes)
         except MissingFile:
             self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
             for ref in refs:
                 ref.no_data = True
         opened.update({ref.name: ref for ref in refs})
-        yield opened
-
-
-def _summary_of(reopen: Callable[[], FileContent]) -> Field | None:
-    content = reopen()
-    found = summary_fields(content.facts, 0, content.path)
-    return found[0] if found else None
+        return opened

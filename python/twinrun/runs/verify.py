@@ -6,37 +6,44 @@ import contextlib
 import itertools
 import os
 import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .. import _core
 from ..arguments import MEMORY, check_settings, checked_path
-from ..errors import DamagedFile, MissingFile, Stale, TwinrunError
-from ..formats.files import reading
-from ..formats.folder import MANIFEST, is_history
-from ..formats.model import FileContent, summary_fields
+from ..errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
+from ..formats.files import is_metadata, open_regular, reading
+from ..formats.folder import is_history
+from ..marks import GOLDEN_MANIFEST, MANIFEST, METADATA_SUFFIX, STEP_MARK
 from .subject import (
-    METADATA_SUFFIX,
     FieldRef,
     Journals,
+    check_layout,
     metadata_path,
-    places_of,
-    refs_of_fields,
     refs_of_metadata,
     reopening,
 )
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "damaged_metadata", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
 _STEP = re.compile(r"step-(-?\d{10,})(\.\d+)?")
-_MARKER = re.compile(r"\.twinrun-[0-9a-f]{32}")
 
 
-class Verified(NamedTuple):
-    """What `verify` found. True only if there are no problems."""
-
+class _Found(NamedTuple):
     problems: list[str]
     files: int
+
+
+class Verified(_Found):
+    """What `verify` found: (problems, files checked), and notes on what was not checked. True only if there are no problems."""
+
+    notes: list[str]
+
+    def __new__(cls, problems: list[str], files: int, notes: list[str] | None = None) -> Verified:
+        made = super().__new__(cls, problems, files)
+        made.notes = notes or []
+        return made
 
     def __bool__(self) -> bool:
         return not self.problems
@@ -191,6 +198,28 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
     return problems, files
 
 
+def damaged_metadata(
+    path: str, chosen: Callable[[list[int]], Iterable[int]], threads: int
+) -> tuple[int, str] | None:
+    """(step, problem) of the first step whose metadata is damaged, of those that `chosen` picks from all of a record's.
+
+    None where there is none, or no record: then its differences are the only thing that can be wrong with a step.
+    """
+    if not is_history(path):
+        return None
+    journals = Journals(path)
+    history = _core.open_history(path)
+    if history["record"] is None:
+        return None
+    wanted = {*chosen(sorted(step["step"] for step in history["steps"]))}
+    for step in history["steps"]:
+        for rank in step["ranks"] if step["step"] in wanted else ():
+            problems, _ = _verify_place(path, step["step"], step["folder"], rank, threads, journals)
+            if problems:
+                return step["step"], problems[0]
+    return None
+
+
 def _parts(path: str) -> list[str]:
     """The ranks' folders of a node-local tier."""
     with os.scandir(path) as entries:
@@ -198,12 +227,14 @@ def _parts(path: str) -> list[str]:
 
 
 def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY) -> Verified:
-    """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
+    """Checks every checksum under a path: a history, a folder, a file or data set with metadata beside it, or a metadata file.
 
     Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked), which is true if there are
     no problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
     files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
-    memory: bytes that reading a record may take at once, beside its index.
+    memory: bytes that reading a record may take at once, beside its index. A file in a folder is not checked, and noted, where
+    it is called .twm and is not twinrun's: it does not begin as metadata does, no file is there that it would describe, and the
+    folder is no step's and holds no golden files.
     Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
     """
     path = checked_path(path)
@@ -216,16 +247,10 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         return Verified(
             [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
         )
-    targets: list[str] = []
-    if os.path.isdir(path):
-        for folder, _, names in os.walk(path):
-            targets.extend(os.path.join(folder, n) for n in sorted(names) if n.endswith(METADATA_SUFFIX))
-    elif path.endswith(METADATA_SUFFIX):
-        targets.append(path)
-    elif os.path.exists(metadata_path(path)):
-        targets.append(metadata_path(path))
+    targets, others = _metadata_files(path)
     if not targets:
-        raise MissingFile("no metadata to verify it by", where=path, fix="make some with 'twinrun index'")
+        what = "was not written by twinrun" if others == [path] else "no metadata to verify it by"
+        raise MissingFile(what, where=path, fix="make some with 'twinrun index'")
     problems: list[str] = _without_manifest(path) if os.path.isdir(path) else []
     for target in targets:
         try:
@@ -241,14 +266,46 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
                 problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:
             problems.append(str(e))
-    return Verified(problems, 2 * len(targets))
+    notes = [f"{name}: not checked: twinrun did not write it" for name in others]
+    return Verified(problems, 2 * len(targets), notes)
+
+
+def _metadata_files(path: str) -> tuple[list[str], list[str]]:
+    """Metadata of a file or a folder, and in it; and files there that are only called so."""
+    found: list[str] = []
+    others: list[str] = []
+    if not os.path.isdir(path) and path.endswith(METADATA_SUFFIX):
+        (found if _is_ours(path, os.listdir(os.path.dirname(path) or ".")) else others).append(path)
+    elif os.path.lexists(metadata_path(path)):
+        found.append(metadata_path(path))
+    for folder, folders, names in os.walk(path):
+        for name in sorted(n for n in names if n.endswith(METADATA_SUFFIX)):
+            file = os.path.join(folder, name)
+            (found if _is_ours(file, [*folders, *names]) else others).append(file)
+    return found, others
+
+
+def _is_ours(path: str, beside: list[str]) -> bool:
+    """Whether a file is metadata, as far as can be told where its head is damaged: by what it describes, or whose folder it is in.
+
+    beside: names in its folder.
+    """
+    try:
+        file, size = open_regular(path)
+        file.close()
+    except FormatError:
+        return os.path.isfile(path)  # and cannot be read
+    if size and is_metadata(path, cut=True):
+        return True
+    name = os.path.basename(path).removesuffix(METADATA_SUFFIX)
+    return name in beside or GOLDEN_MANIFEST in beside or any(map(STEP_MARK.fullmatch, beside))
 
 
 def _without_manifest(path: str) -> list[str]:
     """Histories here, by the folders that their runs made, whose manifest is gone: nothing says what belongs to them."""
     lost = []
     for folder, folders, names in os.walk(path):
-        if _STEP.fullmatch(os.path.basename(folder)) and any(_MARKER.fullmatch(name) for name in names):
+        if _STEP.fullmatch(os.path.basename(folder)) and any(STEP_MARK.fullmatch(name) for name in names):
             history = os.path.dirname(os.path.abspath(folder))
             if not is_history(history):
                 lost.append(os.path.join(history, MANIFEST))
@@ -270,53 +327,16 @@ def _check_beside(metadata: _core.Metadata, target: str) -> None:
         )
 
 
-def _check_layout(metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
-    """Raises Stale where a file tells the type, the shape or the place of a field otherwise than when it was indexed."""
-    own = {field.name: field for field in summary_fields(content.facts, len(content.skipped), content.path)}
-    now = {ref.name: ref for ref in refs_of_fields({**content.fields, **own}, content.path)}
-    plain = [ref for ref in refs if ref.name not in own]
-    if (
-        content.one_array and len(content.fields) == len(plain) == 1
-    ):  # named after the file, which may have been renamed
-        now[plain[0].name] = now[next(iter(content.fields))]
-    for ref in refs:
-        said = now.get(ref.name)
-        if said is None or ref.name in own:
-            continue
-        if (ref.dtype, ref.byte_order, ref.shape, ref.fortran_order) != (
-            said.dtype, said.byte_order, said.shape, said.fortran_order
-        ) or (ref.extents and said.extents and places_of(ref) != places_of(said)):  # fmt: skip
-            raise Stale(
-                f"says field {ref.name!r} otherwise than when it was indexed",
-                where=content.path,
-                fix="restore it",
-            )
-
-
 def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:
-    """Fields with extents as they are; those that are decoded through their format's reader, opened once."""
+    """Fields with extents as they are; those that are decoded through their format's reader, opened once. Raises what
+    `check_layout` raises."""
     refs = refs_of_metadata(metadata)
-    if all(ref.extents is not None or ref.no_data for ref in refs):
-        if (
-            metadata.fields
-            and metadata.fields[0]["format"]
-            and (open_again := reopening(metadata)) is not None
-        ):
-            with open_again() as content:
-                _check_layout(metadata, refs, content)
-        return refs
     reopen = reopening(metadata)
-    assert reopen is not None  # without data files no field has data
+    if reopen is None:  # of a history, or without data
+        return refs
     content = stack.enter_context(reopen())
-    _check_layout(metadata, refs, content)
-    own = summary_fields(content.facts, len(content.skipped), content.path)
-    fields = {**content.fields, **{field.name: field for field in own}}
-    plain = [ref for ref in refs if ref.name in content.fields or ref.name not in fields]
-    if (
-        content.one_array and len(content.fields) == len(plain) == 1
-    ):  # named after the file, which may have been renamed
-        fields[plain[0].name] = next(iter(content.fields.values()))
+    fields = check_layout(metadata, refs, content)
     for ref in refs:
-        if ref.extents is None and not ref.no_data:
-            ref.reader = fields.get(ref.name)
+        if ref.extents is None:
+            ref.reader = fields[ref.name]
     return refs

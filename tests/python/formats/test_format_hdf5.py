@@ -3,9 +3,11 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command
 from format_checks import (
     NAMES,
     SCALARS,
@@ -22,6 +24,7 @@ from format_checks import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from twinrun.formats import detect, open_file
 
@@ -476,3 +479,50 @@ def test_damage_ends_in_format_errors(tmp_path, data):
         file["c"] = array_of([("p", "<f4"), ("q", "<i8")], (3,))
     good = path.read_bytes()
     survives(path, data.draw(mutations(good)), format="hdf5")
+
+
+def opaque(path: Path, place: str, data: bytes, tag: bytes) -> None:
+    """Two times two opaque bytes with a tag: an attribute or a data set, by themselves, as an array, or as a member."""
+    h5t = h5py.h5t
+    kind = h5t.create(h5t.OPAQUE, 2)
+    kind.set_tag(tag)
+    held = np.frombuffer(data, "V2")
+    if "array" in place:
+        kind, held = h5t.array_create(kind, (2,)), held.reshape(1, 2)
+    if "member" in place:
+        inner, outer = h5t.create(h5t.COMPOUND, 10), h5t.create(h5t.COMPOUND, 12)
+        inner.insert(b"n", 0, h5t.STD_I64BE)
+        inner.insert(b"raw", 8, kind)
+        outer.insert(b"deep", 0, inner)
+        outer.insert(b"m", 10, h5t.STD_I16LE)
+        records = np.zeros(2, [("deep", [("n", ">i8"), ("raw", "V2")]), ("m", "<i2")])
+        records["deep"]["raw"], records["m"] = held, [3, 4]
+        kind, held = outer, records
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3.0)
+        space = h5py.h5s.create_simple((len(held),))
+        if "attribute" in place:
+            h5py.h5a.create(file["x"].id, b"o", kind, space).write(held, mtype=kind)
+        else:
+            made = h5py.h5d.create(file.id, b"o", kind, space)
+            made.write(h5py.h5s.ALL, h5py.h5s.ALL, held, mtype=kind)
+
+
+@pytest.mark.parametrize("what", ["", "array", "member"])
+@pytest.mark.parametrize("where", ["attribute", "data set"])
+def test_opaque_bytes_with_a_tag(where: str, what: str, tmp_path: Path) -> None:
+    """HDF5 converts none to those without, which h5py asks for: they are compared as bytes and tag."""
+    place = f"{where} {what}"
+    for name, data, tag in (
+        ("a", b"abcd", b"t"),
+        ("b", b"abcd", b"t"),
+        ("c", b"abce", b"t"),
+        ("d", b"abcd", b"T"),
+    ):
+        opaque(tmp_path / f"{name}.h5", place, data, tag)
+    for other, status in (("b", 0), ("c", 1), ("d", 1)):
+        done = command("compare", tmp_path / "a.h5", tmp_path / f"{other}.h5")
+        assert done.status == status, done
+    twinrun.index(tmp_path / "a.h5")
+    assert twinrun.verify(tmp_path / "a.h5")
+    assert command("compare", tmp_path / "a.h5", tmp_path / "c.h5").status == 1

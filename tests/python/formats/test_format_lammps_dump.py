@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import HANG
+from commands import HANG, check_error, command
 from format_checks import check_content, check_field, mutations, not_numbers, survives
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -331,6 +331,26 @@ def test_text(tmp_path):
         with pytest.raises(FormatError, match=words), open_file(path) as content:
             for field in content.fields.values():
                 field.elements()
+
+
+@pytest.mark.parametrize("word", ["C", "1C", "1_0", "--", "0x10", "1e5x"])
+@pytest.mark.parametrize("column", ["kind", "type"])
+def test_a_column_that_begins_with_a_number_and_goes_on_with_words(tmp_path, column, word):
+    """It is no column of half a text: nothing is compared of it, and the line says which atom and what to do."""
+    for name, last in (("a", word), ("b", word), ("c", "7")):
+        rows = ["1 1 0.5", *(f"{i} 2 0.25" for i in range(2, 9)), f"9 {last} 0.5"]
+        head = "ITEM: TIMESTEP\n1\nITEM: NUMBER OF ATOMS\n9\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\n"
+        (tmp_path / f"{name}.lammpstrj").write_text(
+            head + f"ITEM: ATOMS id {column} x\n" + "\n".join(rows) + "\n"
+        )
+    a, b, c = (tmp_path / f"{name}.lammpstrj" for name in "abc")
+    for x, y in ((a, b), (a, c), (c, a)):
+        check_error(command("compare", x, y), f"column {column!r}: {word!r} of atom 9 is not", "--leave-out")
+        assert command("compare", x, y, "--leave-out", column).status == 0
+    first = tmp_path / "d.lammpstrj"
+    first.write_text(a.read_text().replace("1 1 0.5", f"1 {word} 0.5").replace(f"9 {word}", "9 1"))
+    with open_file(first) as content:
+        assert next(f for f in content.fields.values() if f.series == column).kind == "text"
 
 
 def test_whole_numbers_beyond_those_of_f64(tmp_path):

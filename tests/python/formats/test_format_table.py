@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import check_error, command
 from format_checks import check_content, mutations, survives
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -148,6 +149,24 @@ def test_integers_beside_fractions(tmp_path: Path) -> None:
     large = written(tmp_path / "c.dat", f"{(1 << 53) + 1} 0\n2 5\n")
     with pytest.raises(twinrun.Incomparable):
         twinrun.compare(large, b)
+
+
+def test_metadata_alone_compares_as_its_file_does(tmp_path: Path) -> None:
+    """1 in one text and 1.0 in the other: the verdict is that of the files, whichever side is metadata."""
+    whole = written(tmp_path / "whole.csv", "x,y\n1,2\n2,3\n")
+    same = written(tmp_path / "same.csv", "x,y\n1.0,2\n2,3\n")
+    other = written(tmp_path / "other.csv", "x,y\n1.5,2\n2,3\n")
+    text = written(tmp_path / "text.csv", "x,y\nno,2\n2,3\n")
+    twinrun.index(whole, same, other, text)
+    for b, status in ((same, 0), (other, 1), (text, 2)):
+        for suffixes in (("", ""), (".twm", ""), ("", ".twm"), (".twm", ".twm")):
+            for x, y in ((whole, b), (b, whole)):
+                done = command("compare", f"{x}{suffixes[0]}", f"{y}{suffixes[1]}")
+                assert done.status == status, (done, suffixes)
+                assert status != 1 or done.last == "different: first at rank 0, x[0]: |a-b| = 0.5 > 0"
+    (tmp_path / "moved").mkdir()
+    os.rename(f"{whole}.twm", tmp_path / "moved" / "whole.csv.twm")  # its data is not at hand
+    check_error(command("compare", tmp_path / "moved" / "whole.csv.twm", same), "i64", "types must agree")
 
 
 def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
@@ -332,10 +351,59 @@ def test_parquet_in_any_storage_is_the_same(tmp_path: Path) -> None:
     assert result.verdict == "different" and [f.field for f in result.fields if not f.same] == ["name@text"]
 
 
+@pytest.mark.parametrize("missing", [0, 3])
+def test_statistics_that_are_not_there(missing: int, tmp_path: Path) -> None:
+    """A writer may leave them out: whether values are missing is in the column."""
+    table = pa.table({"x": pa.array([None if i < missing else float(i) for i in range(200_000)])})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table, tmp_path / "b.parquet", write_statistics=False, row_group_size=70_000)
+    assert list(columns(tmp_path / "b.parquet")) == (["x", "x@mask"] if missing else ["x"])
+    assert command("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").status == 0
+
+
+def test_columns_that_are_called_as_what_is_made_of_others(tmp_path: Path) -> None:
+    """x has missing values, or is text, and x@mask or x@text is a column of its own."""
+
+    def saved(name: str, **changed: object) -> Path:
+        made = {
+            "x": [1.0, None],
+            "x@mask": [1.5, 2],
+            "x@mask#": [3, 4],
+            "y": ["a", "b"],
+            "y@text": [5, 6],
+            "z@text": ["c", None],
+        }
+        pq.write_table(pa.table(made | changed), tmp_path / f"{name}.parquet")
+        return tmp_path / f"{name}.parquet"
+
+    a = saved("a")
+    assert set(columns(a)) == {"x", "x@mask", "x@mask#", "x@mask##", "y@text", "y@text#", "z@text#@text"}
+    assert command("compare", a, saved("b")).status == 0
+    changes = {
+        "x": [1.0, 2.0], "x@mask": [1.5, 3], "x@mask#": [3, 5], "y": ["a", "c"], "y@text": [5, 7], "z@text": ["d", None],
+    }  # fmt: skip
+    for name, values in changes.items():
+        done = command("compare", a, saved("c", **{name: values}), "--atol", "0.1")
+        assert done.status == (2 if name == "x" else 1), (name, done)  # x has no mask there
+    assert command("compare", a, saved("d", **{"x@mask": [1.5, 2.25]}), "--atol", "0.5").status == 0
+    # The same in text, and in memory.
+    text = written(tmp_path / "t.csv", "y,y@text\na,5\nb,6\n")
+    assert set(columns(text)) == {"y@text", "y@text#"}
+    frame = pd.DataFrame({"x": pd.array([1, None], "Int64"), "x@mask": [1.5, 2.0]})
+    arrow = pa.table({"x": pa.array([1, None]), "x@mask": [1.5, 2.0]})
+    for made, changed in (
+        (frame, frame.assign(**{"x@mask": [1.5, 3.0]})),
+        (arrow, arrow.set_column(1, "x@mask", pa.array([1.5, 3.0]))),
+    ):
+        assert twinrun.compare(made, made).same
+        found = [f.field for f in twinrun.compare(made, changed).fields if not f.same]
+        assert found == ["x@mask#"]
+
+
 def test_statistics_that_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing value is no 0, whatever the footer tells."""
     pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "a.parquet")
-    monkeypatch.setattr("twinrun.formats.table._may_miss", lambda *_: False)
+    monkeypatch.setattr("twinrun.formats.table._misses", lambda *_: False)
     with open_file(tmp_path / "a.parquet") as content, pytest.raises(FormatError, match="lacks values"):
         content.fields["n"].elements()
 
