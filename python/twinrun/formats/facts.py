@@ -98,8 +98,8 @@ def _sized(mark: bytes, data: bytes) -> bytes:
 def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
     """Bytes that are equal where two values are, of the same type: not those that lie in a file.
 
-    Byte order, padding, the width of texts, and the order of a mapping's keys and of a struct's members are storage. A NaN is a NaN, whatever its sign and its payload, and -0.0
-    is 0.0, as where elements of fields are compared exactly.
+    Byte order, padding, the width of texts, and the order of a mapping's keys and of a struct's members are storage. A NaN is a NaN,
+    whatever its sign and its payload, and -0.0 is 0.0: as where elements of fields are compared exactly.
     encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
     """
     if depth > _DEEPEST:
