@@ -144,6 +144,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     if (rank != 0) {
         // Rank 0 has made the manifest, or has found it.
+        if (!History::exists(path)) TWR_CHECK(writer->check_no_remains());
         History history;
         TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
         TWR_CHECK(writer->check_same(history, settings));
@@ -267,6 +268,7 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
 Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
                               const HistoryId& of) {
     TWR_CHECK(system_.make_folders(path_));
+    if (had == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
         id_ = new_id();
         has_id_ = true;
@@ -426,6 +428,27 @@ Result<> HistoryWriter::check_refused() const {
     if (!History::exists(path_)) return success();
     return Error{ErrorCode::invalid_argument,
                  path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
+}
+
+// Of a folder without a manifest: a history begun there would stand beside the steps of one that was there, which nobody could give
+// back then, as their manifest's place is taken.
+Result<> HistoryWriter::check_no_remains() const {
+    std::string left;
+    for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
+        bool ours = false;
+        if (is_file && name.ends_with(".jsonl")) {
+            const auto head = journal_head((fs::path(path_) / name).string());
+            ours = head && name == rank_name(head->rank) + ".jsonl";
+        } else if (is_folder && is_step_folder(name)) {
+            ours = is_marked_by_any(path_, name);
+        }
+        if (ours && (left.empty() || name < left)) left = name;
+    }
+    // Where storage has no locks, another process may just have begun it.
+    if (left.empty() || is_there(manifest_path(path_))) return success();
+    return Error{ErrorCode::damaged, manifest_path(path_) + ": missing, and " + left +
+                                         " beside it is of a history: restore the manifest from a copy; or "
+                                         "remove what is left of that history, or name another folder"};
 }
 
 // Of ranks that may go on where rank 0 has ended.
