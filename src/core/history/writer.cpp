@@ -233,6 +233,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     // Of what is replaced its own part goes too; another history's steps, and those of one that was here before, stay.
     if (had && (!replace || had->history != history))
         TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
+    if (had && !replace && ranks > 1) TWR_CHECK(writer->check_journal_there(had->id, had->has_id));
     History before;
     Journal ignored;
     if (had) TWR_CHECK(read_manifest(path, before, ignored));
@@ -315,6 +316,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
 // Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
 Result<> HistoryWriter::begin_journal() {
     bool replaces = false;
+    TWR_CHECK(check_journal_there(id_, has_id_));
     if (is_there(file_)) {
         const auto head = journal_head(file_);
         if (head && head->id == (has_id_ ? id_ : "")) return success();
@@ -449,6 +451,23 @@ Result<> HistoryWriter::check_no_remains() const {
     return Error{ErrorCode::damaged, manifest_path(path_) + ": missing, and " + left +
                                          " beside it is of a history: restore the manifest from a copy; or "
                                          "remove what is left of that history, or name another folder"};
+}
+
+// A rank begins its journal before its first file. Where that is gone and files are there, they would be taken for leftovers of steps
+// that were not committed. id: of the history whose journal it is.
+Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) const {
+    if (const auto head = journal_head(file_); head && head->id == (has_id ? id : "")) return success();
+    for (const std::string& folder : folders_of_steps(path_)) {
+        if (!is_marked(path_, folder, id)) continue;
+        const std::string place = (fs::path(path_) / folder).string();
+        for (const auto& [name, is_file, is_folder] : entries_of(place)) {
+            if (!is_file || !is_step_file(name, rank_) || !is_proven(place, name)) continue;
+            return Error{ErrorCode::damaged, file_ + ": missing, and " + (fs::path(folder) / name).string() +
+                                                 " is of a step that it should name: restore it from a copy; "
+                                                 "or name another folder"};
+        }
+    }
+    return success();
 }
 
 // Of ranks that may go on where rank 0 has ended.

@@ -137,6 +137,7 @@ class HistoryWriter {
     Result<bool> lock_journal();
     Result<> check_refused() const;
     Result<> check_no_remains() const;
+    Result<> check_journal_there(const HistoryId& id, bool has_id) const;
     Result<> check_nobody_writes() const;
     [[nodiscard]] Error busy() const;
     Result<> read_back();

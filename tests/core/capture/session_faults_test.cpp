@@ -384,6 +384,8 @@ TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
     fs::copy(run_, old, fs::copy_options::recursive);
     run_ranks(3, Existing::replace, 2);
     fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
+    for (const char* name : {"rank-00002.data", "rank-00002.twm"})
+        fs::remove(run_ + "/" + step_folder(2, 0) + "/" + name);
     fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl",
                   fs::copy_options::overwrite_existing);
     run_ranks(3, Existing::append, 7);

@@ -339,6 +339,36 @@ TEST_F(WritersTest, WhatIsLeftOfAHistoryStopsARun) {
     EXPECT_TRUE(open(0, 1, Existing::append));
 }
 
+// What a rank's journal does not name is removed as the leftovers of a crash: not where there is no journal.
+TEST_F(WritersTest, AJournalThatIsGoneTakesNoFile) {
+    fs::path place;
+    for (const std::uint32_t rank : {0U, 1U}) {
+        auto writer = open(rank, 2, Existing::append);
+        ASSERT_TRUE(writer);
+        place = write_step(**writer, 1, 4096);
+    }
+    for (const std::uint32_t rank : {0U, 1U}) {
+        SCOPED_TRACE(rank);
+        const std::string journal = journal_path(run_, rank, 2);
+        const std::string before = content(journal);
+        fs::remove(journal);
+        const auto refused = open(rank, 2, Existing::append);
+        ASSERT_FALSE(refused);
+        EXPECT_NE(refused.error().message.find(rank_name(rank) + ".jsonl: missing, and step-0000000001/"),
+                  std::string::npos)
+            << refused.error().message;
+        EXPECT_FALSE(fs::exists(journal));
+        std::ofstream(journal, std::ios::binary) << before;
+        EXPECT_EQ(steps(), 1U);
+    }
+    EXPECT_TRUE(fs::exists(place / "rank-00000.data") && fs::exists(place / "rank-00001.data"));
+    // A rank that had no step yet begins its journal.
+    for (const char* name : {"rank-00001.data", "rank-00001.twm"})
+        fs::remove(place / name);
+    fs::remove(journal_path(run_, 1, 2));
+    EXPECT_TRUE(open(1, 2, Existing::append));
+}
+
 TEST_F(WritersTest, WhatIsLeftOfAPartStopsARun) {
     const auto open_part = [&](bool replace) {
         return HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 1, 2, "/history",
@@ -358,7 +388,16 @@ TEST_F(WritersTest, WhatIsLeftOfAPartStopsARun) {
         EXPECT_FALSE(fs::exists(manifest_path(run_)));
     }
     fs::remove_all(run_);
-    EXPECT_TRUE(open_part(false));
+    fs::path place;
+    {
+        auto part = open_part(false);
+        ASSERT_TRUE(part);
+        place = write_step(**part, 1, 4096);
+    }
+    fs::remove(journal_path(run_, 1, 2));
+    EXPECT_FALSE(open_part(false));
+    EXPECT_TRUE(fs::exists(place / "rank-00001.data"));
+    EXPECT_TRUE(open_part(true)) << "it is replaced";
 }
 
 }  // namespace
