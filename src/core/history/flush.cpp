@@ -240,11 +240,34 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
     return to.add_difference(ordinal, name);
 }
 
+// real_path(), of links too whose target is not there yet: it may be made.
+fs::path place_of(const std::string& path) {
+    constexpr int kMostLinks = 40;  // as the kernel has it
+    fs::path place = real_path(path);
+    for (int i = 0; i < kMostLinks; ++i) {
+        // What is there has no links any more: only the first name that leads nowhere can be one.
+        fs::path there;
+        auto name = place.begin();
+        std::error_code failure;
+        for (; name != place.end(); ++name) {
+            there /= *name;
+            if (fs::symlink_status(there, failure).type() == fs::file_type::symlink) break;
+        }
+        if (name == place.end()) return place;
+        fs::path to = there.parent_path() / fs::read_symlink(there, failure);
+        if (failure) return place;
+        while (++name != place.end())
+            to /= *name;
+        place = real_path(to.string());
+    }
+    return place;
+}
+
 // Of a path at or below a folder, the name that follows the folder's; of the folder itself "". Nothing: it lies elsewhere.
 std::optional<std::string> first_below(const std::string& path, const std::string& folder) {
-    const fs::path wanted = real_path(folder);
+    const fs::path wanted = place_of(folder);
     std::string below;
-    for (fs::path place = real_path(path);; place = place.parent_path()) {
+    for (fs::path place = place_of(path);; place = place.parent_path()) {
         std::error_code not_there;
         if (place == wanted || fs::equivalent(place, wanted, not_there)) return below;
         if (place == place.parent_path()) return std::nullopt;

@@ -435,7 +435,13 @@ TEST_F(SessionMishaps, FoldersThatMustNotBeOne) {
         for (const char* below : {"real", "link", "real/rank-00000", "link/rank-00001/run"})
             refused((folder_ / below).string(), s, in_the_way);
     }
-    EXPECT_FALSE(fs::exists(local_));
+    fs::create_directory_symlink(folder_ / "not-yet", folder_ / "nowhere");
+    fs::create_directory_symlink("nowhere", folder_ / "further");
+    SessionSettings nowhere = settings();
+    nowhere.local = (folder_ / "further").string();
+    for (const char* below : {"not-yet", "nowhere", "not-yet/rank-00000"})
+        refused((folder_ / below).string(), nowhere, in_the_way);
+    EXPECT_FALSE(fs::exists(local_) || fs::exists(folder_ / "not-yet"));
     EXPECT_TRUE(fs::is_empty(folder_ / "real"));
     // Beside the ranks' folders, and around the tier, is room for a history.
     std::vector<double> values(100);
