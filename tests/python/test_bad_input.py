@@ -338,12 +338,12 @@ def test_manifest_damaged_or_hostile(pair: tuple[Path, Path], tmp_path: Path) ->
     cannot_compare(a, b, tmp_path, f"{manifest}: damaged: line {at + 1}: its checksum is wrong")
     for text, said in (
         ("", "empty"),
-        (lines[0][:20], "empty"),
+        (lines[0][:20], "line 1: it is not complete"),
         ("\n", "line 1"),
         ("{}\n", "line 1"),
         (whole + "x\n", f"line {len(lines) + 1}"),
         (whole + whole, f"line {len(lines) + 1}"),
-        ("\0" * 1000, "empty"),
+        ("\0" * 1000, "line 1: it is not complete"),
         ("\xff" * 10 + "\n", "line 1"),
     ):
         manifest.write_bytes(text.encode("latin-1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -138,14 +139,37 @@ def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
             path = tmp_path / f"run{len(left)}{existing}"
             path.mkdir()
             (path / "manifest.jsonl").write_bytes(left)
-            check_error(command("log", path), "empty")
-            with pytest.raises(
-                twinrun.TwinrunError,
-                match=r"manifest.jsonl: damaged|holds a history already|manifest.jsonl: empty",
-            ):
+            said = "manifest.jsonl: damaged: line 1: it is not complete" if left else "manifest.jsonl: empty"
+            check_error(command("log", path), said)
+            with pytest.raises(twinrun.TwinrunError, match=rf"{said}|holds a history already"):
                 twinrun.Run(path, existing=existing)
             assert (path / "manifest.jsonl").read_bytes() == left
             assert os.listdir(path) == ["manifest.jsonl"]
+
+
+def test_nothing_is_begun_over_what_is_left_of_a_history(tmp_path: Path) -> None:
+    """With its manifest back from a copy it can be read again: no capture, pack or flush takes that place."""
+    path, record, local = tmp_path / "run", tmp_path / "record", tmp_path / "local"
+    with twinrun.Run(path, local=local) as run:
+        run.capture(1, {"x": np.arange(100.0)})
+    assert command("pack", path, record).status == 0
+    kept = {folder: (folder / "manifest.jsonl").read_bytes() for folder in (path, record)}
+    source = tmp_path / "source"
+    with twinrun.Run(source) as run:
+        run.capture(2, {"x": np.arange(100.0)})
+    for folder in (path, record):
+        (folder / "manifest.jsonl").unlink()
+        names = sorted(os.listdir(folder))
+        said = f"{folder / 'manifest.jsonl'}: missing, and step-0000000001"
+        for existing in ("refuse", "append", "replace"):
+            with pytest.raises(twinrun.TwinrunError, match=re.escape(said)):
+                twinrun.Run(folder, existing=existing)
+        check_error(command("pack", source, folder, "--append"), said)
+        check_error(command("pack", source, folder), said)
+        check_error(command("flush", local, "--to", folder), said)
+        assert sorted(os.listdir(folder)) == names
+        (folder / "manifest.jsonl").write_bytes(kept[folder])
+        assert steps_of(folder) == [1] and not twinrun.verify(folder).problems
 
 
 def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:

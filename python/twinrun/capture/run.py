@@ -6,7 +6,6 @@ Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memo
 from __future__ import annotations
 
 import os
-import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -124,20 +123,6 @@ def _record_settings(
     }
 
 
-def _check_local(local: str | None, path: str) -> None:
-    """TwinrunError where a history would lie in the folder of a rank on its own node-local tier, or be that tier's."""
-    if not local:
-        return
-    place, tier = os.path.realpath(path), os.path.realpath(local)
-    inside = os.path.relpath(place, tier).split(os.sep)[0]
-    if place == tier or re.fullmatch(r"rank-[0-9]{5,}", inside):
-        raise TwinrunError(
-            f"is in the way of the node-local tier: local is {local!r}, and ranks keep their steps in {local}/rank-N",
-            where=path,
-            fix="give the history and local folders of their own",
-        )
-
-
 class Run:
     """One execution of an application, captured into the folder `path`.
 
@@ -236,15 +221,6 @@ class Run:
             if not isinstance(value, str):
                 raise TwinrunError(f"setting {name!r}: its value must be text, not {value!r}", where=path)
             chosen[str(name)] = value
-        _check_local(chosen.get("local"), self._path)
-        if (
-            chosen["existing"].strip() == "replace"
-            and (other := chosen.get("reference"))
-            and os.path.realpath(other) == os.path.realpath(self._path)
-        ):
-            raise TwinrunError(
-                "is the reference, so that it must not be replaced", where=path, fix="name another folder"
-            )
         self._keep_data = chosen["mode"].strip() == "full"
         if record is not None:
             offer_packing_library()

@@ -59,7 +59,8 @@ def pack(
 
     SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is told by a number in their
     names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a folder everything is
-    kept, hidden files, links and empty folders too; what cannot be is named.
+    kept, hidden files, links and empty folders too; what cannot be is named. A step of one rank must fit into memory two to
+    three times.
     """
     out = console()
 

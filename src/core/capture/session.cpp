@@ -156,7 +156,12 @@ class Session::Impl {
     Result<> begin();
     Result<> usable() const;
     Result<History> open_history() const;
+    [[nodiscard]] Result<> restore_into(std::int64_t step, const std::vector<CapturedField>& fields) const {
+        return read_stored([&] { return tiers_->stored(step); }, step,
+                           [&](const auto& parts) { return restore_step(parts, step, fields); });
+    }
     Result<> agree_on_settings();
+    Result<> check_places() const;
     Result<> settle_record();
     Result<> settle_shared();
     Result<> prepare_shared();
@@ -248,6 +253,19 @@ Result<> Session::Impl::agree(Result<> own) {
     return success();
 }
 
+// Folders that must not be one.
+Result<> Session::Impl::check_places() const {
+    if (!settings_.local.empty()) TWR_CHECK(check_apart(path_, settings_.local));
+    std::error_code not_there;
+    if (settings_.existing == Existing::replace && !settings_.reference.empty() &&
+        (settings_.reference == folder_ ||
+         std::filesystem::equivalent(settings_.reference, folder_, not_there))) {
+        return Error{ErrorCode::invalid_argument,
+                     path_ + ": is the reference, so that it must not be replaced: name another folder"};
+    }
+    return success();
+}
+
 // What a record asks for, and where it goes on.
 Result<> Session::Impl::settle_record() {
     if (!settings_.record) return success();
@@ -307,6 +325,7 @@ Result<> Session::Impl::open() {
     if (settings_.flusher == Flusher::process && settings_.local.empty())
         own = Error{ErrorCode::invalid_argument, "flusher: a process needs a local tier: set local"};
     ends_local_ = settings_.flusher == Flusher::none && !settings_.local.empty();
+    if (own) own = check_places();
     if (own) own = settle_record();
     if (own) own = settle_shared();
     if (own) {
@@ -1205,32 +1224,27 @@ Result<std::optional<std::int64_t>> Session::Impl::latest(std::int64_t not_after
 Result<> Session::Impl::restore(std::int64_t step, std::span<const std::string> names) {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
     TWR_TRY(const std::vector<CapturedField> fields, named(names));
-    return restore_step(tiers_->stored(step), step, fields);
+    return restore_into(step, fields);
 }
 
 Result<> Session::Impl::restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) const {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
     for (const CapturedField& field : fields)
         TWR_CHECK(check_field(field, settings_.history));
-    return restore_step(tiers_->stored(step), step, fields);
+    return restore_into(step, fields);
 }
 
 // A program asks for one field after the other.
 Result<std::shared_ptr<MetadataFile>> Session::Impl::stored(std::int64_t step) {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
-    auto parts = tiers_->stored(step);
-    const auto same = [&](const StoredPart& a, const StoredPart& b) {
-        const auto x = a.journal.steps.begin();
-        const auto y = b.journal.steps.begin();
-        return a.path == b.path && x->first == y->first && x->second.folder == y->second.folder &&
-               x->second.files == y->second.files;
-    };
-    if (stored_.metadata == nullptr ||
-        !std::equal(parts.begin(), parts.end(), stored_.parts.begin(), stored_.parts.end(), same)) {
+    const auto find = [&] { return tiers_->stored(step); };
+    TWR_CHECK(read_stored(find, step, [&](const std::vector<StoredPart>& parts) -> Result<> {
+        if (stored_.metadata != nullptr && same_places(parts, stored_.parts)) return success();
         stored_ = {};
         TWR_TRY(stored_.metadata, open_stored(parts, step));
-        stored_.parts = std::move(parts);
-    }
+        stored_.parts = parts;
+        return success();
+    }));
     return stored_.metadata;
 }
 

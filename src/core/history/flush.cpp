@@ -1,6 +1,8 @@
 #include "history/flush.hpp"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -238,6 +240,41 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
     return to.add_difference(ordinal, name);
 }
 
+// real_path(), of links too whose target is not there yet: it may be made.
+fs::path place_of(const std::string& path) {
+    constexpr int kMostLinks = 40;  // as the kernel has it
+    fs::path place = real_path(path);
+    for (int i = 0; i < kMostLinks; ++i) {
+        // What is there has no links any more: only the first name that leads nowhere can be one.
+        fs::path there;
+        auto name = place.begin();
+        std::error_code failure;
+        for (; name != place.end(); ++name) {
+            there /= *name;
+            if (fs::symlink_status(there, failure).type() == fs::file_type::symlink) break;
+        }
+        if (name == place.end()) return place;
+        fs::path to = there.parent_path() / fs::read_symlink(there, failure);
+        if (failure) return place;
+        while (++name != place.end())
+            to /= *name;
+        place = real_path(to.string());
+    }
+    return place;
+}
+
+// Of a path at or below a folder, the name that follows the folder's; of the folder itself "". Nothing: it lies elsewhere.
+std::optional<std::string> first_below(const std::string& path, const std::string& folder) {
+    const fs::path wanted = place_of(folder);
+    std::string below;
+    for (fs::path place = place_of(path);; place = place.parent_path()) {
+        std::error_code not_there;
+        if (place == wanted || fs::equivalent(place, wanted, not_there)) return below;
+        if (place == place.parent_path()) return std::nullopt;
+        below = place.filename().string();
+    }
+}
+
 Error another_step(const std::string& path, std::int64_t step) {
     return {ErrorCode::mismatch, path + ": has another step " + std::to_string(step) +
                                      ": bring this one elsewhere with 'twinrun flush --to'"};
@@ -327,7 +364,7 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
                                const std::function<void(std::int64_t, const Error&)>& lost) {
     FlushFacts facts;
     for (const std::int64_t step : in_flush_order(journal)) {
-        const RankStep& entry = journal.steps.at(step);
+        RankStep entry = journal.steps.at(step);
         const auto had = to.journal().steps.find(step);
         if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder)) {
             if (attempt_of(had->second.folder) == attempt_of(entry.folder) &&
@@ -336,7 +373,19 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
             }
             continue;
         }
-        const Result<> copied = flush_step(from, step, entry, to);
+        // What is missing, or is another file, may have left, or have been captured again: the part's journal tells.
+        Result<> copied = flush_step(from, step, entry, to);
+        bool left = false;
+        while (!copied && !left) {
+            const auto now = LocalHistory::read(from);
+            if (!now) break;
+            const auto there = now->journal.steps.find(step);
+            left = there == now->journal.steps.end();
+            if (left || there->second == entry) break;
+            entry = there->second;
+            copied = flush_step(from, step, entry, to);
+        }
+        if (left) continue;
         if (!copied) {
             lost(step, copied.error());
             continue;
@@ -351,6 +400,10 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
                                 const std::function<void(std::int64_t, const Error&)>& lost) {
     TWR_TRY(const LocalHistory from, LocalHistory::read(local));
+    if (first_below(history, local)) {
+        return Error{ErrorCode::invalid_argument,
+                     history + ": is the folder of the part itself, or lies in it: name another folder"};
+    }
     TWR_TRY(const auto to,
             HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append));
     // Who wrote the history till now may have changed the part too.
@@ -366,6 +419,19 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
                          " was begun for: bring its steps elsewhere with 'twinrun flush --to'"};
     }
     return flush_steps(local, now.journal, *to, lost);
+}
+
+Result<> check_apart(const std::string& path, const std::string& local) {
+    const auto below = first_below(path, local);
+    if (!below) return success();
+    std::uint32_t rank = 0;
+    const bool of_rank =
+        std::sscanf(below->c_str(), "rank-%9" SCNu32, &rank) == 1 && *below == rank_name(rank);
+    if (!below->empty() && !of_rank) return success();
+    return Error{ErrorCode::invalid_argument,
+                 path + ": is in the way of the node-local tier: local is " + local +
+                     ", where ranks keep their steps in " + rank_name(0) +
+                     " and so on: give the history and local folders of their own"};
 }
 
 bool is_flushed(const LocalHistory& local) try {

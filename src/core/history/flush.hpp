@@ -30,7 +30,8 @@ struct FlushFacts {
 std::vector<std::int64_t> in_flush_order(const Journal& journal);
 
 // Brings over and commits what `to` lacks of a journal's steps, in that order. Steps that cannot be read, or that storage does
-// not take, are told to `lost` and left where they are; others follow.
+// not take, are told to `lost` and left where they are; others follow. A step that leaves the part meanwhile is not lost; one that
+// is captured again is brought over as it is then.
 Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
                                const std::function<void(std::int64_t, const Error&)>& lost);
 
@@ -38,6 +39,10 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
 // and must not be alive. The history is made if it is not there.
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
                                 const std::function<void(std::int64_t, const Error&)>& lost);
+
+// Error where the history at `path` is the folder of the node-local tier `local`, or lies in the folder of a rank there: each would
+// find the other's files in its own. Links, and folders that are mounted twice, are seen through.
+Result<> check_apart(const std::string& path, const std::string& local);
 
 // Whether the history has all steps of its part on a node-local tier, or newer attempts at them, with their files: then nothing is
 // lost with that part.

@@ -64,6 +64,7 @@ struct HistoryStep {
 struct RankStep {
     std::string folder;
     RankFiles files;
+    bool operator==(const RankStep&) const = default;
 };
 
 // What one file of lines says.

@@ -18,6 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestHead = 4096;  // of a journal's first line
+// Other programs have files of these names too.
+constexpr const char* kPerhapsNotOurs = ", or move it away if it is not twinrun's";
 
 // Lines of a file, in order: visit(number, object) may throw. Errors name file and line.
 template <class Visit>
@@ -31,9 +33,12 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
         ++number;
         const auto damaged = [&](const std::string& why) {
             return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why +
-                                                 "; restore the file from a copy"};
+                                                 "; restore the file from a copy" +
+                                                 (number == 1 ? kPerhapsNotOurs : "")};
         };
         if (end == std::string::npos) {
+            // Files begin whole, under another name first: no crash of a run leaves a part of the first line.
+            if (begin == 0) return damaged("it is not complete: a line of a history ends with a line feed");
             // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
             if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
             journal.torn = true;
@@ -93,7 +98,9 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
         return success();
     }));
     if (journal.whole_bytes == 0) {
-        return Error{ErrorCode::damaged, file + ": empty: the run ended before its manifest was written"};
+        return Error{
+            ErrorCode::damaged,
+            file + ": empty: no history begins like this; restore the file from a copy" + kPerhapsNotOurs};
     }
     return success();
 }

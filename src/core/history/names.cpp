@@ -147,6 +147,17 @@ bool is_marked(const std::string& path, const std::string& folder, const History
            fs::symlink_status(place / marker_name(id), failure).type() == fs::file_type::regular && !failure;
 }
 
+bool is_marked_by_any(const std::string& path, const std::string& folder) {
+    const auto entries = entries_of((fs::path(path) / folder).string());
+    return std::any_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
+        constexpr std::size_t kDigits = 32;
+        const std::string_view name = entry.name;
+        const std::size_t begin = std::string_view(kHiddenPrefix).size();
+        return entry.is_file && name.size() == begin + kDigits && name.starts_with(kHiddenPrefix) &&
+               name.find_first_not_of("0123456789abcdef", begin) == std::string_view::npos;
+    });
+}
+
 std::string new_difference_name(const std::string& folder, std::uint32_t rank) {
     std::string name = rank_name(rank) + ".twr";
     for (std::uint64_t n = 1; is_there((fs::path(folder) / name).string()); ++n)

@@ -635,16 +635,16 @@ Result<> add_files_that_are_gone(FilesImage& image, const FilesOfStep& step, Rec
 namespace {
 
 // What a step that cannot be read means where the history is as it was; or that the run that writes it took the step away.
-Error left_or(const std::string& source, const HistoryStep& step, Error failure) {
+Error left_or(const std::string& source, const HistoryStep& step, Error failure, const char* meanwhile) {
+    if (failure.code != ErrorCode::not_found && failure.code != ErrorCode::damaged) return failure;
     const auto now = History::open(source);
     if (!now) return failure;
     for (const HistoryStep& there : now->steps) {
         if (there.step == step.step && there.folder == step.folder && there.ranks == step.ranks)
             return failure;
     }
-    return {ErrorCode::not_found, source + ": step " + std::to_string(step.step) +
-                                      " left while it was packed, or was captured again: pack again with "
-                                      "--append, which goes on with the steps that are there"};
+    return {ErrorCode::not_found,
+            source + ": step " + std::to_string(step.step) + " left while it was " + meanwhile};
 }
 
 }  // namespace
@@ -663,7 +663,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
                      source + ": has files of other programs: give them back, and pack these"};
     }
     settings.shared = false;  // each rank's part becomes differences of its own
-    if (absolute_path(source) == absolute_path(target))
+    if (real_path(source) == real_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
     TWR_TRY(const KnownSteps known, compare_steps(history, source, target, options));
     if (!known.changes.empty() && !options.update) return changed_steps(target, known.changes);
@@ -684,7 +684,11 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             if (files.data.empty() || (record->has(step.step) && !known.changes.contains(step.step)))
                 continue;
             auto read = read_captured(source, step.folder, files, store.get(), step.step);
-            if (!read) return left_or(source, step, std::move(read).error());
+            if (!read) {
+                return left_or(source, step, std::move(read).error(),
+                               "packed, or was captured again: pack again with --append, which goes on with "
+                               "the steps that are there");
+            }
             const CapturedStep captured = std::move(read).value();
             RecordDirectory directory;
             directory.files.push_back({rank_name(rank) + ".data", captured.data.size()});
@@ -897,6 +901,46 @@ Result<> give_back_metadata(const std::string& name, const RankFiles& files, New
     return made->publish();
 }
 
+// One rank's files of a captured step, as a step of a history.
+Result<> give_back_step(const std::string& record, const HistoryStep& step, std::uint32_t rank,
+                        RecordStore& store, HistoryWriter& to, std::uint64_t memory,
+                        std::vector<std::string>& made) {
+    RankStep done;
+    done.folder = to.folder_for(step.step);
+    done.files = step.ranks[rank];
+    if (done.files.difference == kNoBase) {
+        return Error{ErrorCode::not_found,
+                     record + ": of step " + std::to_string(step.step) + " only the metadata was kept"};
+    }
+    const fs::path folder = fs::path(to.path()) / done.folder;
+    TWR_CHECK(to.make_folder(done.folder));
+    TWR_TRY(const auto files, to.system().open_new(to.path()));
+    const std::string from = (fs::path(record) / step.folder / done.files.data).string();
+    TWR_TRY(const StepMap map, store.map(step.step));
+    if (map.directory.files.size() != 1 || !map.directory.only_files())
+        return Error{ErrorCode::damaged, from + ": is not one file of data"};
+    const std::string metadata_name = (fs::path(record) / step.folder / done.files.metadata).string();
+    done.files.difference = kNoBase;
+    done.files.full_bytes = 0;
+    done.files.data = rank_name(rank) + ".data";
+    done.files.data_bytes = map.directory.files[0].bytes;
+    TWR_TRY(const auto data, files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
+    {
+        TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
+        TWR_CHECK(give_back_data(store, map, *metadata, from, memory, *data));
+    }
+    TWR_CHECK(data->publish());
+    TWR_CHECK(give_back_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));
+    TWR_CHECK(files->sync());
+    const HistoryWriter::Commit commit{step.step, done};
+    TWR_CHECK(to.commit({&commit, 1}));
+    made.push_back((folder / done.files.data).string());
+    made.push_back((folder / done.files.metadata).string());
+    return success();
+}
+
+constexpr const char* kGivenBack = "given back, or was captured again: restore it again if it is there";
+
 }  // namespace
 
 Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::string& record,
@@ -938,7 +982,8 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
         GivenBack to{*files, target, memory, made};
         for (const HistoryStep* step : wanted) {
             TWR_TRY(const StepMap map, store->map(step->step));
-            TWR_CHECK(give_back_files(*store, map, folder_of(step), to));
+            auto given = give_back_files(*store, map, folder_of(step), to);
+            if (!given) return left_or(record, *step, std::move(given).error(), kGivenBack);
             TWR_CHECK(files->sync());
         }
         return made;
@@ -963,40 +1008,8 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
                     ErrorCode::invalid_argument,
                     target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
-            RankStep done;
-            done.folder = writer->folder_for(step->step);
-            done.files = step->ranks[rank];
-            if (done.files.difference == kNoBase) {
-                return Error{ErrorCode::not_found, record + ": of step " + std::to_string(step->step) +
-                                                       " only the metadata was kept"};
-            }
-            const fs::path folder = fs::path(writer->path()) / done.folder;
-            TWR_CHECK(writer->make_folder(done.folder));
-            TWR_TRY(const auto files, system.open_new(writer->path()));
-            const std::string from = (fs::path(record) / step->folder / done.files.data).string();
-            TWR_TRY(const StepMap map, store->map(step->step));
-            if (map.directory.files.size() != 1 || !map.directory.only_files())
-                return Error{ErrorCode::damaged, from + ": is not one file of data"};
-            const std::string metadata_name =
-                (fs::path(record) / step->folder / done.files.metadata).string();
-            done.files.difference = kNoBase;
-            done.files.full_bytes = 0;
-            done.files.data = rank_name(rank) + ".data";
-            done.files.data_bytes = map.directory.files[0].bytes;
-            TWR_TRY(const auto data,
-                    files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
-            {
-                TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
-                TWR_CHECK(give_back_data(*store, map, *metadata, from, memory, *data));
-            }
-            TWR_CHECK(data->publish());
-            TWR_CHECK(give_back_metadata(metadata_name, done.files, *files,
-                                         done.folder + "/" + done.files.metadata));
-            TWR_CHECK(files->sync());
-            const HistoryWriter::Commit commit{step->step, done};
-            TWR_CHECK(writer->commit({&commit, 1}));
-            made.push_back((folder / done.files.data).string());
-            made.push_back((folder / done.files.metadata).string());
+            auto given = give_back_step(record, *step, rank, *store, *writer, memory, made);
+            if (!given) return left_or(record, *step, std::move(given).error(), kGivenBack);
         }
     }
     return made;

@@ -211,7 +211,7 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
             return success();
         }
     }
-    if (parent == absolute_path(target))
+    if (real_path(parent) == real_path(target))
         return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
     TWR_TRY(const HistorySettings found, read_history_settings(parent, theirs));
     if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};

@@ -225,13 +225,14 @@ Result<std::unique_ptr<Reference>> Reference::open(const std::string& path, std:
 
 std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
                                             const std::vector<FieldMetadata>& fields) const {
-    const auto& steps = history_.steps;
-    const auto step = std::lower_bound(steps.begin(), steps.end(), number,
-                                       [](const HistoryStep& s, std::int64_t n) { return s.step < n; });
-    if (step == steps.end() || step->step != number) return nullptr;
-    const RankFiles& files = step->ranks[rank_];
-    const std::string path = (fs::path(history_.path) / step->folder / files.metadata).string();
-    const auto open = [&]() -> Result<std::shared_ptr<MetadataFile>> {
+    const auto in = [&](const History& history) -> const HistoryStep* {
+        const auto found = std::lower_bound(history.steps.begin(), history.steps.end(), number,
+                                            [](const HistoryStep& s, std::int64_t n) { return s.step < n; });
+        return found == history.steps.end() || found->step != number ? nullptr : &*found;
+    };
+    const auto open = [&](const HistoryStep& step) -> Result<std::shared_ptr<MetadataFile>> {
+        const RankFiles& files = step.ranks[rank_];
+        const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
         TWR_TRY(std::shared_ptr<MetadataFile> opened, MetadataFile::open(path));
         std::vector<std::byte> header(kHeaderBytes);
         TWR_CHECK(opened->file().read_at(0, header));
@@ -240,8 +241,26 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
                          path + ": is not the file that the manifest names: restore the history"};
         return opened;
     };
-    auto opened = open();
-    const std::string why_not = opened ? "" : "the reference cannot be read: " + opened.error().message;
+    const HistoryStep* const known = in(history_);
+    if (known == nullptr) return nullptr;
+    HistoryStep step = *known;
+    auto opened = open(step);
+    std::string why_not;
+    // A run may be writing the reference: what leaves it meanwhile, or is captured again, is not damaged.
+    while (!opened) {
+        why_not = "the reference cannot be read: " + opened.error().message;
+        const auto now = History::open(history_.path);
+        if (!now || now->ranks != history_.ranks) break;
+        const HistoryStep* const there = in(*now);
+        if (there == nullptr) {
+            why_not = "the step left the reference meanwhile";
+            break;
+        }
+        if (there->folder == step.folder && there->ranks == step.ranks) break;
+        step = *there;
+        opened = open(step);
+    }
+    if (opened) why_not.clear();
     return std::make_unique<StepCheck>(opened ? std::move(opened).value() : nullptr, why_not, number,
                                        static_cast<int>(rank_), fields);
 }

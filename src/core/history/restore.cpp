@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/checksum.hpp"
 #include "history/gather.hpp"
@@ -168,6 +169,28 @@ Result<> first_good(const std::vector<StoredPart>& parts, std::int64_t step, Use
 }
 
 }  // namespace
+
+bool same_places(const std::vector<StoredPart>& a, const std::vector<StoredPart>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const StoredPart& x, const StoredPart& y) {
+        return x.path == y.path && x.journal.steps == y.journal.steps;
+    });
+}
+
+Result<> read_stored(const std::function<std::vector<StoredPart>()>& find, std::int64_t step,
+                     const std::function<Result<>(const std::vector<StoredPart>&)>& use) {
+    std::vector<StoredPart> parts = find();
+    for (;;) {
+        auto used = use(parts);
+        if (used) return used;
+        std::vector<StoredPart> now = find();
+        if (same_places(now, parts)) return used;
+        if (now.empty()) {
+            return Error{ErrorCode::not_found, parts.front().path + ": step " + std::to_string(step) +
+                                                   " left while it was read: the run keeps newer ones only"};
+        }
+        parts = std::move(now);
+    }
+}
 
 Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
                       const std::vector<CapturedField>& fields) try {

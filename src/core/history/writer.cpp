@@ -144,6 +144,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     if (rank != 0) {
         // Rank 0 has made the manifest, or has found it.
+        if (!History::exists(path)) TWR_CHECK(writer->check_no_remains());
         History history;
         TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
         TWR_CHECK(writer->check_same(history, settings));
@@ -232,6 +233,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     // Of what is replaced its own part goes too; another history's steps, and those of one that was here before, stay.
     if (had && (!replace || had->history != history))
         TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
+    if (had && !replace && ranks > 1) TWR_CHECK(writer->check_journal_there(had->id, had->has_id));
     History before;
     Journal ignored;
     if (had) TWR_CHECK(read_manifest(path, before, ignored));
@@ -267,6 +269,7 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
 Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
                               const HistoryId& of) {
     TWR_CHECK(system_.make_folders(path_));
+    if (had == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
         id_ = new_id();
         has_id_ = true;
@@ -313,6 +316,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
 // Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
 Result<> HistoryWriter::begin_journal() {
     bool replaces = false;
+    TWR_CHECK(check_journal_there(id_, has_id_));
     if (is_there(file_)) {
         const auto head = journal_head(file_);
         if (head && head->id == (has_id_ ? id_ : "")) return success();
@@ -426,6 +430,44 @@ Result<> HistoryWriter::check_refused() const {
     if (!History::exists(path_)) return success();
     return Error{ErrorCode::invalid_argument,
                  path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
+}
+
+// Of a folder without a manifest: a history begun there would stand beside the steps of one that was there, which nobody could give
+// back then, as their manifest's place is taken.
+Result<> HistoryWriter::check_no_remains() const {
+    std::string left;
+    for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
+        bool ours = false;
+        if (is_file && name.ends_with(".jsonl")) {
+            const auto head = journal_head((fs::path(path_) / name).string());
+            ours = head && name == rank_name(head->rank) + ".jsonl";
+        } else if (is_folder && is_step_folder(name)) {
+            ours = is_marked_by_any(path_, name);
+        }
+        if (ours && (left.empty() || name < left)) left = name;
+    }
+    // Where storage has no locks, another process may just have begun it.
+    if (left.empty() || is_there(manifest_path(path_))) return success();
+    return Error{ErrorCode::damaged, manifest_path(path_) + ": missing, and " + left +
+                                         " beside it is of a history: restore the manifest from a copy; or "
+                                         "remove what is left of that history, or name another folder"};
+}
+
+// A rank begins its journal before its first file. Where that is gone and files are there, they would be taken for leftovers of steps
+// that were not committed. id: of the history whose journal it is.
+Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) const {
+    if (const auto head = journal_head(file_); head && head->id == (has_id ? id : "")) return success();
+    for (const std::string& folder : folders_of_steps(path_)) {
+        if (!is_marked(path_, folder, id)) continue;
+        const std::string place = (fs::path(path_) / folder).string();
+        for (const auto& [name, is_file, is_folder] : entries_of(place)) {
+            if (!is_file || !is_step_file(name, rank_) || !is_proven(place, name)) continue;
+            return Error{ErrorCode::damaged, file_ + ": missing, and " + (fs::path(folder) / name).string() +
+                                                 " is of a step that it should name: restore it from a copy; "
+                                                 "or name another folder"};
+        }
+    }
+    return success();
 }
 
 // Of ranks that may go on where rank 0 has ended.

@@ -23,7 +23,8 @@ class HistoryWriter {
     // Makes the manifest (rank 0) and this rank's journal, or goes on with those that are there. What an earlier process of
     // this rank left and did not commit is removed, and so is what a replaced history left; anything else in the folder stays
     // as it is. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other settings or number of ranks
-    // than those of the history that is appended to; a manifest or a journal that cannot be proven to be twinrun's.
+    // than those of the history that is appended to; a manifest or a journal that cannot be proven to be twinrun's; what is left
+    // of a history whose manifest is gone.
     static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
                                                        const HistorySettings& settings, std::uint32_t rank,
                                                        std::uint32_t ranks, Existing existing);
@@ -135,6 +136,8 @@ class HistoryWriter {
     Result<> lock(Lock& opening, bool refuse);
     Result<bool> lock_journal();
     Result<> check_refused() const;
+    Result<> check_no_remains() const;
+    Result<> check_journal_there(const HistoryId& id, bool has_id) const;
     Result<> check_nobody_writes() const;
     [[nodiscard]] Error busy() const;
     Result<> read_back();

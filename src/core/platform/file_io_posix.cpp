@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,10 +23,14 @@
 #include <utility>
 
 #include "platform/file_io_internal.hpp"
+#include "platform/names_posix.hpp"
 
 namespace twinrun {
 
 using file_io::check_path;
+using file_io::Descriptor;
+using file_io::LastResort;
+using file_io::open_at;
 using file_io::system_error;
 
 namespace {
@@ -44,14 +47,6 @@ bool direct_writes_wanted() {
     return wanted == nullptr || std::strcmp(wanted, "0") != 0;
 }
 
-int open_retrying(const char* path, int flags, mode_t mode = 0) {
-    int descriptor = -1;
-    do {
-        descriptor = ::open(path, flags | O_CLOEXEC, mode);
-    } while (descriptor < 0 && errno == EINTR);
-    return descriptor;
-}
-
 // A name, and the folder that has it: whoever puts a link in the folder's place afterwards changes nothing. Neither of both may
 // be a link; the caller has named folders above by their real path.
 class Place {
@@ -65,9 +60,8 @@ class Place {
         place.name_ = clean.has_filename() ? clean.filename().string() : ".";
         const std::string folder = clean.parent_path().string();
         if (folder.empty()) return place;
-        const int descriptor = open_retrying(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW);
-        if (descriptor < 0) return refused(folder, "open the folder", errno);
-        place.folder_ = Descriptor(descriptor);
+        place.folder_ = Descriptor(open_at(AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW));
+        if (place.folder_.get() < 0) return refused(folder, "open the folder", errno);
         return place;
     }
 
@@ -96,33 +90,12 @@ class Place {
     }
 
    private:
-    class Descriptor {
-       public:
-        Descriptor() = default;
-        explicit Descriptor(int value) : value_(value) {}
-        Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, AT_FDCWD)) {}
-        Descriptor& operator=(Descriptor&& other) noexcept {
-            std::swap(value_, other.value_);
-            return *this;
-        }
-        ~Descriptor() {
-            if (value_ != AT_FDCWD) ::close(value_);
-        }
-        [[nodiscard]] int get() const { return value_; }
-
-       private:
-        int value_ = AT_FDCWD;
-    };
-    Descriptor folder_;
+    Descriptor folder_{AT_FDCWD};
     std::string name_;
 };
 
-int open_retrying(const Place& place, int flags, mode_t mode = 0) {
-    int descriptor = -1;
-    do {
-        descriptor = ::openat(place.folder(), place.name(), flags | O_CLOEXEC, mode);
-    } while (descriptor < 0 && errno == EINTR);
-    return descriptor;
+int open_place(const Place& place, int flags, mode_t mode = 0) {
+    return open_at(place.folder(), place.name(), flags, mode);
 }
 
 Error taken(const std::string& path) {
@@ -152,7 +125,7 @@ class PosixOutputFile final : public OutputFile {
 
     // Aligned writes go around the page cache from now on, if the file system lets them.
     void write_directly() {
-        const int direct = open_retrying(place_, O_WRONLY | O_DIRECT | O_NONBLOCK | O_NOFOLLOW);
+        const int direct = open_place(place_, O_WRONLY | O_DIRECT | O_NONBLOCK | O_NOFOLLOW);
         struct stat ours, there;
         if (direct >= 0 && (::fstat(descriptor_, &ours) != 0 || ::fstat(direct, &there) != 0 ||
                             ours.st_dev != there.st_dev || ours.st_ino != there.st_ino)) {
@@ -270,20 +243,8 @@ class PosixOutputFile final : public OutputFile {
     int sync_failure_ = 0;
 };
 
-// Of files and folders: the new name must not be there. Where the file system knows no such rename, names are looked at
-// first: what comes in between is lost only where it is an empty folder, or a file.
 int rename_new(const Place& from, const Place& to) {
-    const int result = ::renameat2(from.folder(), from.name(), to.folder(), to.name(), RENAME_NOREPLACE);
-    if (result == 0 || (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)) return result;
-    // A second name is never given to what has it already: safe for files, on every file system that has links.
-    if (::linkat(from.folder(), from.name(), to.folder(), to.name(), 0) == 0)
-        return ::unlinkat(from.folder(), from.name(), 0);
-    if (errno == EEXIST) return -1;
-    if (to.is_there()) {
-        errno = EEXIST;
-        return -1;
-    }
-    return ::renameat(from.folder(), from.name(), to.folder(), to.name());
+    return file_io::rename_new(from.folder(), from.name(), to.folder(), to.name(), LastResort::look_first);
 }
 
 class PosixFileSystem final : public FileSystem {
@@ -329,9 +290,9 @@ class PosixFileSystem final : public FileSystem {
 
     Result<> sync_folder(const std::string& path) override {
         TWR_CHECK(check_path(path));
-        const int descriptor = open_retrying(path.c_str(), O_RDONLY | O_DIRECTORY);
+        const int descriptor = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
         if (descriptor < 0) return system_error(path, "open the folder", errno);
-        const int why = sync(descriptor);
+        const int why = file_io::sync_folder(descriptor);
         ::close(descriptor);
         return why == 0 ? success() : system_error(path, "bring the folder to the disk", why);
     }
@@ -368,7 +329,7 @@ class PosixFileSystem final : public FileSystem {
         TWR_TRY(const Place hidden, Place::of((std::filesystem::path(parent) / name).string()));
         if (::mkdirat(hidden.folder(), hidden.name(), 0777) != 0)
             return system_error(path, "make the folder", errno);
-        const int inside = open_retrying(hidden, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+        const int inside = open_place(hidden, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
         const auto give_up = [&](int why) {
             if (inside >= 0) {
                 ::unlinkat(inside, marker.c_str(), 0);
@@ -378,8 +339,7 @@ class PosixFileSystem final : public FileSystem {
             return system_error(path, "make the folder", why);
         };
         if (inside < 0) return give_up(errno);
-        const int file =
-            ::openat(inside, marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        const int file = open_at(inside, marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
         if (file < 0) return give_up(errno);
         ::close(file);
         if (rename_new(hidden, place) != 0) {
@@ -422,7 +382,7 @@ class PosixFileSystem final : public FileSystem {
         TWR_TRY(const Place place, Place::of(path));
         int why = EFBIG;
         if (size <= kLastOffset) {
-            const int descriptor = open_retrying(place, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
+            const int descriptor = open_place(place, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
             if (descriptor < 0) return Place::refused(path, "open for writing", errno);
             int result = 0;
             do {
@@ -438,15 +398,6 @@ class PosixFileSystem final : public FileSystem {
     }
 
    private:
-    // 0, or what went wrong. Some network and user-space file systems have no such thing, and bring names to disk by themselves.
-    static int sync(int folder) {
-        int result = 0;
-        do {
-            result = ::fsync(folder);
-        } while (result != 0 && errno == EINTR);
-        return result == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS ? 0 : errno;
-    }
-
     static Result<std::unique_ptr<PosixOutputFile>> open(const std::string& path, int flags, bool created,
                                                          std::uint64_t* size = nullptr) {
         TWR_TRY(Place place, Place::of(path));
@@ -454,7 +405,7 @@ class PosixFileSystem final : public FileSystem {
         auto file = std::make_unique<PosixOutputFile>(path, std::move(place), created);
         // O_NONBLOCK: a pipe without a reader must not hold us up.
         const int descriptor =
-            open_retrying(file->place(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | flags, 0666);
+            open_place(file->place(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | flags, 0666);
         if (descriptor < 0) {
             if (errno == EEXIST) return taken(path);
             return Place::refused(path, "open for writing", errno);
@@ -484,7 +435,7 @@ bool begins_with(const std::string& path, std::span<const std::byte> head) {
     if (head.size() > there.size() || ::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
         return false;
     // O_NONBLOCK: it may have become a pipe just now.
-    const int descriptor = open_retrying(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const int descriptor = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0) return false;
     std::size_t done = 0;
     while (done < head.size()) {

@@ -1,56 +1,32 @@
 #include "platform/new_files.hpp"
 
 #include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
 #include <climits>
-#include <cstdio>
 #include <limits>
 #include <set>
 #include <utility>
 
 #include "platform/file_io_internal.hpp"
+#include "platform/names_posix.hpp"
 
 namespace twinrun {
 
+using file_io::Descriptor;
+using file_io::LastResort;
+using file_io::open_at;
+using file_io::rename_new;
+using file_io::retrying;
 using file_io::system_error;
 
 namespace {
 
 constexpr int kTries = 64;  // names that others have already, by chance of 2^-64 each
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // of one write
-
-class Descriptor {
-   public:
-    explicit Descriptor(int value = -1) : value_(value) {}
-    Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(value_, other.value_);
-        return *this;
-    }
-    ~Descriptor() {
-        if (value_ >= 0) ::close(value_);
-    }
-    [[nodiscard]] int get() const { return value_; }
-
-   private:
-    int value_;
-};
-
-template <class Call>
-auto retrying(Call call) {
-    decltype(call()) result;
-    do {
-        result = call();
-    } while (result < 0 && errno == EINTR);
-    return result;
-}
 
 Error taken(const std::string& path) {
     return file_io::say(ErrorCode::invalid_argument, [&] {
@@ -66,10 +42,8 @@ Error in_the_way(const std::string& path) {
 }
 
 Result<> sync_descriptor(int descriptor, const std::string& path) {
-    if (retrying([&] { return ::fsync(descriptor); }) == 0) return success();
-    // Some network and user-space file systems have no such thing for folders.
-    if (errno == EINVAL || errno == ENOTSUP || errno == ENOSYS) return success();
-    return system_error(path, "bring to the disk", errno);
+    const int why = file_io::sync_folder(descriptor);
+    return why == 0 ? success() : system_error(path, "bring to the disk", why);
 }
 
 // "a/b/c": "a/b" and "c".
@@ -98,18 +72,11 @@ class PosixNewFile final : public NewFile {
         if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()))
             return system_error(path_, "make it " + std::to_string(bytes) + " bytes long", EFBIG);
         for (int i = 0;; ++i) {
-            std::uint64_t random = 0;
-            if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-                random =
-                    reinterpret_cast<std::uintptr_t>(this) + static_cast<std::uint64_t>(::getpid()) + random;
-            char digits[20];
-            std::snprintf(digits, sizeof digits, "%016" PRIx64, random);
-            const std::string whole = name_ + "." + digits + ".tmp";
-            own_ = whole.size() <= NAME_MAX ? whole : std::string(".twinrun-") + digits;
-            file_ = Descriptor(retrying([&] {
-                return ::openat(folder_.get(), own_.c_str(),
-                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-            }));
+            const std::string random = random_hex(16);
+            const std::string whole = name_ + "." + random + ".tmp";
+            own_ = whole.size() <= NAME_MAX ? whole : kHiddenPrefix + random;
+            file_ = Descriptor(
+                open_at(folder_.get(), own_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666));
             if (file_.get() >= 0) break;
             if (errno != EEXIST || i == kTries) return system_error(path_, "open for writing", errno);
         }
@@ -139,15 +106,8 @@ class PosixNewFile final : public NewFile {
         if (retrying([&] { return ::fsync(file_.get()); }) != 0)
             return system_error(path_, "bring to the disk", errno);
         const int folder = folder_.get();
-        if (::renameat2(folder, own_.c_str(), folder, name_.c_str(), RENAME_NOREPLACE) != 0) {
-            // A file system that cannot do this may know links, which never replace either.
-            if (errno == EEXIST) return taken(path_);
-            if (errno != EINVAL && errno != ENOSYS) return system_error(path_, "give it its name", errno);
-            if (::linkat(folder, own_.c_str(), folder, name_.c_str(), 0) != 0)
-                return errno == EEXIST ? taken(path_) : system_error(path_, "give it its name", errno);
-            if (::unlinkat(folder, own_.c_str(), 0) != 0)
-                return system_error(path_, "remove its first name " + own_, errno);
-        }
+        if (rename_new(folder, own_.c_str(), folder, name_.c_str(), LastResort::fail) != 0)
+            return errno == EEXIST ? taken(path_) : system_error(path_, "give it its name", errno);
         done_ = true;
         file_ = Descriptor();
         return success();
@@ -250,9 +210,7 @@ class PosixNewFiles final : public NewFiles {
             const std::string part = name.substr(begin, end - begin);
             const std::string so_far = name.substr(0, end);
             const auto open = [&] {
-                return retrying([&] {
-                    return ::openat(at.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                });
+                return open_at(at.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
             };
             int next = open();
             if (next < 0 && errno == ENOENT) {
@@ -282,7 +240,7 @@ class PosixNewFiles final : public NewFiles {
 
 Result<std::unique_ptr<NewFiles>> open_new_files(const std::string& folder) try {
     TWR_CHECK(file_io::check_path(folder));
-    Descriptor opened(retrying([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    Descriptor opened(open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY));
     if (opened.get() < 0) return system_error(folder, "open the folder", errno);
     return std::unique_ptr<NewFiles>(std::make_unique<PosixNewFiles>(folder, std::move(opened)));
 } catch (const std::bad_alloc&) {

@@ -324,7 +324,7 @@ TEST_F(SessionMishaps, JournalsWithoutAManifestStopARun) {
             s.existing = existing;
             auto run = Session::open(posix_file_system(), comm, run_, s);
             if (!run) {
-                named += run.error().message.find("is not the journal of this history") != std::string::npos;
+                named += run.error().message.find("manifest.jsonl: missing, and") != std::string::npos;
                 return;
             }
             ++opened;
@@ -348,6 +348,8 @@ TEST_F(SessionMishaps, JournalsWithoutAManifestStopARun) {
     fs::remove(manifest_path(run_));
     for (std::uint32_t rank = 0; rank < 3; ++rank)
         fs::rename(journal(rank), journal(rank) + ".kept");
+    EXPECT_EQ(open_ranks(Existing::append), std::pair(0, true)) << "its steps are there";
+    fs::rename(run_ + "/step-0000000001", run_ + "/kept");
     EXPECT_EQ(open_ranks(Existing::refuse), std::pair(3, false));
     EXPECT_EQ(check(run_), std::vector<std::int64_t>{1});
 }
@@ -382,6 +384,8 @@ TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
     fs::copy(run_, old, fs::copy_options::recursive);
     run_ranks(3, Existing::replace, 2);
     fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
+    for (const char* name : {"rank-00002.data", "rank-00002.twm"})
+        fs::remove(run_ + "/" + step_folder(2, 0) + "/" + name);
     fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl",
                   fs::copy_options::overwrite_existing);
     run_ranks(3, Existing::append, 7);
@@ -407,6 +411,103 @@ TEST_F(SessionMishaps, StepsOfARemovedHistoryStayOut) {
     EXPECT_EQ(LocalHistory::read(local_path(local_, 0))->journal.steps.size(), 1U)
         << "it may be the only copy";
     EXPECT_TRUE(!History::exists(run_) || check(run_).empty());
+}
+
+// At once, whatever door the settings came through, and before anything is made.
+TEST_F(SessionMishaps, FoldersThatMustNotBeOne) {
+    const auto refused = [&](const std::string& path, const SessionSettings& s, const std::string& why) {
+        const auto run = Session::open(posix_file_system(), comm_, path, s);
+        ASSERT_FALSE(run) << path;
+        EXPECT_EQ(run.error().code, ErrorCode::invalid_argument);
+        EXPECT_NE(run.error().message.find(why), std::string::npos) << run.error().message;
+    };
+    const std::string in_the_way = "is in the way of the node-local tier";
+    fs::create_directories(folder_ / "real");
+    fs::create_directory_symlink(folder_ / "real", folder_ / "link");
+    for (const Flusher flusher : {Flusher::thread, Flusher::process, Flusher::none}) {
+        SessionSettings s = settings();
+        s.flusher = flusher;
+        s.local = local_;
+        for (const char* below :
+             {"", "/", "/rank-00000", "/rank-00007", "/rank-00000/run", "/x/../rank-00001"})
+            refused(local_ + below, s, in_the_way);
+        s.local = (folder_ / "link").string();
+        for (const char* below : {"real", "link", "real/rank-00000", "link/rank-00001/run"})
+            refused((folder_ / below).string(), s, in_the_way);
+    }
+    fs::create_directory_symlink(folder_ / "not-yet", folder_ / "nowhere");
+    fs::create_directory_symlink("nowhere", folder_ / "further");
+    SessionSettings nowhere = settings();
+    nowhere.local = (folder_ / "further").string();
+    for (const char* below : {"not-yet", "nowhere", "not-yet/rank-00000"})
+        refused((folder_ / below).string(), nowhere, in_the_way);
+    EXPECT_FALSE(fs::exists(local_) || fs::exists(folder_ / "not-yet"));
+    EXPECT_TRUE(fs::is_empty(folder_ / "real"));
+    // Beside the ranks' folders, and around the tier, is room for a history.
+    std::vector<double> values(100);
+    SessionSettings s = settings();
+    s.local = local_;
+    for (const std::string& path : {local_ + "/run", local_ + "/rank-1", folder_.string()}) {
+        auto run = Session::open(posix_file_system(), comm_, path, s);
+        ASSERT_TRUE(run) << run.error().message;
+        ASSERT_TRUE((*run)->capture_fields(1, {field(values, 1)}));
+        ASSERT_TRUE((*run)->close());
+        EXPECT_EQ(check(path), std::vector<std::int64_t>{1});
+        ASSERT_TRUE(flush_folder(posix_file_system(), local_path(local_, 0), path,
+                                 [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; }));
+    }
+    for (const std::string below : {"", "/run"}) {
+        const auto flushed = flush_folder(posix_file_system(), local_path(local_, 0),
+                                          local_path(local_, 0) + below, [](std::int64_t, const Error&) {});
+        ASSERT_FALSE(flushed);
+        EXPECT_NE(flushed.error().message.find("is the folder of the part itself"), std::string::npos);
+    }
+    // What would be replaced is what steps are compared with.
+    fs::create_directory_symlink(local_ + "/run", folder_ / "other");
+    SessionSettings replacing = settings();
+    replacing.existing = Existing::replace;
+    for (const std::string& reference : {local_ + "/run", (folder_ / "other").string()}) {
+        replacing.reference = reference;
+        refused(local_ + "/run", replacing, "is the reference");
+    }
+    EXPECT_EQ(check(local_ + "/run"), std::vector<std::int64_t>{1});
+}
+
+// Steps leave while they are read back: each is whole, or said to have left.
+TEST_F(SessionMishaps, StepsLeaveWhileTheyAreRestored) {
+    for (const bool replaced : {false, true}) {
+        fs::remove_all(run_);
+        SessionSettings s = settings();
+        s.keep.steps = replaced ? 0 : 1;
+        s.replace_steps = replaced;
+        auto run = open(s);
+        ASSERT_TRUE(run) << run.error().message;
+        std::vector<double> values(200'000);
+        std::vector<double> back(values.size());
+        const auto restore = [&](std::int64_t step) {
+            const auto restored = (*run)->restore_fields(step, {field(back, -1)});
+            if (restored) {
+                const double found = back[0];
+                EXPECT_TRUE(std::all_of(back.begin(), back.end(), [&](double v) { return v == found; }));
+                EXPECT_TRUE(replaced ? found >= 1 : found == static_cast<double>(step)) << found;
+            } else {
+                EXPECT_FALSE(replaced) << restored.error().message;
+                EXPECT_EQ(restored.error().code, ErrorCode::not_found) << restored.error().message;
+                EXPECT_TRUE(restored.error().message.find("left while") != std::string::npos ||
+                            restored.error().message.find("has not committed") != std::string::npos)
+                    << restored.error().message;
+            }
+        };
+        for (std::int64_t i = 1; i <= 60; ++i) {
+            ASSERT_TRUE((*run)->capture_fields(replaced ? 1 : i, {field(values, i)}));
+            // Until it is committed, and what was there is gone.
+            while ((*run)->facts().committed != static_cast<std::uint64_t>(i)) {
+                for (const std::int64_t step : (*run)->committed())
+                    restore(step);
+            }
+        }
+        ASSERT_TRUE((*run)->close());
+    }
 }
 
 TEST_F(SessionMishaps, HostileLinesAreRefused) {

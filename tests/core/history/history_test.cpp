@@ -201,7 +201,15 @@ TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
          ++size) {  // torn anywhere: a prefix of the steps, or an error
         write(text.substr(0, size));
         const auto history = History::open(run_);
-        if (!history) continue;
+        if (size <= text.find('\n')) {
+            ASSERT_FALSE(history);
+            EXPECT_NE(history.error().message.find(size == 0 ? "manifest.jsonl: empty"
+                                                             : "damaged: line 1: it is not complete"),
+                      std::string::npos)
+                << history.error().message;
+            continue;
+        }
+        ASSERT_TRUE(history);
         EXPECT_EQ(history.value().torn, text[size - 1] != '\n');
         EXPECT_LE(history.value().steps.size(), 3U);
     }
@@ -217,6 +225,28 @@ TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     }
     write(text);
     EXPECT_EQ(History::open(run_).value().steps.size(), 3U);
+}
+
+// Other programs have files of this name: what is in one is not said to be empty, and stays as it is.
+TEST_F(HistoryTest, AManifestOfAnotherProgramStays) {
+    for (const std::string& content : {std::string("{\"shards\":12}"), std::string("{\"shards\":12}\n")}) {
+        fs::create_directories(run_);
+        const fs::path manifest = manifest_path(run_);
+        std::ofstream(manifest, std::ios::binary) << content;
+        for (const Existing existing : {Existing::refuse, Existing::append, Existing::replace}) {
+            const auto opened = testing::open_run(posix_file_system(), run_, settings(), existing);
+            ASSERT_FALSE(opened);
+            EXPECT_EQ(opened.error().message.find("empty"), std::string::npos) << opened.error().message;
+        }
+        const auto read = History::open(run_);
+        ASSERT_FALSE(read);
+        EXPECT_NE(read.error().message.find("or move it away if it is not twinrun's"), std::string::npos)
+            << read.error().message;
+        std::ifstream in(manifest, std::ios::binary);
+        EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), content);
+        EXPECT_EQ(std::distance(fs::directory_iterator(run_), {}), 1);
+        fs::remove_all(run_);
+    }
 }
 
 // As Python and every file so far have it: a column-major array is stored as its transposed one.

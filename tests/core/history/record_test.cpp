@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "history/compact.hpp"
 #include "history/journal_line.hpp"
@@ -21,6 +22,7 @@
 #include "history/restore.hpp"
 #include "sketch/build.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/forwarding_file_system.hpp"
 #include "support/record.hpp"
 #include "support/session.hpp"
 #include "support/threads_comm.hpp"
@@ -1416,6 +1418,38 @@ TEST(Compact, ManyReadersWhileStepsLeave) {
     for (auto& reader : readers)
         reader.join();
     expect_record(folder / "record", truth, {270, 280, 290});
+}
+
+// `twinrun restore` of a step that leaves the record meanwhile: it says so, and the next one finds what is there.
+TEST(Compact, AStepThatLeavesWhileItIsGivenBack) {
+    class Dropping final : public testing::ForwardingFileSystem {
+       public:
+        std::function<void()> drop;
+        Result<std::unique_ptr<NewFiles>> open_new(const std::string& folder) override {
+            if (drop) std::exchange(drop, nullptr)();
+            return ForwardingFileSystem::open_new(folder);
+        }
+    } system;
+    RecordFolder folder;
+    const Truth truth = random_truth(90, 4, 1);
+    capture(folder / "run", truth);
+    pack(folder / "run", folder / "record", options());
+    system.drop = [&] {
+        CompactOptions fewer;
+        fewer.drop = {10};
+        const auto compacted = compact_record(unsynced_file_system(), folder / "record", fewer);
+        EXPECT_TRUE(compacted) << compacted.error().message;
+    };
+    const auto left = unpack_steps(system, folder / "record", {10, 20}, folder / "back", false, 1);
+    ASSERT_FALSE(left);
+    EXPECT_NE(left.error().message.find("step 10 left while it was given back"), std::string::npos)
+        << left.error().message;
+    ASSERT_TRUE(unpack_steps(system, folder / "record", {20, 30}, folder / "back", false, 1));
+    // Where the record still has it, a file is missing.
+    fs::remove(folder / "record" + "/" + step_folder(0, 0) + "/rank-00000.twm");
+    const auto damaged = unpack_steps(system, folder / "record", {0}, folder / "other", false, 1);
+    ASSERT_FALSE(damaged);
+    EXPECT_EQ(damaged.error().message.find("left while"), std::string::npos) << damaged.error().message;
 }
 
 // ---- one record against another ----

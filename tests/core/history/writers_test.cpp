@@ -278,5 +278,127 @@ TEST_F(WritersTest, AJournalThatIsNoFileIsDamage) {
     }
 }
 
+// A journal begins whole, in one rename: a part of its first line is damage, not a rank that committed nothing.
+TEST_F(WritersTest, AJournalWithoutAWholeFirstLineIsDamage) {
+    {
+        auto first = open(0, 2, Existing::refuse);
+        auto second = open(1, 2, Existing::refuse);
+        ASSERT_TRUE(first && second && commit(**first, 1) && commit(**second, 1));
+    }
+    const std::string journal = journal_path(run_, 1, 2);
+    const std::size_t end = content(journal).find('\n');
+    for (const std::size_t size : {end, end / 2, std::size_t{1}}) {
+        fs::resize_file(journal, size);
+        const auto history = History::open(run_);
+        ASSERT_FALSE(history) << size;
+        EXPECT_NE(history.error().message.find("rank-00001.jsonl: damaged: line 1: it is not complete"),
+                  std::string::npos)
+            << history.error().message;
+        const auto appended = open(1, 2, Existing::append);
+        EXPECT_FALSE(appended);
+    }
+}
+
+// Without its manifest a history cannot be read, but with a copy of it can: nothing is begun in its place.
+TEST_F(WritersTest, WhatIsLeftOfAHistoryStopsARun) {
+    for (const std::uint32_t ranks : {1U, 2U}) {
+        SCOPED_TRACE(ranks);
+        fs::remove_all(run_);
+        {
+            auto first = open(0, ranks, Existing::refuse);
+            ASSERT_TRUE(first);
+            static_cast<void>(write_step(**first, 1, 4096));
+            if (ranks == 2) {
+                auto second = open(1, ranks, Existing::refuse);
+                ASSERT_TRUE(second);
+                static_cast<void>(write_step(**second, 1, 4096));
+            }
+        }
+        const std::string manifest = content(manifest_path(run_));
+        fs::remove(manifest_path(run_));
+        const auto refused = [&](const Opened& opened, const std::string& left) {
+            ASSERT_FALSE(opened);
+            EXPECT_EQ(opened.error().code, ErrorCode::damaged);
+            EXPECT_NE(opened.error().message.find("manifest.jsonl: missing, and " + left), std::string::npos)
+                << opened.error().message;
+            EXPECT_FALSE(fs::exists(manifest_path(run_)));
+        };
+        for (const Existing existing : {Existing::refuse, Existing::append, Existing::replace}) {
+            refused(open(0, ranks, existing), ranks == 1 ? "step-0000000001" : "rank-00000.jsonl");
+            refused(open(0, 3 - ranks, existing), ranks == 1 ? "step-0000000001" : "rank-00000.jsonl");
+        }
+        if (ranks == 2) refused(open(1, ranks, Existing::append), "rank-00000.jsonl");
+        std::ofstream(manifest_path(run_), std::ios::binary) << manifest;
+        EXPECT_EQ(steps(), 1U);
+    }
+    // The same names without a proof are another program's.
+    fs::remove_all(run_);
+    fs::create_directories(fs::path(run_) / "step-0000000001");
+    std::ofstream(fs::path(run_) / "step-0000000001" / ".twinrun-notes") << "mine";
+    std::ofstream(fs::path(run_) / "rank-00000.jsonl") << "{\"mine\":1}\n";
+    EXPECT_TRUE(open(0, 1, Existing::append));
+}
+
+// What a rank's journal does not name is removed as the leftovers of a crash: not where there is no journal.
+TEST_F(WritersTest, AJournalThatIsGoneTakesNoFile) {
+    fs::path place;
+    for (const std::uint32_t rank : {0U, 1U}) {
+        auto writer = open(rank, 2, Existing::append);
+        ASSERT_TRUE(writer);
+        place = write_step(**writer, 1, 4096);
+    }
+    for (const std::uint32_t rank : {0U, 1U}) {
+        SCOPED_TRACE(rank);
+        const std::string journal = journal_path(run_, rank, 2);
+        const std::string before = content(journal);
+        fs::remove(journal);
+        const auto refused = open(rank, 2, Existing::append);
+        ASSERT_FALSE(refused);
+        EXPECT_NE(refused.error().message.find(rank_name(rank) + ".jsonl: missing, and step-0000000001/"),
+                  std::string::npos)
+            << refused.error().message;
+        EXPECT_FALSE(fs::exists(journal));
+        std::ofstream(journal, std::ios::binary) << before;
+        EXPECT_EQ(steps(), 1U);
+    }
+    EXPECT_TRUE(fs::exists(place / "rank-00000.data") && fs::exists(place / "rank-00001.data"));
+    // A rank that had no step yet begins its journal.
+    for (const char* name : {"rank-00001.data", "rank-00001.twm"})
+        fs::remove(place / name);
+    fs::remove(journal_path(run_, 1, 2));
+    EXPECT_TRUE(open(1, 2, Existing::append));
+}
+
+TEST_F(WritersTest, WhatIsLeftOfAPartStopsARun) {
+    const auto open_part = [&](bool replace) {
+        return HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 1, 2, "/history",
+                                         replace);
+    };
+    {
+        auto part = open_part(false);
+        ASSERT_TRUE(part);
+        static_cast<void>(write_step(**part, 1, 4096));
+    }
+    fs::remove(manifest_path(run_));
+    for (const bool replace : {false, true}) {
+        const auto opened = open_part(replace);
+        ASSERT_FALSE(opened);
+        EXPECT_NE(opened.error().message.find("manifest.jsonl: missing"), std::string::npos)
+            << opened.error().message;
+        EXPECT_FALSE(fs::exists(manifest_path(run_)));
+    }
+    fs::remove_all(run_);
+    fs::path place;
+    {
+        auto part = open_part(false);
+        ASSERT_TRUE(part);
+        place = write_step(**part, 1, 4096);
+    }
+    fs::remove(journal_path(run_, 1, 2));
+    EXPECT_FALSE(open_part(false));
+    EXPECT_TRUE(fs::exists(place / "rank-00001.data"));
+    EXPECT_TRUE(open_part(true)) << "it is replaced";
+}
+
 }  // namespace
 }  // namespace twinrun
