@@ -30,11 +30,22 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class AttributeDifference:
-    """An attribute, or something else that a file says, in which two runs differ.
+    """An attribute, or something else that a file says beside its elements, in which two runs differ.
 
-    owner: the field or group that it belongs to, '' for the file. name: its own; in parentheses where it is no attribute but
-    something else that the format has, as `(dimensions)`. a, b: the values for people, None where a run has none. meaning:
-    it changes what the owner's numbers mean.
+    Attributes
+    ----------
+    step, rank : int or None, int
+        Where it differs.
+    owner : str
+        The field or group that it belongs to; '' for the file.
+    name : str
+        Its name; in parentheses where it is no attribute, as '(dimensions)'.
+    a, b : str or None
+        The values as text; None where a run has none.
+    meaning : bool
+        True: it changes what the numbers of its owner mean, as a unit does.
+    label : str
+        Owner and name: 'x@units'.
     """
 
     step: int | None
@@ -51,12 +62,24 @@ class AttributeDifference:
         return f"{self.owner}@{self.name}"
 
     def text(self) -> str:
-        """'x@units: 'm' against 'km''."""
+        """The difference as text: "x@units: 'm' against 'km'".
+
+        Returns
+        -------
+        str
+            One line.
+        """
         a, b = ("not there" if value is None else value for value in (self.a, self.b))
         return f"{self.label}: {a} against {b}"
 
     def place(self) -> str:
-        """'step 500, rank 0'."""
+        """Where it is, as text: 'step 500, rank 0'.
+
+        Returns
+        -------
+        str
+            The place.
+        """
         return f"rank {self.rank}" if self.step is None else f"step {self.step}, rank {self.rank}"
 
 

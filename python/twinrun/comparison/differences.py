@@ -130,12 +130,32 @@ class Again:
 class Differences:
     """Some of the elements in which one field differs.
 
-    field: what the comparison knows of it. index: (n, dimensions), N-D indices as the user knows them; complex numbers have a
-    last 0 (real part) or 1; of fields that were matched by ID the components, without the particle. ids: (n,) the particles'
-    IDs there, else None. a, b: (n,) values in the type of the field (float32 for bf16, both parts of complex numbers).
-    in_a, in_b: where not every particle is in both runs, which has it: else None. abs_diff: (n,) float64, infinite where a NaN
-    or an infinity meets something else. rows_a: (n,) rows of the first run, numbered through `parts_a`, of what has IDs.
-    parts_a: (rank, fields) of the first run at this place, open until the next stretch is asked for.
+    >>> a, b = {"x": np.zeros(4)}, {"x": np.array([0, 2, 0, 3.0])}
+    >>> part = next(twinrun.compare(a, b).differences())
+    >>> part.field.field, part.index.tolist(), part.b.tolist()
+    ('x', [[1], [3]], [2.0, 3.0])
+
+    Attributes
+    ----------
+    field : FieldComparison
+        What the comparison knows of the field.
+    index : numpy.ndarray
+        (n, dimensions): where the elements are. Complex numbers have a last 0 (real part) or 1. With a key
+        these are the components, without the particle.
+    ids : numpy.ndarray or None
+        (n,): with a key, the IDs of the particles.
+    a, b : numpy.ndarray
+        (n,): the values, in the type of the field; float32 for bf16.
+    abs_diff : numpy.ndarray
+        (n,) of float64: |a - b|; infinite where a NaN or an infinity meets something else.
+    in_a, in_b : numpy.ndarray or None
+        (n,) of bool: which run has the particle. None where all particles are in both.
+    rows_a : numpy.ndarray or None
+        (n,): rows of the first run, numbered through `parts_a`, where rows have IDs.
+    parts_a : sequence of (int, dict)
+        (rank, fields) of the first run at this place. They are open until the next stretch is asked for.
+    count : int
+        n, how many elements these are.
     """
 
     field: FieldComparison

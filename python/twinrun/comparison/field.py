@@ -50,24 +50,110 @@ def place_text(place: Place) -> str:
 
 @dataclass
 class FieldComparison:
-    """What is known about one field at one place.
+    """What is known of one field at one step and rank.
 
-    elements: scalars (complex numbers count twice: real and imaginary part). different: those with
-    |a - b| > atol + rtol |a|; a is the first-named run. first_index, max_abs_index: N-D indices as the user knows
-    them: the first row by row, however the elements are stored. max_abs_diff: the largest |a - b| of all elements; where max_abs_diff_is_bound, none exceeds it (None: not
-    even a bound is known). max_rel_diff, rms_diff: of |a - b| / |a| and |a - b| over the elements that differ.
-    histogram: of |a - b| over the elements that were read; histogram_different over those that differ.
-    A NaN against a number, or an infinity against anything else, counts as an infinite difference.
-    device: where elements and sketches were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there; device_seconds: of
-    copies to devices and their kernels, added up over devices.
-    ulps: representable values that were forgiven. period: lengths of the circles that values lie on, by component.
-    key: the field with the IDs by which elements were matched, if they were: then first_id and max_abs_id are those of the
-    particles, and the indices the components (empty for one a particle). particles: of the key's own entry, what became of
-    them: matched, lost, born, doubled_a, doubled_b, moved to another rank (numbers; moved is None where metadata alone decided and
-    nothing was read), and lost_ids, born_ids, doubled_ids (the first ten).
-    ranks: of how many ranks' parts the field was put together, where the runs cut it differently; rank is 0 then.
-    kind: what elements are that are no numbers ('text', …). first_a, first_b are such elements for people then, and what
-    is said of |a - b| is None or 0.
+    >>> field = twinrun.compare({"x": np.zeros(4)}, {"x": np.array([0, 0, 1, 0.0])}, atol=0.5).fields[0]
+    >>> field.elements, field.different, field.max_abs_diff, field.place()
+    (4, 1, 1.0, 'rank 0, x[2]')
+
+    `a` is the first-named run. Elements are scalars: a complex number counts twice, for its real and
+    imaginary part. Indices are those of the array as the user knows it; the first difference is the first row
+    by row, however the elements are stored.
+
+    Attributes
+    ----------
+    step : int or None
+        The step; None where the run has none.
+    rank : int
+        The rank; 0 where `ranks` is set.
+    field, dtype, shape : str, str, tuple of int
+        Name, element type and shape of the field.
+    atol, rtol : float
+        The tolerance that was used.
+    elements : int
+        Scalars of the field.
+    bytes : int
+        Bytes of the field in one run.
+    different : int
+        Scalars with |a - b| > atol + rtol |a|.
+    infinite : int
+        Scalars whose difference counts as infinite: a NaN against a number, or an infinity against anything
+        else.
+    first_index : tuple of int or None
+        Where the first difference is.
+    first_a, first_b : float, int, str or None
+        The values there; texts for people where `kind` is set.
+    first_abs_diff : float, int or None
+        |a - b| there.
+    max_abs_diff : float or None
+        The largest |a - b|. Where `max_abs_diff_is_bound`, it is an upper bound; None where not even a bound
+        is known.
+    max_abs_diff_is_bound : bool
+        True: a part was proven without reading, and `max_abs_diff` bounds it.
+    max_abs_diff_at_least : float
+        A lower bound of the largest |a - b|.
+    max_abs_index : tuple of int or None
+        Where the largest |a - b| is, if that is known.
+    max_abs_a, max_abs_b : float, int or None
+        The values there.
+    max_rel_diff : float
+        The largest |a - b| / |a| of the scalars that differ.
+    max_rel_index : tuple of int or None
+        Where it is.
+    rms_diff : float
+        Root mean square of |a - b| over the scalars that differ.
+    rms_diff_all : float or None
+        The same over all scalars. Where `rms_diff_all_is_bound`, it is an upper bound.
+    rms_diff_all_is_bound : bool
+        True: a part was proven without reading.
+    histogram, histogram_different : list of int
+        Counts of |a - b| over the scalars that were read, and over those that differ. The edges are
+        `twinrun.comparison.histogram_edges()`.
+    elements_read : int
+        Scalars that were read and compared.
+    proven_by_tree : int
+        Scalars that equal coarse digests prove to agree.
+    proven_by_cells : list of int
+        Entry c: scalars that fine digests and residues prove to lie c cells apart.
+    cell, coarse_cell : float
+        Widths of a fine and of a coarse cell; 0 where the rule has none.
+    chunks : int
+        Chunks of the field.
+    stages : dict of str to dict
+        For each stage: chunks_in, chunks_out, bytes_read, seconds, and whether it ran.
+    method : str
+        The method that was used.
+    reason : str
+        Why this method, where the user may wonder.
+    io : str
+        How data was read.
+    seconds : float
+        Time of this field, in seconds.
+    warnings : list of str
+        Such as a tolerance below what the type can resolve.
+    device, device_reason : str
+        Where sketches and elements were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there.
+    device_seconds : float
+        Time of copies to devices and of their kernels, in seconds, added up over devices.
+    ulps : int or None
+        Representable values between a and b that still count as the same.
+    period : tuple of float
+        Lengths of the circles that values lie on, by component; empty on a line.
+    key : str or None
+        The field with the IDs by which rows were matched.
+    first_id, max_abs_id : int or None
+        With `key`: the particle of the first, and of the largest difference. Indices are then those of the
+        component.
+    particles : dict or None
+        In the entry of the key itself, what became of the particles: the counts matched, lost, born,
+        doubled_a, doubled_b and moved (to another rank; None where nothing was read), and the first ten of
+        lost_ids, born_ids and doubled_ids.
+    ranks : int or None
+        Of how many ranks' parts the field was put together, where the runs cut it differently.
+    kind : str or None
+        What elements are that are no numbers, such as 'text'. |a - b| is then None or 0.
+    same : bool
+        True where no element differs; `bool(field)` gives it.
     """
 
     step: int | None
@@ -136,7 +222,13 @@ class FieldComparison:
         return field_html(self)
 
     def place(self) -> str:
-        """'step 500, rank 0, x[1234, 2]' of the first difference, or of the field."""
+        """Where the field first differs, as text: 'step 500, rank 0, x[1234, 2]'.
+
+        Returns
+        -------
+        str
+            The place of the first difference, or of the field where nothing differs.
+        """
         parts = [] if self.step is None else [f"step {self.step}"]
         if self.key is None and self.ranks is None:
             parts.append(f"rank {self.rank}")

@@ -49,22 +49,79 @@ _LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node shar
 
 
 def histogram_edges() -> list[float]:
-    """Edges of the histograms: bin 0 is |a-b| = 0, bin 1 below the first edge, the last two 1e40 and up, infinite."""
+    """The edges of the histograms of |a - b|.
+
+    Bin 0 counts |a - b| = 0, and bin 1 what lies below the first edge. The last two bins count 1e40 and
+    above, and infinite differences.
+
+    Returns
+    -------
+    list of float
+        The edges, ascending.
+    """
     return _core.histogram_edges()
 
 
 @dataclass
 class Comparison:
-    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left. True only if 'same'.
+    """The result of `compare`: the verdict, and what is known of each field.
 
-    problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
-    first one raises). A verdict never is 'same' with one of them.
+    >>> result = twinrun.compare({"x": np.zeros(4)}, {"x": np.array([0, 0, 1, 0.0])}, atol=0.5)
+    >>> result.verdict, result.different
+    ('different', 1)
+    >>> result.first_divergence
+    {'step': None, 'rank': 0, 'field': 'x', 'index': [2], 'a': 0.0, 'b': 1.0, 'abs_diff': 1.0}
 
-    fields: by step, rank and field. attributes: in what else the files differ, first what changes the meaning of numbers;
-    attributes_compared: how many of these there are in all. seconds: of all work. not_compared: things that cannot be compared,
-    in both runs: they are problems, or left out by `common`. notes: what the user should know (left-out datasets, …).
-    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …). provenance_a, provenance_b: under which conditions
-    the runs ran, where their histories say.
+    Attributes
+    ----------
+    a, b : str
+        The two runs, as messages call them.
+    verdict : {'same', 'different', 'incomparable'}
+        'same': everything was compared and agrees. 'incomparable': something was not compared, see
+        `problems`.
+    fields : list of FieldComparison
+        One for each step, rank and field, in this order.
+    seconds : float
+        Time of all work, in seconds.
+    bytes_compared : int
+        Bytes of the data that was compared, of one run.
+    bytes_read : int
+        Bytes that were read: headers, metadata and data of both runs.
+    notes : list of str
+        What the user should know, such as left-out data sets.
+    not_compared : int
+        Things of both runs that cannot be compared. They are problems, or `common` left them out.
+    device_asked : str
+        The parameter `device` of `compare`.
+    provenance_a, provenance_b : Provenance or None
+        Under which conditions the runs ran. None where a history does not say.
+    problems : list of str
+        What could not be compared, a line each. A verdict is never 'same' with one of them.
+    attributes : list of AttributeDifference
+        What differs beside numbers. What changes the meaning of numbers comes first.
+    attributes_compared : int
+        How many attributes were compared.
+    conditions : list of Difference or None
+        Conditions in which the runs differ, the likeliest explanation first. None where a run does not say.
+    device : str
+        Where the fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'.
+    device_seconds : float
+        Time of copies to devices and of their kernels, in seconds, added up over fields.
+    same : bool
+        True only if the verdict is 'same'; `bool(comparison)` gives it.
+    different : int
+        Elements that differ, in all fields.
+    first : FieldComparison or None
+        The field in which the runs first differ: the earliest step, then the lowest rank, then the order of
+        fields. None where no field differs.
+    first_divergence : dict or None
+        step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id.
+    stages : dict of str to dict
+        For each stage (tree, sketch, elements) the sums of chunks_in, chunks_out, bytes_read and seconds.
+
+    Notes
+    -----
+    A result can be pickled. `differences` then works for paths, and not for arrays.
     """
 
     a: str
@@ -85,17 +142,62 @@ class Comparison:
     _again: Again | None = field(default=None, repr=False, compare=False)
 
     def differences(self) -> Iterator[Differences]:
-        """Every element that differs, in stretches: both runs are opened again, and what differs is read."""
+        """Yields every element that differs, a stretch at a time.
+
+        >>> a, b = {"x": np.zeros(4)}, {"x": np.array([0, 2, 0, 3.0])}
+        >>> for part in twinrun.compare(a, b).differences():
+        ...     print(part.index.ravel(), part.abs_diff)
+        [1 3] [2. 3.]
+
+        Both runs are opened again, and only fields that differ are read. Memory stays bounded.
+
+        Returns
+        -------
+        iterator of Differences
+            Stretches, in the order of `fields`.
+
+        Raises
+        ------
+        TwinrunError
+            A run is not there any more (keep the arrays until this is done), or changed since it was
+            compared.
+        """
         return list_differences(self)
 
     def to_arrow(self) -> pyarrow.Table:
-        """A row a step, rank and field. Raises MissingPackage without pyarrow."""
+        """Makes a table with a row for each step, rank and field.
+
+        Returns
+        -------
+        pyarrow.Table
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pyarrow is not installed.
+        """
         from .tables import arrow_table
 
         return arrow_table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a step, rank and field. Raises MissingPackage without pandas."""
+        """Makes a table with a row for each step, rank and field.
+
+        >>> table = twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).to_pandas()
+        >>> table[["field", "elements", "different"]].values.tolist()
+        [['x', 4, 4]]
+
+        Returns
+        -------
+        pandas.DataFrame
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pandas is not installed.
+        """
         from .tables import data_frame
 
         return data_frame(self)
@@ -119,7 +221,7 @@ class Comparison:
 
     @property
     def device_seconds(self) -> float:
-        """Of copies to devices and their kernels, in all fields."""
+        """Time of copies to devices and of their kernels, in all fields, in seconds."""
         return sum(f.device_seconds for f in self.fields)
 
     @property
@@ -175,7 +277,7 @@ class Comparison:
 
 
 def _provenance(subject: Subject) -> Provenance | None:
-    """Of a history; one that is damaged takes no verdict away, but the user is told."""
+    """The provenance of a history. Damaged provenance does not change the verdict; it becomes a note."""
     try:
         return read_provenance(subject.settings or {})
     except TwinrunError as e:
@@ -765,35 +867,133 @@ def compare(
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
-    a, b: histories, folders, files, arrays or what holds arrays ({name: array}, nested ones, models, tables, labelled arrays), on
-    the host or on a GPU; a is the reference. Elements differ where
-    |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
-    metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
-    numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step
-    (see `tolerances`), which come before atol, rtol and ulp. equal_nan: a NaN equals a NaN.
+    >>> x = np.linspace(0, 1, 1000)
+    >>> y = x.copy()
+    >>> y[7] += 1e-3
+    >>> result = twinrun.compare({"x": x}, {"x": y}, atol=1e-6)
+    >>> result.verdict, result.first.first_index
+    ('different', (7,))
 
-    key: name or glob of the field with the IDs of particles ('auto': what the files say): what belongs to it is matched by ID,
-    whatever the order, rank or file; IDs that only one run has differ. period: lengths of the periodic box, for fields that hold
-    positions (by their names), or 'pos=10x10x20' for fields by glob. Parts of global arrays that the runs cut differently are
-    compared as the arrays that they are parts of.
+    Parameters
+    ----------
+    a, b : path, array or container of arrays
+        The two runs; `a` is the reference. A path is a history, a folder or a file. A container is `{name:
+        array}`, nested mappings and lists, a model, a table or labelled arrays. Arrays lie on the host or on
+        a GPU.
+    atol, rtol : float, default None
+        Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. `atol` has the
+        unit of the data. With neither: the tolerance that the metadata was made for, or equality. Integers
+        and booleans compare exactly.
+    ulp : int, default None
+        Floating-point numbers that are at most so many representable values apart agree, whatever `atol` and
+        `rtol` say.
+    tolerances : path or Tolerances, default None
+        A TOML file with rules by field and step (docs/guide.md). A rule comes before `atol`, `rtol` and
+        `ulp`.
+    key : str, default None
+        The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Rows
+        are matched by ID, whatever the order, rank or file. IDs that only one run has differ.
+    period : float, iterable of float, or str, default None
+        Lengths of the periodic box, in the unit of positions, for fields whose names say that they hold
+        positions; or 'pos=10x10x20' for fields that match a glob.
+    align : {'step', 'time'}
+        How steps are matched: by their numbers, or by the physical time that files give.
+    common : bool, default False
+        True: steps and fields that only one run has are left out and noted. False: they are problems. A rank
+        that only one run has in a step is always a problem.
+    partial : bool, default False
+        True: what cannot be compared goes to `problems`, and the rest is compared. False: the first problem
+        raises.
+    equal_nan : bool, default True
+        Whether a NaN equals a NaN.
+    method : {'auto', 'staged', 'direct', 'published'}
+        'staged' works on metadata first (tree, sketch, elements), 'direct' reads every element, 'published'
+        is the method of the paper. All give the same differences.
+    fields : iterable of str, default None
+        Globs of the fields to compare; None for all.
+    steps, ranks : str, default None
+        The steps and ranks to compare: '10,20' or '100:200', both ends included.
+    tolerate_integers : bool, default False
+        True: the tolerance holds for integers and booleans too.
+    use_metadata : bool, default True
+        False: metadata is ignored, and elements are compared.
+    residue_bits : {4, 2, 0}
+        For metadata that is built during the comparison: bits an element.
+    chunk_bytes : int, default 4096
+        For metadata that is built during the comparison: bytes of a chunk.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread', 'gds'}
+        How data is read; 'gds' is GPUDirect Storage.
+    cache : {'auto', 'buffered', 'direct'}
+        Whether reads go through the page cache.
+    device : str, default 'auto'
+        'cpu'; 'cuda' for all GPUs; 'cuda:0' or 'cuda:0,1' for some; 'auto' for where it is expected to be
+        faster.
+    stream : int or stream object, default None
+        The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
+        default the arrays themselves name it.
+    options : dict, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+    progress : callable, default None
+        `progress(label, done, total)` is called now and then.
+    team : Team, default None
+        The ranks of an MPI job that share the work; the leader calls this, the others serve
+        (docs/scaling.md).
+    leave_out : iterable of str, default ()
+        Globs of fields and files that are not compared.
+    ignore_attributes : iterable of str, default ()
+        Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
 
-    align: 'step' (the same number) or 'time'. common: steps and fields that only one run has are left out, and noted; else
-    they are problems. A rank that only one run has in a step is a problem in any case. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
+    Returns
+    -------
+    Comparison
+        The verdict, and what is known of each field. `bool(result)` is True only if everything was compared
+        and is the same.
 
-    method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
-    'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'; ranks: the same.
-    residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
-    buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
-    device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
-    whose work makes arrays on a GPU, as a handle or an object of PyTorch, CuPy or Numba; else what the arrays say.
-    options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then. team: the ranks of
-    an MPI job that share the work; the leader calls this, the others serve (see `parallel`).
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning. It is also the base of all errors here.
+    MissingFile, DamagedFile, Unsupported, MissingPackage
+        A run cannot be read.
+    Incomparable
+        Shapes, types or sets of fields differ (without `partial`), nothing was compared, or no field fits
+        `key` or `period`.
+    Stale
+        Metadata is older than its data.
 
-    What files say beside their elements (attributes, dimensions, links) is compared exactly, and what they hold that cannot be
-    compared is a problem; see docs/formats.md. leave_out: globs of fields and files that are not looked at. ignore_attributes:
-    globs of attributes, over `path@name`; a name alone is that attribute of whatever.
+    Notes
+    -----
+    After an error nothing counts as compared. What files say beside elements (attributes, dimensions, links)
+    is compared exactly, and what cannot be compared is a problem (docs/formats.md). Calls from several
+    threads do not share state; arrays must not change meanwhile.
 
-    Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
+    The digests are defined in spec/digest.md, with a proof of the promise. 'published' follows Tan et al.,
+    Middleware 2024 (see README.md).
+
+    Examples
+    --------
+    Two histories:
+
+    >>> for path, error in (("runs/a", 0.0), ("runs/b", 1e-3)):
+    ...     with twinrun.Run(path, atol=1e-6) as run:
+    ...         for step in (0, 10):
+    ...             facts = run.capture(step, {"x": x + (error if step == 10 else 0)})
+    >>> result = twinrun.compare("runs/a", "runs/b")
+    >>> result.verdict, result.first_divergence["step"]
+    ('different', 10)
+
+    Particles in another order:
+
+    >>> ids = np.array([3, 1, 2])
+    >>> order = np.array([1, 2, 0])
+    >>> a = {"id": ids, "x": ids * 0.5}
+    >>> b = {"id": ids[order], "x": a["x"][order]}
+    >>> twinrun.compare(a, b, key="id").verdict
+    'same'
     """
     start = time.perf_counter()
     if method not in METHODS:

@@ -57,9 +57,27 @@ _LONGEST = 86400.0
 def stolen_in_windows(
     starts: np.ndarray, lengths: np.ndarray, begin: float, end: float, windows: int
 ) -> np.ndarray:
-    """Time taken in each of `windows` equal parts of [begin, end); a detour over a border counts on both sides, exactly.
+    """Time that detours take in each of several equal windows.
 
-    starts (ascending), lengths: of detours that do not overlap, in the unit of begin and end.
+    >>> from twinrun import noise
+    >>> noise.stolen_in_windows(np.array([5.0]), np.array([2.0]), 0, 10, windows=5)
+    array([0., 0., 1., 1., 0.])
+
+    Parameters
+    ----------
+    starts : array of float
+        Where the detours begin, ascending. Detours do not overlap.
+    lengths : array of float
+        How long they are, in the unit of `begin` and `end`.
+    begin, end : float
+        The time that is divided.
+    windows : int
+        Into how many parts.
+
+    Returns
+    -------
+    numpy.ndarray
+        A time for each window. A detour over a border counts on both sides, exactly.
     """
     borders = np.linspace(begin, end, windows + 1)
     if len(starts) == 0:
@@ -75,7 +93,22 @@ def stolen_in_windows(
 
 
 def histogram_of(lengths: np.ndarray) -> list[int]:
-    """How many lengths (ns) have each floor(log2); below 1 ns: the first. As long as it needs to be."""
+    """Counts lengths by their power of two.
+
+    >>> from twinrun import noise
+    >>> noise.histogram_of(np.array([1, 2, 3, 9]))
+    [1, 2, 0, 1]
+
+    Parameters
+    ----------
+    lengths : array of int
+        In nanoseconds.
+
+    Returns
+    -------
+    list of int
+        Entry k counts lengths with floor(log2) = k; entry 0 has those below 1 ns, too.
+    """
     x = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     return np.bincount(np.frexp(x.astype(float))[1] - 1).tolist() if len(x) else []
 
@@ -83,7 +116,30 @@ def histogram_of(lengths: np.ndarray) -> list[int]:
 def share_interval(
     shares: np.ndarray, confidence: float = 0.95, seed: int = 20171128
 ) -> tuple[float, float, float]:
-    """(mean, low, high) of shares of windows of time: BCa bootstrap. nan bounds: with fewer than eight windows there are none."""
+    """The mean of shares of windows of time, with a bootstrap interval.
+
+    >>> from twinrun import noise
+    >>> noise.share_interval(np.full(8, 0.01))
+    (0.01, 0.01, 0.01)
+
+    Parameters
+    ----------
+    shares : array of float
+        One for each window.
+    confidence : float, default 0.95
+        Of the interval.
+    seed : int, default 20171128
+        Of the resamples.
+
+    Returns
+    -------
+    (float, float, float)
+        Mean, low and high. With fewer than eight windows there is no interval, and the ends are NaN.
+
+    Notes
+    -----
+    The BCa bootstrap of SciPy.
+    """
     from scipy import stats
 
     x = np.asarray(shares, dtype=float)
@@ -105,8 +161,17 @@ def share_interval(
 
 @dataclass(frozen=True)
 class Peak:
-    """Something that comes back. hz: how often; p: against noise without a line, corrected for all frequencies; ratio: its power
-    over the typical power around it."""
+    """Something that comes back regularly.
+
+    Attributes
+    ----------
+    hz : float
+        How often, in Hz.
+    p : float
+        Its p value against noise without a line, corrected for all frequencies.
+    ratio : float
+        Its power over the typical power around it.
+    """
 
     hz: float
     p: float
@@ -114,11 +179,31 @@ class Peak:
 
 
 def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
-    """The fundamental of the strongest line in the averaged periodogram of counts in windows of `window` seconds.
+    """Finds what comes back regularly: the fundamental of the strongest line of the averaged periodogram.
 
-    Each ordinate is compared with the mean of those around it, so that noise whose spectrum is smooth, whatever its colour, is no line:
-    without one the ratio has an F distribution. What comes back less than five times a series is drift, and not looked at.
-    None where nothing can be told (short series, or nothing varies).
+    >>> from twinrun import noise
+    >>> rng = np.random.default_rng(1)
+    >>> pulse = (np.arange(1000) % 10 == 0) + 0.01 * rng.normal(size=1000)
+    >>> noise.periodic([pulse], window=0.001).hz
+    100.0
+
+    Parameters
+    ----------
+    series : sequence of array
+        Counts in equal windows; series of fewer than 64 windows are left out.
+    window : float
+        The length of a window, in seconds.
+
+    Returns
+    -------
+    Peak or None
+        None where nothing can be decided: series are short, or nothing varies.
+
+    Notes
+    -----
+    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour is no line:
+    without a line the ratio has an F distribution. What comes back less than five times in a series is drift,
+    and is left out.
     """
     from scipy import signal, stats
 
@@ -337,13 +422,25 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Noise:
-    """A measurement. document: everything, as JSON has it."""
+    """A measurement of the noise of the operating system.
+
+    Attributes
+    ----------
+    document : dict
+        Everything, as JSON has it.
+    sentence : str
+        What it shows, and how sure that is.
+    rows : list of dict
+        A row for each arm and core. Shares are of the time; names of times have their unit.
+    table : pandas.DataFrame
+        `rows` as a table.
+    """
 
     document: Mapping[str, Any]
 
     @property
     def sentence(self) -> str:
-        """What it shows and how sure it is."""
+        """What it shows, and how sure that is."""
         return " ".join(_sentences(self.document))
 
     @property
@@ -373,7 +470,13 @@ class Noise:
         return pd.DataFrame(self.rows)
 
     def lines(self) -> list[str]:
-        """For a terminal: a row a core, then what it shows."""
+        """The summary for a terminal: a row for each core, then what it shows.
+
+        Returns
+        -------
+        list of str
+            The lines.
+        """
         head = f"{'cores':12} {'core':>4} {'loop':>9} {'detours/s':>10} {'taken':>8} {'interval':>18} {'largest':>9} {'queue':>8} {'work p99':>9} {'windows':>8}"
         lines = [head]
         for r in self.rows:
@@ -390,7 +493,13 @@ class Noise:
         return [*lines, "", *_sentences(self.document)]
 
     def draw(self, axes: Axes) -> None:
-        """Detours by length, a line an arm and core."""
+        """Draws how often detours of each length come, a line for each arm and core.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes
+            Where to draw.
+        """
         for arm, cores in self.document["arms"].items():
             for c in cores:
                 counts = c["histogram"]
@@ -406,7 +515,13 @@ class Noise:
         )
 
     def figure(self) -> Figure:
-        """Detours by length, and the share of time that each core lost."""
+        """Draws detours by length, and the share of time that each core lost.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(11, 3.8), layout="constrained")
@@ -424,24 +539,77 @@ class Noise:
         return figure
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` whole or not at all; '-' is standard output. TwinrunError where it cannot."""
+        """Writes `document` as JSON, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; '-' for standard output.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         from ..report import write_json
 
         write_json(os.fspath(path), {**self.document, "sentence": self.sentence})
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page. TwinrunError where it cannot."""
+        """Writes one self-contained page, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         from ..report.noise import write_html
 
         write_html(self, os.fspath(path))
 
     def to_picture(self, path: str | os.PathLike[str]) -> None:
-        """Saves `figure`; the name's end says how. TwinrunError where it cannot."""
+        """Saves `figure`. The suffix of the name decides the type.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         save_figure(self.figure(), path, dpi=120)
 
 
 def read_noise(path: str | os.PathLike[str]) -> Noise:
-    """A measurement from its JSON. Raises MissingFile, DamagedFile, Unsupported (a later version)."""
+    """Reads a measurement from its JSON.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that `Noise.to_json` wrote.
+
+    Returns
+    -------
+    Noise
+        The measurement.
+
+    Raises
+    ------
+    MissingFile
+        The file cannot be read.
+    DamagedFile
+        It is no measurement, or lacks something.
+    Unsupported
+        It has a later version.
+    """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
@@ -471,7 +639,27 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
 
 
 def parse_threshold(text: str) -> tuple[float, int]:
-    """(times an undisturbed step, ns; one of them 0) of "9x", "9", "500ns", "2us", "1ms". TwinrunError for others."""
+    """Reads a threshold: how long a step of a loop must be to count as a detour.
+
+    >>> from twinrun import noise
+    >>> noise.parse_threshold("9x"), noise.parse_threshold("2us")
+    ((9.0, 0), (0.0, 2000))
+
+    Parameters
+    ----------
+    text : str
+        "9x" or "9" (times an undisturbed step, at least 2), or "500ns", "2us", "1ms".
+
+    Returns
+    -------
+    (float, int)
+        Times an undisturbed step, and nanoseconds; one of them is 0.
+
+    Raises
+    ------
+    TwinrunError
+        The text is no threshold.
+    """
     word = text.strip().lower()
     for unit, size in (("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000)):
         if word.endswith(unit):
@@ -502,10 +690,46 @@ def measure(
     confidence: float = 0.95,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
-    """Measures noise on each of `cores` (those that this process may use), with and without one of them left free.
+    """Measures what the operating system takes from each core.
 
-    seconds: of the whole; free: the core that is left free (the first); compare: False measures all cores only. threshold: from
-    where on a step is a detour. report(done, total) is called after each part. Raises TwinrunError for cores that cannot be used.
+        found = twinrun.noise.measure(seconds=30)
+        print(found.sentence)
+
+    Parameters
+    ----------
+    seconds : float, default 30
+        Time of the whole measurement, in seconds: 0.1 to 86400.
+    cores : sequence of int, default None
+        The cores to measure; None for those that this process may use.
+    free : int, default None
+        The core that one arm leaves free; None for the first.
+    threshold : str, default '9x'
+        From where on a step is a detour, as `parse_threshold` reads it.
+    rounds : int, default 6
+        Rounds of each arm, 1 to 1000.
+    compare : bool, default True
+        False: all cores only, and no arm with a free core.
+    confidence : float, default 0.95
+        Of intervals.
+    report : callable, default None
+        `report(done, total)` is called after each part.
+
+    Returns
+    -------
+    Noise
+        The measurement.
+
+    Raises
+    ------
+    TwinrunError
+        A core cannot be used, or a parameter is out of its range.
+    MissingPackage
+        A package of twinrun[ensemble] is not installed.
+
+    Notes
+    -----
+    Not thread-safe: it moves the calling thread from the measured cores for a time, and other work disturbs
+    the measurement. Loops: P. Beckman et al., 2006, for detours (src/noise/README.md).
     """
     from ..packages import check
 

@@ -36,7 +36,28 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What indexing one file did. path: of the data; bytes of its elements that were read, and of metadata written."""
+    """What indexing one file did.
+
+    >>> np.save("x.npy", np.zeros(1000))
+    >>> facts = twinrun.index("x.npy", atol=1e-6)[0]
+    >>> facts.metadata, facts.data_bytes, facts.fresh
+    ('x.npy.twm', 8000, True)
+
+    Attributes
+    ----------
+    path : str
+        The data file.
+    metadata : str
+        The metadata file beside it.
+    fields : int
+        How many fields were indexed.
+    data_bytes : int
+        Bytes of their elements.
+    metadata_bytes : int
+        Bytes of the metadata file.
+    fresh : bool
+        True: it was written now. False: current metadata existed and was kept.
+    """
 
     path: str
     metadata: str
@@ -294,14 +315,65 @@ def index(
     progress: Progress | None = None,
     options: Mapping[str, object] | None = None,
 ) -> list[IndexFacts]:
-    """Builds metadata for files or folders of files, so that later comparisons read a few percent of them.
+    """Builds metadata for files of other programs, so that later comparisons read a few percent of them.
 
-    atol, rtol: the tolerance that later comparisons ask for (or wider); integers and booleans are indexed exactly.
-    fields: globs of the fields to take, all by default. key: name or glob of the field with the IDs of particles ('auto': what the
-    files say), for comparisons with the same key: they then read a few percent too, whatever the order and the file of a
-    particle; a file's IDs are in memory meanwhile, 8 bytes each. refresh: also where current metadata is there already.
-    memory: bytes for buffers. options: of formats (format, dtype, shape, …). progress(path, done, total).
-    Raises TwinrunError; metadata of files that were done before stays.
+    >>> np.save("x.npy", np.linspace(0, 1, 100_000))
+    >>> facts = twinrun.index("x.npy", atol=1e-6)
+    >>> facts[0].metadata
+    'x.npy.twm'
+
+    Parameters
+    ----------
+    *paths : str or path
+        Files, or folders of files.
+    atol, rtol : float, default 0
+        The tolerance of later comparisons: the same or a wider one uses the metadata. `atol` has the unit of
+        the data. Integers and booleans are indexed exactly.
+    residue_bits : {4, 2, 0}
+        Bits an element that prove small differences without reading data.
+    chunk_bytes : int, default 4096
+        Bytes of a chunk: a power of two from 4096 to 1048576.
+    digest : {'linear', 'published'}
+        The kind of digest.
+    fields : iterable of str, default None
+        Globs of the fields to index; None for all.
+    key : str, default None
+        Name or glob of the field with the IDs of particles; 'auto' takes what the files say. Comparisons with
+        the same key then read a few percent too, whatever the order of particles. The IDs of a file are in
+        memory meanwhile, 8 bytes each.
+    refresh : bool, default False
+        True: metadata that is current is built again.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread'}
+        How data is read.
+    progress : callable, default None
+        `progress(path, done, total)` is called now and then.
+    options : dict, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+
+    Returns
+    -------
+    list of IndexFacts
+        One for each file.
+
+    Raises
+    ------
+    MissingFile, DamagedFile, FormatError
+        A file does not exist, or cannot be read.
+    Incomparable
+        A path is a history, or a file has no field to index.
+    Stale
+        A file changed while it was indexed.
+    TwinrunError
+        A parameter has no meaning.
+
+    Notes
+    -----
+    After an error the metadata of files that were done before stays. The layout of metadata:
+    spec/metadata.md.
     """
     fields = None if fields is None else list(fields)
     options = dict(options or {})

@@ -65,7 +65,15 @@ _BUILD = re.compile(r", build ([0-9a-f]+)")
 
 
 class Difference(NamedTuple):
-    """A fact in which two runs differ; a, b: as text, '(none)' where a run has no such fact."""
+    """A condition in which two runs differ.
+
+    Attributes
+    ----------
+    group, name : str
+        Which condition: 'libraries' and 'libm', for example.
+    a, b : str
+        Its values as text; '(none)' where a run has no such condition.
+    """
 
     group: str
     name: str
@@ -75,10 +83,16 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a history says of the run's conditions.
+    """Under which conditions a run ran: build, machine, libraries, environment.
 
-    ranks: that said something. sessions: how often the run was started or resumed. first, last: of these sessions, the
-    values of each fact with the ranks that gave them: {group: {name: {value: ranks}}}.
+    Attributes
+    ----------
+    ranks : tuple of int
+        The ranks that recorded conditions.
+    sessions : int
+        How often the run was started or resumed.
+    first, last : dict
+        The first and the last of these sessions: {group: {name: {value: ranks}}}.
     """
 
     ranks: tuple[int, ...]
@@ -87,7 +101,13 @@ class Provenance:
     last: dict[str, dict[str, dict[str, tuple[int, ...]]]]
 
     def facts(self) -> Facts:
-        """Every fact as text: once where ranks and sessions agree, else who says what (capped)."""
+        """Every condition as text: {group: {name: text}}.
+
+        Returns
+        -------
+        dict of str to dict
+            One value where ranks and sessions agree; else which rank has which value (cut to a few).
+        """
         names = sorted({(g, n) for s in (self.first, self.last) for g, facts in s.items() for n in facts})
         out: Facts = {}
         for group, name in names:
@@ -95,12 +115,34 @@ class Provenance:
         return out
 
     def values(self, group: str, name: str) -> list[dict[str, tuple[int, ...]]]:
-        """The fact's values with their ranks in the first and the last session; one if these agree."""
+        """The values of one condition, with their ranks.
+
+        Parameters
+        ----------
+        group, name : str
+            Which condition.
+
+        Returns
+        -------
+        list of dict
+            {value: ranks} of the first and the last session; one entry where these agree.
+        """
         sides = [s.get(group, {}).get(name, {}) for s in (self.first, self.last)]
         return sides[:1] if sides[0] == sides[1] else sides
 
     def text(self, group: str, name: str) -> str:
-        """The fact as a person reads it."""
+        """One condition as text.
+
+        Parameters
+        ----------
+        group, name : str
+            Which condition.
+
+        Returns
+        -------
+        str
+            One line.
+        """
         return ", then ".join(_text(v, self.ranks) for v in self.values(group, name))
 
 

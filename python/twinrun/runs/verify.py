@@ -33,7 +33,20 @@ _MARKER = re.compile(r"\.twinrun-[0-9a-f]{32}")
 
 
 class Verified(NamedTuple):
-    """What `verify` found. True only if there are no problems."""
+    """What `verify` found. True only if there are no problems.
+
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(0, {"x": np.zeros(100)})
+    >>> bool(twinrun.verify("runs/a"))
+    True
+
+    Attributes
+    ----------
+    problems : list of str
+        What is damaged or missing, a line each, with what to do.
+    files : int
+        How many files were checked.
+    """
 
     problems: list[str]
     files: int
@@ -198,13 +211,49 @@ def _parts(path: str) -> list[str]:
 
 
 def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY) -> Verified:
-    """Checks every checksum under a path: a history, a folder, a file with metadata beside it, or a metadata file.
+    """Checks every checksum of a history, or of files and their metadata.
 
-    Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked), which is true if there are
-    no problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
-    files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
-    memory: bytes that reading a record may take at once, beside its index.
-    Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(0, {"x": np.zeros(1000)})
+    >>> twinrun.verify("runs/a").problems
+    []
+
+    Parameters
+    ----------
+    path : str or path
+        A history, also one on a node-local tier (the folder of one rank, or of all); a folder; a file with
+        metadata beside it; or a metadata file.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes that reading a record may take at once, beside its index.
+
+    Returns
+    -------
+    Verified
+        Problems and how many files were checked. It is true if there is no problem: every byte that checksums
+        cover is as it was written. Of a history that is every byte of every file, except files of steps that
+        were not committed.
+
+    Raises
+    ------
+    MissingFile
+        The path does not exist, or nothing there can be verified.
+    DamagedFile
+        Not even the manifest can be read.
+    TwinrunError
+        `threads` or `memory` has no meaning.
+
+    Notes
+    -----
+    A run may write the history meanwhile: what leaves it then is not damaged.
+
+    Examples
+    --------
+    >>> with open("runs/a/step-0000000000/rank-00000.data", "r+b") as file:
+    ...     _ = file.seek(80), file.write(b"?")
+    >>> len(twinrun.verify("runs/a").problems)
+    1
     """
     path = checked_path(path)
     check_settings(threads=threads, memory=memory)

@@ -53,7 +53,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ended: "complete", "enough" (the stopping rule) or "interrupted"."""
+    """How the run of a study ended.
+
+    Attributes
+    ----------
+    ended : {'complete', 'enough', 'interrupted'}
+        'enough': the stopping rule was met before all tasks had run.
+    done : int
+        Tasks that have ended, warm-up tasks not counted.
+    total : int
+        Tasks of the study, warm-up tasks not counted.
+    failed : int
+        Tasks that have ended without a good attempt.
+    retried : int
+        Attempts of this run that repeated a failed one.
+    """
 
     ended: str
     done: int

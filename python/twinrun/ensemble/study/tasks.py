@@ -40,9 +40,37 @@ def frame_of(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
-    """The attempts of a study's folder, in the order in which they ended; attrs["study"] is the folder.
+    r"""Loads the attempts of a study as a table: a row for each attempt, failed ones included.
 
-    A torn last line is left out. Raises MissingFile, DamagedFile, Unsupported (a later version).
+    >>> import json, pathlib
+    >>> pathlib.Path("study").mkdir()
+    >>> lines = [{"task": k, "status": "ok", "wall": 1.0 + k} for k in range(2)]
+    >>> _ = pathlib.Path("study/tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    >>> from twinrun.ensemble import load_tasks
+    >>> load_tasks("study")["wall"].tolist()
+    [1.0, 2.0]
+
+    Parameters
+    ----------
+    study : str or path
+        The folder of the study.
+
+    Returns
+    -------
+    pandas.DataFrame
+        In the order in which the attempts ended. Nested keys are joined by dots; `attrs["study"]` is the
+        folder. A last line that is cut short is left out.
+
+    Raises
+    ------
+    MissingFile
+        There is no tasks.jsonl in the folder.
+    DamagedFile
+        A line is no task.
+    Unsupported
+        A line has a later version.
+    TwinrunError
+        No task has ended yet.
     """
     folder = Path(study)
     path = folder / "tasks.jsonl"
