@@ -33,9 +33,10 @@ __all__ = [
     "put_together",
 ]
 
-# What reading one side to build its metadata may cost, against reading both: the core's choice in words.
+# Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
-# Lists of integers up to so many are looked at as a whole where they differ: are they the IDs of particles, in another order?
+# Lists of integers up to this length are compared as a whole where they differ: they may be IDs in another
+# order.
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 _NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
@@ -240,7 +241,8 @@ class FieldComparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """What counts as different in one field: |a - b| > atol + rtol |a|, and more than `ulps` representable values apart.
+    """What counts as different in one field: |a - b| > atol + rtol |a|, and more than `ulps` representable
+    values apart.
 
     period: lengths of circles by component; component_stride: scalars from one component to the next.
     """
@@ -253,13 +255,13 @@ class Decision:
     equal_nan: bool = True
 
     def period_of(self, scalar: int | None) -> float:
-        """Length of the circle that a scalar lies on; 0: it lies on a line."""
+        """Length of the circle that a scalar lies on; 0 for a line."""
         if scalar is None or not self.period:
             return 0.0
         return self.period[scalar // self.component_stride % len(self.period)]
 
     def arguments(self) -> dict:
-        """For the core."""
+        """The rule as keyword arguments of the core."""
         return {
             "atol": self.atol,
             "rtol": self.rtol,
@@ -272,7 +274,10 @@ class Decision:
 
 @dataclass
 class Settings:
-    """What `compare` was asked for. tolerances: rules by field and step; the others hold where no rule matches."""
+    """The settings of one `compare` call.
+
+    tolerances: rules by field and step; the others apply where no rule matches.
+    """
 
     atol: float | None = None
     rtol: float | None = None
@@ -296,13 +301,15 @@ class Settings:
     )  # fields that were compared on circles
 
     def rule(self, name: str, step: int | None) -> Rule | None:
-        """The rule of a field; its `skip` says that the field is to be left out."""
+        """The rule of a field; its `skip` leaves the field out."""
         return self.tolerances.find(name, step)
 
     def decision(self, a: FieldRef, b: FieldRef, step: int | None) -> Decision:
-        """By the field's rule, else what was asked for, else what its metadata was made for, else equality."""
+        """The tolerance of a field: from its rule, else from the settings, else from its metadata, else
+        equality.
+        """
         rule = self.rule(a.name, step)
-        if a.kind is not None or b.kind is not None:  # no numbers: they are the same or they are not
+        if a.kind is not None or b.kind is not None:  # no numbers: they are equal or different
             return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.dtype not in FLOATING:
@@ -405,10 +412,12 @@ def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: Settings) 
 
 @dataclass
 class FieldPart:
-    """What comparing some ranges of a field found; parts that are all of it become its comparison (`put_together`).
+    """The result of comparing some ranges of a field.
 
-    found: of the core. first: the scalar that it begins with. like: name, type and shape of the field, nothing to read. ranks: of
-    how many ranks' parts the field was put together, else None.
+    Parts that cover the field become its comparison (`put_together`).
+
+    found: the core's result. first: its first scalar. like: name, type and shape of the field, without data.
+    ranks: of how many ranks' parts the field was put together, else None.
     """
 
     found: dict
@@ -431,12 +440,13 @@ class _Side:
 
 
 def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
-    """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
+    """Joins the results of ranges that cover a field. Seconds of all parts are added up."""
     parts = sorted(parts, key=lambda part: part.first)
     first = parts[0]
     found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
     if found["scalars"] != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
-        raise RuntimeError("a part of a field was lost")  # must not happen; nothing then counts as compared
+        # a defect of twinrun; nothing then counts as compared
+        raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
     result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
     result.ranks = first.ranks
@@ -444,9 +454,9 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
 
 
 def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
-    """Whether ranges of a field can be compared apart, each at the cost of its share.
+    """Whether ranges of a field can be compared separately, each at the cost of its share.
 
-    Not where metadata must be built first, and not where elements are decoded one after another.
+    They cannot where metadata must be built first, or where elements are decoded one after another.
     """
     have = [ref.metadata is not None for ref in (a, b)]
     builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
@@ -464,7 +474,9 @@ def compare_part(
     settings: Settings,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> FieldPart:
-    """Compares ranges of a `divisible` field, or all of any field. ranges: (first scalar, count), as `_core.compare` takes them.
+    """Compares ranges of a `divisible` field, or all of any field.
+
+    ranges: (first scalar, count), as `_core.compare` takes them.
 
     Raises Incomparable, Stale and other TwinrunErrors, with the place in their text.
     """
@@ -477,7 +489,7 @@ def compare_part(
         for ref in (a, b):
             side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
             sides.append(side)
-            # Digests of the other kind do not serve the method that was asked for.
+            # Digests of the other kind do not fit the requested method.
             unfit = ref.metadata is not None and ref.digest != "published"
             if settings.method == "published" and unfit and side.source is not None:
                 side.metadata = None
@@ -547,7 +559,7 @@ def compare_part(
 
 
 def _tell(found: dict, a: FieldRef, b: FieldRef) -> None:
-    """Puts elements for people in the place of codes."""
+    """Replaces codes by readable elements."""
     if found["first"] is None:
         return
     for key, ref in (("first_a", a), ("first_b", b)):
@@ -576,7 +588,7 @@ def facts_of(
     )
     max_abs = r["max_abs"]
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
-    if a.kind is not None:  # codes: how far they are apart says nothing
+    if a.kind is not None:  # codes: their distance means nothing
         max_abs, at_least, rms_all = (math.nan if different else 0.0), 0.0, None if different else 0.0
         r = {**r, "max_abs": max_abs, "max_abs_at": None, "max_abs_a": None, "max_abs_b": None, "max_abs_is_bound": False,
              "max_rel_different": 0.0, "max_rel_different_at": None, "sum_squares_different": 0.0,

@@ -1,4 +1,7 @@
-"""Compare two runs: histories, folders, files or arrays. `compare` gives facts; report/ makes them readable."""
+"""Compare two runs: histories, folders, files or arrays.
+
+`compare` finds facts; report/ makes them readable.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ __all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_
 
 METHODS = ("auto", "staged", "direct", "published")
 STAGES = ("tree", "sketch", "elements")
-# Shares a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
+# Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
 _SHARES_A_RANK = 4
-_FILES_A_PLACE = 4  # open at once: metadata, data, a record's
+_FILES_A_PLACE = 4  # open at once: metadata, data, files of a record
 _OTHER_FILES = 256
-_LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node share what one process would take
+_LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
 
 
 def histogram_edges() -> list[float]:
@@ -209,7 +212,9 @@ class Comparison:
 
     @property
     def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not say."""
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not
+        say.
+        """
         if self.provenance_a is None or self.provenance_b is None:
             return None
         return difference(self.provenance_a, self.provenance_b)
@@ -226,7 +231,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Everything was compared, and agrees within the tolerance. So says `bool(comparison)`."""
+        """True only if everything was compared and agrees within the tolerance; `bool(comparison)` gives it."""
         return self.verdict == "same"
 
     def __bool__(self) -> bool:
@@ -239,7 +244,8 @@ class Comparison:
 
     @property
     def first(self) -> FieldComparison | None:
-        """The field in which the runs first part: the earliest step, then the lowest rank, then the order of fields.
+        """The field in which the runs first differ: the earliest step, then the lowest rank, then the order
+        of fields.
 
         None where they only differ in `attributes`, or not at all.
         """
@@ -310,12 +316,12 @@ class _Work:
         self.notes: list[str] = []
         self.opening = 0  # bytes of headers and directories
         self.keyed: set[str] = set()
-        # The field pair whose particles only lie in another order, and what to say.
+        # The field pair whose particles only lie in another order, and the note about it.
         self.order: tuple[int, str] | None = None
-        self.told_order: int | None = None  # the first unit of this process that had such a note
+        self.noted_order: int | None = None  # the first unit of this process that had such a note
         self.matched: StepMatch | None = None  # of what is being compared
 
-    # ---- units: see units.py ----
+    # ---- units: see shares.py ----
 
     def compare(self, matches: Sequence[StepMatch], team: Team | None) -> None:
         """Compares all steps, here or on all ranks of the team."""
@@ -344,7 +350,7 @@ class _Work:
             self._merge(outcomes, None if unit is None else in_shares(next(made_again), self._labels))
 
     def _units(self, match: StepMatch, first: int) -> list[Unit]:
-        """Of a step: its places, or the step as a whole. first: the number of the first one."""
+        """The units of a step: its places, or the step as a whole. first: the number of the first unit."""
         paired = same_ranks(match)
         if self.key is not None or not paired:
             return [Unit(first, match)]
@@ -352,16 +358,21 @@ class _Work:
         return [Unit(first + at, match, ranks) for at, ranks in enumerate(pairs)]
 
     def _left(self, match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -> Unit | None:
-        """What is left of a step when its places are compared: fields that the runs cut differently."""
+        """The unit that remains of a step after its places are compared: fields that the runs cut
+        differently.
+        """
         recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
         return Unit(index, match, recut=tuple(recut)) if recut else None
 
     def _shares(self, units: Sequence[Unit], sizes: Sequence[int], ranks: int) -> list[int]:
-        """Into how many shares each unit goes, so that all ranks have work. sizes: bytes of the units, of both runs."""
+        """How many shares each unit is cut into, so that all ranks have work.
+
+        sizes: bytes of the units, of both runs.
+        """
         wanted = _SHARES_A_RANK * ranks
         found = shares_by_size(sizes, wanted)
         places = [at for at, unit in enumerate(units) if unit.ranks is not None]
-        if places and len(places) < wanted:  # few: their fields are counted
+        if places and len(places) < wanted:  # few places: their fields are counted
             most = math.ceil(wanted / len(places))
             least = min(most, self._pieces_of(units[places[0]], most))
             for at in places:
@@ -371,8 +382,8 @@ class _Work:
         return found
 
     def _pieces_of(self, unit: Unit, shares: int) -> int:
-        """How many pieces of fields a place holds for so many shares, as far as its first run tells."""
-        a = copy.copy(self.a)  # what opening it says is said when it is compared
+        """How many pieces of fields a place has for so many shares, judged by the first run."""
+        a = copy.copy(self.a)  # its notes are reported when it is compared
         a.notes = []
         with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
             refs = list(opened.values())
@@ -407,7 +418,7 @@ class _Work:
         return iter([[next(made) for _ in range(n)] for n in shares])
 
     def run(self, unit: Unit) -> Outcome:
-        """Compares a part of both runs, and leaves everything else as it was."""
+        """Compares a part of both runs. Changes nothing outside the returned outcome."""
         own = copy.copy(self)
         own.results, own.problems, own.notes, own.opening, own.keyed, own.order = [], [], [], 0, set(), None
         own.attributes, own.attributes_compared = [], 0
@@ -418,8 +429,8 @@ class _Work:
         own.settings = replace(
             self.settings, periodic={}, tolerances=Tolerances(tolerances.rules, tolerances.source)
         )
-        if self.told_order is not None and self.told_order < unit.index:
-            own.order = (-1, "")  # said already, of an earlier unit
+        if self.noted_order is not None and self.noted_order < unit.index:
+            own.order = (-1, "")  # an earlier unit reported it
         found = Outcome()
         if unit.recut is not None:
             own._recut(unit.match, set(unit.recut), set(), unit.share, found)
@@ -428,7 +439,7 @@ class _Work:
         else:
             own.step(unit.match, unit.share, found)
         if own.order is not None and own.order[0] >= 0:
-            found.order, self.told_order = own.order, unit.index
+            found.order, self.noted_order = own.order, unit.index
         found.results, found.problems, found.notes = own.results, own.problems, own.notes
         found.keep_places(-1, len(found.results), len(found.problems))
         found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
@@ -439,7 +450,9 @@ class _Work:
         return found
 
     def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
-        """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
+        """Adds the outcomes of a step: of its units in order, each in shares; and of the fields that
+        remained.
+        """
         results: list[FieldComparison] = []
         whole = [in_shares(of_place, self._labels) for of_place in outcomes]
         for outcome in [*whole, *([] if again is None else [again])]:
@@ -468,14 +481,16 @@ class _Work:
         self.results += results
 
     def tell(self, problem: TwinrunError) -> None:
-        """Keeps it, or raises it where the caller wants all or nothing."""
+        """Keeps a problem, or raises it where the caller wants all or nothing."""
         problem = self.explained(problem)
         if not self.partial:
             raise problem
         self.problems.append(problem)
 
     def explained(self, problem: TwinrunError) -> TwinrunError:
-        """The problem, or that a run which is being written let the step go meanwhile."""
+        """The problem itself; or, where a run that is still written dropped the step meanwhile, an error that
+        says so.
+        """
         if self.matched is None or isinstance(problem, Incomparable):
             return problem
         for subject, step in ((self.a, self.matched.step_a), (self.b, self.matched.step_b)):
@@ -498,7 +513,9 @@ class _Work:
         return wanted
 
     def say(self, opened: tuple[Sequence[Opened], Sequence[Opened]], place: tuple[int | None, int]) -> None:
-        """Compares what the files of a place say beside their elements, and tells what in them cannot be compared."""
+        """Compares what the files of a place say beside their elements, and reports what in them cannot be
+        compared.
+        """
         step, tolerances = place[0], self.settings.tolerances
         wanted = self.chosen(step)
         sides = [
@@ -527,7 +544,10 @@ class _Work:
         self.notes += found.notes
 
     def step(self, match: StepMatch, share: tuple[int, int], outcome: Outcome) -> None:
-        """Compares one step of both runs. share, outcome: as of `_recut`; one that is matched by ID has one share only."""
+        """Compares one step of both runs.
+
+        share, outcome: as for `_recut`; a step that is matched by ID has one share.
+        """
         done: set[str] = set()
         before = len(self.results)
         if self.key is not None:
@@ -553,9 +573,10 @@ class _Work:
         share: tuple[int, int] = (0, 1),
         outcome: Outcome | None = None,
     ) -> list[str]:
-        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they are left.
+        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they remain.
 
-        share: (which, of how many) of the fields. outcome: gets which of them each result and problem belongs to.
+        share: (which, of how many) of the fields. outcome: receives the field that each result and problem
+        belongs to.
         """
         step = match.step
         place = (step, rank_a if match.step_a is not None else rank_b)
@@ -626,7 +647,10 @@ class _Work:
         share: tuple[int, int],
         outcome: Outcome,
     ) -> list[Piece]:
-        """What of the field pairs belongs to a share. pairs: each with its number, ascending. outcome: gets to know all pairs."""
+        """The pieces of field pairs that belong to a share.
+
+        pairs: each with its number, ascending. outcome: receives all pairs.
+        """
         if share[1] == 1:
             return [Piece(at, (0, 1), 0) for at, _ in pairs]
         outcome.pairs = [
@@ -665,7 +689,7 @@ class _Work:
         outcome.keep_places(piece.at, len(self.results), len(self.problems))
 
     def _say_texts(self, x: FieldRef, y: FieldRef, found: FieldComparison) -> None:
-        """What the first two texts are that differ: their digests say nothing to a person."""
+        """The first two texts that differ: their digests mean nothing to a person."""
         if not found.same and found.first_index is not None and x.text is not None and y.text is not None:
             try:
                 of_a, of_b = x.text(found.first_index), y.text(found.first_index)
@@ -681,7 +705,7 @@ class _Work:
     def _say_order(
         self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
     ) -> None:
-        """Particles whose order changed, where nobody asked for a key."""
+        """Notes particles whose order changed, where no key was given."""
         if self.key is not None or self.order is not None:
             return
         names = list(in_a)
@@ -696,7 +720,7 @@ class _Work:
 
     @contextlib.contextmanager
     def _all_ranks(self, match: StepMatch):
-        """((rank, fields) of each place of the step) of both runs, all open."""
+        """(rank, fields) of each place of the step, for both runs, all open."""
         _allow_files(_FILES_A_PLACE * (len(match.ranks_a) + len(match.ranks_b)))
         with contextlib.ExitStack() as stack:
             yield tuple(
@@ -708,7 +732,7 @@ class _Work:
             )
 
     def _particles(self, match: StepMatch) -> set[str]:
-        """Compares what has IDs. Returns the names of these fields."""
+        """Compares the fields that have IDs. Returns their names."""
         done: set[str] = set()
         assert self.key is not None
         self.matched = match
@@ -741,7 +765,10 @@ class _Work:
     def _global_pair(
         self, match: StepMatch, name: str, held: Sequence[Mapping[str, Sequence[tuple[int, FieldRef]]]]
     ) -> tuple[FieldRef, FieldRef]:
-        """A field of both runs as global arrays. held: its parts. Raises TwinrunError where that cannot be."""
+        """A field of both runs as global arrays.
+
+        held: its parts. Raises TwinrunError where the parts do not fit together.
+        """
         labels = (self.a.label, self.b.label)
         for side, label in zip(held, labels, strict=True):
             if name not in side:
@@ -788,7 +815,7 @@ class _Work:
                 give_places(held)
                 scattered: list[
                     str
-                ] = []  # fields of ranks that only one run has, and that only rank by rank could be compared
+                ] = []  # fields that could only be compared rank by rank, on ranks that only one run has
                 entries: list[tuple[Place, tuple[FieldRef, FieldRef] | TwinrunError]] = []
                 for name in dict.fromkeys((*held[0], *held[1])):
                     parts = [*held[0].get(name, ()), *held[1].get(name, ())]
@@ -801,7 +828,8 @@ class _Work:
                         if set(of_a) != set(of_b):
                             scattered.append(name)
                             continue
-                        for rank in of_a:  # the same ranks of both have it: numbers of a header, say
+                        # the same ranks of both runs have it: numbers of a header, for example
+                        for rank in of_a:
                             place = (match.step, rank)
                             entries.append((place, self._pair_at(place, of_a[rank], of_b[rank])))
                         continue
@@ -821,7 +849,7 @@ class _Work:
                     for piece in mine.get(at, ()):
                         self._field(*entry, place, piece, outcome)
                 if scattered:
-                    # Not as what only one run has: a rank that is lost is nothing that the runs just do not have in common.
+                    # Not Unmatched: `common` must not leave out a rank that one run lost.
                     lacking = "; ".join(map(str, missing_ranks(match, self.a, self.b)))
                     self.tell(Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}"))
                     outcome.keep_places(len(entries), len(self.results), len(self.problems))
@@ -1043,7 +1071,8 @@ def compare(
         subject_a, subject_b, settings, globs, key, use_metadata, partial or common, common, align == "time"
     )
     wanted = work.chosen(None)
-    for subject in (subject_a, subject_b):  # a place of nothing but files that nobody asks for is none
+    # a place is dropped where all its files are unknown and not selected
+    for subject in (subject_a, subject_b):
         asked_for = [name for name in subject.unknown_names if wanted(name)]
         if subject.unknown and not asked_for:
             subject.places = [place for place in subject.places if place not in subject.unknown]
@@ -1069,13 +1098,13 @@ def _globs(given: str | Iterable[str]) -> list[str]:
 
 
 class _Job:
-    """The work as ranks get it."""
+    """The work in the form that ranks receive."""
 
     def __init__(self, work: _Work) -> None:
         self._work = work
 
     def arrive(self, team: Team) -> None:
-        """Settles what ranks of a node share: cores, memory, devices."""
+        """Divides what ranks of a node share: cores, memory, devices."""
         work, asked = copy.copy(self._work), self._work.settings
         memory = asked.memory if team.memory_is_each else max(_LEAST_MEMORY, asked.memory // team.node_size)
         work.settings = replace(
@@ -1087,7 +1116,7 @@ class _Job:
         self._work = work
 
     def run(self, unit: Unit) -> Outcome:
-        """Compares a part; whatever goes wrong is part of the outcome, for the leader to raise."""
+        """Compares a part. An error becomes part of the outcome, and the leader raises it."""
         self._work.a.know(unit.entries_a)
         self._work.b.know(unit.entries_b)
         try:
@@ -1097,7 +1126,7 @@ class _Job:
 
 
 def _allow_files(count: int) -> None:
-    """Lets this process have so many more files open, as far as its hard limit goes: the soft one is often 1024."""
+    """Raises the soft limit of open files by `count`, up to the hard limit: the soft limit is often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
@@ -1107,7 +1136,7 @@ def _allow_files(count: int) -> None:
 
 
 def _own_devices(settings: Settings, team: Team) -> list[int]:
-    """GPUs of one of the ranks of a node: each as its own, where there are several."""
+    """The GPUs of one rank of a node: ranks divide them where there are several."""
     if settings.device == "cpu" or team.node_size == 1:
         return settings.devices
     usable = settings.devices or [
@@ -1130,7 +1159,7 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     a, b, settings, results = work.a, work.b, work.settings, work.results
     problems = work.problems
     notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
-    if common:  # what only one run has is no problem, what cannot be read is
+    if common:  # what only one run has is no problem; what cannot be read is one
         notes += [str(p) for p in problems if isinstance(p, Unmatched)]
         problems = [p for p in problems if not isinstance(p, Unmatched)]
     if problems and (not partial or not (results or work.attributes_compared)):
