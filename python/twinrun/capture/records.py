@@ -1,4 +1,4 @@
-"""Records: histories whose steps are kept as what is new in each, and every step given back bit for bit."""
+"""Records: histories that keep only what is new in each step, and give every step back bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ __all__ = [
 
 
 def offer_packing_library() -> None:
-    """Lets the core find nvCOMP where the package nvidia-libnvcomp-cu12 or -cu13 is installed; TWINRUN_NVCOMP goes first."""
+    """Lets the core find nvCOMP where the package nvidia-libnvcomp-cu12 or -cu13 is installed; TWINRUN_NVCOMP
+    goes first.
+    """
     if os.environ.get("TWINRUN_NVCOMP"):
         return
     try:
@@ -265,8 +267,11 @@ class CompactFacts:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is packed under a name. kind: file, link or folder. unit: what tells the step: its name, or that of the data set (a
-    folder of many files) that it is a part of."""
+    """Something to pack, by its name.
+
+    kind: file, link or folder. unit: the name that has the step: its own, or that of the data set (a folder
+    of many files) that it belongs to.
+    """
 
     name: str
     path: str
@@ -288,7 +293,7 @@ class _Tree:
         self._folders: list[tuple[str, str]] = []  # (name, unit)
         self._units: list[str] = []
         self._record = _identity(record)
-        # A link to one of these would lead into itself.
+        # A link to one of these folders would lead into itself.
         place = os.path.realpath(folder)
         around = {_identity(place)}
         while (above := os.path.dirname(place)) != place:
@@ -299,7 +304,7 @@ class _Tree:
         self._walk(start, links)
         steps = [step for e in self.entries if (step := parse_path(e.unit).step) is not None]
         self._first = min(steps, default=None)
-        while links:  # after all else: then it is known which data sets there are
+        while links:  # links come last: all data sets are known then
             self._link(links.pop(0), links)
         self._keep_empty_folders()
 
@@ -339,7 +344,7 @@ class _Tree:
             self.notes.append((at.name, f"left out: {_kind(mode)}"))
 
     def _link(self, at: _Visit, links: list[_Visit]) -> None:
-        """A link stays one where what it leads to is packed beside it. Else what it leads to is packed in its place."""
+        """Packs a link as a link where its target is packed beside it, else packs the target in its place."""
         with reading(at.path):
             to = os.readlink(at.path)
         link = _Entry(at.name, at.path, "link", at.unit or at.name, to)
@@ -368,7 +373,7 @@ class _Tree:
             self._file(at, status.st_mode)
 
     def _step(self, name: str) -> int | None:
-        """The step of what has this name."""
+        """The step of a name."""
         unit = next((u for u in self._units if u == _ALL or name == u or name.startswith(u + "/")), name)
         step = parse_path(unit).step
         return self._first if step is None else step
@@ -387,8 +392,11 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Visit:
-    """A place on the way through a folder. around: the folders that it lies in. root: the true path of the folder that links may
-    not lead out of; inner: the name in that."""
+    """A place on the way through a folder.
+
+    around: the folders around it. root: the true path of the folder that links must not leave; inner: the
+    name in it.
+    """
 
     name: str
     path: str
@@ -409,7 +417,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _is_data_set(folder: str) -> bool:
     try:
         return detect(folder) is not None
-    except FormatError:  # whatever it is, its files are packed
+    except FormatError:  # its files are packed in any case
         return False
 
 
@@ -424,12 +432,15 @@ def _kind(mode: int) -> str:
 
 
 def _files(tree: _Tree, known: list[int]) -> list[tuple[int, list[tuple[str, str, str, str, str]]]]:
-    """Steps of a folder that some program wrote: (name, path, key, kind, text of a link) of all that is in each. The key is what
-    the same file of other steps has too: its name without the step. known: steps that the record has."""
+    """Steps of a folder of any program: (name, path, key, kind, text of a link) of everything in each.
+
+    The key is common to the same file in all steps: its name without the step. known: steps that the record
+    has.
+    """
     by_step: dict[int | None, list[_Entry]] = {}
     for entry in tree.entries:
         by_step.setdefault(parse_path(entry.unit).step, []).append(entry)
-    # What has no step's number belongs to the run: it goes with its first step.
+    # A file without a step belongs to the run, and goes with its first step.
     unnumbered = by_step.pop(None, [])
     if unnumbered:
         by_step.setdefault(min([*by_step, *known], default=0), []).extend(unnumbered)  # type: ignore[type-var]

@@ -1,6 +1,7 @@
 """Capture: the states of a running Python program, as a history that can be compared.
 
-Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memory and threads: src/core/capture/session.hpp.
+Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memory and threads:
+src/core/capture/session.hpp.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _LAST_STEP = (1 << 63) - 1
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
-    """Raises Incomparable where an array of times would take those of another unit; one of integers takes any."""
+    """Raises Incomparable where an array of times has another unit than the captured one; arrays of integers
+    take any unit.
+    """
     unit = unit_of(array.dtype) if isinstance(array, np.ndarray) else None
     if unit is None:
         return
@@ -172,7 +175,9 @@ def _record_settings(
 
 
 def _check_local(local: str | None, path: str) -> None:
-    """TwinrunError where a history would lie in the folder of a rank on its own node-local tier, or be that tier's."""
+    """Raises TwinrunError where a history would lie in the node-local folder of a rank, or be the folder of
+    that tier.
+    """
     if not local:
         return
     place, tier = os.path.realpath(path), os.path.realpath(local)
@@ -378,7 +383,7 @@ class Run:
         self._session: _core.Session | None = session
         if on_divergence is not None:
             session.on_divergence(lambda d: on_divergence(Divergence(**d)))
-        # Threads must not outlive the interpreter, nor losses go untold.
+        # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
 
     @property
@@ -466,7 +471,7 @@ class Run:
         del keep
         lost = report.pop("lost")
         found = report.pop("divergence")
-        if not self._keep_data:  # nothing of them is written
+        if not self._keep_data:  # the data is not written
             report["data_bytes"] = 0
         facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
         _check_lost(lost, self._path, facts)
@@ -543,7 +548,7 @@ class Run:
         entries, arrays = [], {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
             told = label_told(name, stored["shape"])
-            if names is None and told is not None:  # a label, not what the caller captured
+            if names is None and told is not None:  # a label, which the caller did not capture
                 continue
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))
@@ -649,7 +654,7 @@ class Run:
         except TwinrunError as e:
             if error is None:
                 raise
-            said = f"while the run was closed: {e}"  # beside what the body raised, not in its place
+            said = f"while the run was closed: {e}"  # a note on the error of the body, which is raised
             if hasattr(error, "add_note"):
                 error.add_note(said)
             else:  # Python 3.10

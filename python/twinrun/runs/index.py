@@ -1,4 +1,4 @@
-"""Index: metadata for files that some other program wrote, beside them (`x.npy` -> `x.npy.twm`)."""
+"""Index: metadata for files of other programs, beside them (`x.npy` -> `x.npy.twm`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_cont
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 
-_LONGEST_HOW = 1 << 16  # a text of metadata
+_LONGEST_HOW = 1 << 16  # bytes of the options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems move every 1 to 10 ms
 _MOST_TICKS = 15
-_SKEW = 2 * 10**9  # nanoseconds that are enough between the clocks of two file systems
+_SKEW = 2 * 10**9  # nanoseconds: more than two file systems' clocks differ by
 
 Progress = Callable[[str, int, int], None]
 
@@ -80,9 +80,9 @@ def field_plan(
     key: str = "",
     ids: np.ndarray | None = None,
 ) -> dict:
-    """What the core needs to lay out a field's metadata. files: None to leave out where the elements lie.
+    """The plan of a field's metadata, for the core. files: None leaves out where the elements lie.
 
-    key, ids: of particles, the name of the field with their IDs, and these IDs (uint64, a row each).
+    key, ids: for particles, the name of the field with their IDs, and these IDs (uint64, one for each row).
     """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
@@ -123,7 +123,7 @@ def build(
 ) -> dict:
     """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does).
 
-    durable: it survives a crash of the machine.
+    durable: the file survives a crash of the machine.
     """
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
@@ -153,15 +153,17 @@ def build(
 
 
 def _settled_status(before: list[os.stat_result], folder: str) -> int:
-    """The code of the data files' status, once the file system's clock has moved on: whatever changes them from now on changes it too.
+    """The status code of the data files, after the clock of the file system has advanced: later changes then
+    change the code.
 
-    0 where a change could still leave it as it is: the clock is too coarse to wait for. folder: where the metadata is to lie.
+    0 where a change could still leave the code as it is: the clock is too coarse to wait for. folder: where
+    the metadata will lie.
     """
     for _ in range(_MOST_TICKS if before else 0):
         try:
             with tempfile.TemporaryFile(dir=folder, prefix=".twinrun-") as probe:
                 now = os.fstat(probe.fileno())
-        except OSError:  # a folder that takes no metadata either: writing it says why
+        except OSError:  # metadata cannot be written here either: writing it raises the error
             return 0
         if all(s.st_ctime_ns < now.st_ctime_ns - _SKEW * (s.st_dev != now.st_dev) for s in before):
             return status_code(before)
@@ -186,7 +188,7 @@ def index_content(
     progress: Callable[[int, int], None] | None,
     key: str | None = None,
 ) -> IndexFacts:
-    """Indexes one opened file. key: as of `index`."""
+    """Indexes one opened file. key: as for `index`."""
     chosen = {
         name: f
         for name, f in content.fields.items()
@@ -239,7 +241,10 @@ def index_content(
 
 
 def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
-    """The field of IDs that each field of particles belongs to. Raises Incomparable where a key is asked for and none is there."""
+    """{field of particles: its field of IDs}.
+
+    Raises Incomparable where a key is given and no field matches.
+    """
     if key is None:
         return {}
     kinds = find_particles(([(0, {ref.name: ref for ref in refs})], []), key)
@@ -257,7 +262,7 @@ def _open_forced(path: str, format: str | None, options: Mapping[str, object]) -
 
 
 def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
-    """Facts of metadata that is there, up to date, whole, and made with these settings."""
+    """The facts of existing metadata, if it is current, whole, and made with these settings."""
     path = content.path
     target = metadata_path(path)
     if not os.path.exists(target):

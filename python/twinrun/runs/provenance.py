@@ -1,7 +1,8 @@
 """Provenance: under which conditions a run ran, and in which of them two runs differ.
 
-A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...", ...}, ...}
-(src/core/history/provenance.hpp). A run has a process a rank, and again as many for every time that it was resumed.
+A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...",
+...}, ...} (src/core/history/provenance.hpp). A run has one process for each rank, and as many more each time
+it was resumed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Difference", "Provenance", "difference", "python_facts", "read_prove
 Facts = dict[str, dict[str, str]]
 
 _NONE = "(none)"
-_MOST_VALUES = 3  # of one fact that ranks disagree about
+_MOST_VALUES = 3  # of a fact in which ranks differ
 _LONGEST_SCRIPT = 1 << 20
 
-# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts: (place in the
-# order, pattern). What none matches comes in the middle.
+# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts:
+# (place in the order, pattern). A fact without a pattern comes in the middle.
 _MIDDLE = 50
 _ORDER = [
     # How numbers are rounded, and which kernels may be chosen.
@@ -39,11 +40,11 @@ _ORDER = [
         r"environment\.(NVIDIA_TF32|CUBLAS_WORKSPACE|MKL_(CBWR|ENABLE|DEBUG)|OPENBLAS_CORETYPE|BLIS_ARCH|GLIBC_TUNABLES)",
     ),
     (1, r"environment\.(TF_|XLA_|JAX_|TORCH_|NPY_|ONEDNN_|DNNL_)"),
-    # In which order they are added.
+    # In which order numbers are added.
     (10, r"threads\.|python\.torch_num|environment\.(\w+_NUM_THREADS|OMP_|KMP_|GOMP_)"),
     (11, r"mpi\.|environment\.(PMI_SIZE|OMPI_COMM_WORLD_SIZE|SLURM_NTASKS$)"),
     (12, r"environment\.(OMPI_MCA_|MPICH_|MPIR_|I_MPI_|MV2_|UCX_|FI_|NCCL_)"),
-    # By which code, on what.
+    # Which code, on which hardware.
     (20, r"libraries\."),
     (90, r"python\.script$"),
     (33, r"python\.script_digest$"),
@@ -59,7 +60,7 @@ _ORDER = [
     (81, r"host\."),
     (90, r"program\."),
 ]
-# Never the same, or said by others: not worth a line.
+# Always different, or reported elsewhere.
 _NOISE = re.compile(r"time\.|mpi\.rank$|environment\.SLURM_JOB_ID$")
 _BUILD = re.compile(r", build ([0-9a-f]+)")
 
@@ -169,7 +170,7 @@ def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
 
 
 def _parsed(entry: Mapping) -> Facts:
-    """One process's facts. Raises DamagedFile: what a history holds may come from anywhere."""
+    """The facts of one process. Raises DamagedFile: the content of a history is not trusted."""
     try:
         facts = json.loads(entry["json"])
         for members in facts.values():
@@ -183,7 +184,7 @@ def _parsed(entry: Mapping) -> Facts:
 
 
 def read_provenance(history: Mapping) -> Provenance | None:
-    """What `_core.open_history` read of a run's conditions; None if it kept none. Raises DamagedFile."""
+    """The conditions of a run, as `_core.open_history` read them; None if it has none. Raises DamagedFile."""
     by_rank: dict[int, list[Mapping]] = {}
     for entry in history.get("provenance", []):
         by_rank.setdefault(entry["rank"], []).append(entry)
@@ -211,7 +212,7 @@ def _place(d: Difference) -> int:
 
 
 def _comparable(group: str, value: str) -> str:
-    """A library is the same wherever it lies."""
+    """The value without the folder of a library: a library is the same wherever it lies."""
     builds = _BUILD.findall(value) if group == "libraries" else []
     return " ".join(builds) if builds and len(builds) == value.count("; ") + 1 else value
 
@@ -219,8 +220,8 @@ def _comparable(group: str, value: str) -> str:
 def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     """Facts in which two runs differ, the likeliest explanation of a numerical difference first.
 
-    Leaves out what always differs (times, job numbers). Runs of as many ranks are compared rank by rank, others by the
-    set of values. Empty where a run has no provenance.
+    Leaves out what always differs (times, job numbers). Runs with the same number of ranks are compared rank
+    by rank, others by the set of values. Empty where a run has no provenance.
     """
     if a is None or b is None:
         return []
@@ -244,7 +245,8 @@ def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     return sorted(found, key=lambda d: (_place(d), d.group, d.name))
 
 
-# ---- of this process ----------------------------------------------------------------------------------------------
+# ---- of this process
+# ----------------------------------------------------------------------------------------------
 
 
 def _script() -> Iterable[tuple[str, str]]:
@@ -283,9 +285,9 @@ _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
 
 
 def python_facts() -> Facts:
-    """Facts of this Python process: the script, versions of what is imported already, flags that change results.
+    """Facts of this Python process: the script, versions of imported packages, flags that change results.
 
-    Never fails, and imports nothing: what cannot be learnt is left out.
+    Never fails, and imports nothing: a fact that cannot be read is left out.
     """
     facts = {"version": platform.python_version(), "implementation": platform.python_implementation()}
     with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
-"""Sketches: digests of arrays, kept where the arrays are, that say whether two runs agree while both are running.
+"""Sketches: digests of arrays, kept where the arrays are, that show whether two runs agree while both are
+running.
 
-Nothing is written, and no element leaves the GPU. What two sketches prove to be the same is the same; the rest is open:
-only the data can say.
+Nothing is written, and no element leaves the GPU. A field that two sketches prove to be the same is the same;
+any other field is open: only the data can decide.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class FieldSketchComparison:
 
     @property
     def verdict(self) -> str:
-        """'same': every element agrees within the tolerance; 'open': only the data can say."""
+        """'same': every element agrees within the tolerance; 'open': only the data can decide."""
         return "open" if self.chunks_open else "same"
 
     @property
@@ -165,7 +166,9 @@ def _device_name(number: int) -> str:
 
 
 def _device_number(device: object) -> int:
-    """Of 'cpu', 'cuda' (the first that can be used), 'cuda:1', or 'auto' (a GPU if there is one)."""
+    """The device number of 'cpu', 'cuda' (the first that can be used), 'cuda:1', or 'auto' (a GPU if there is
+    one).
+    """
     use, numbers = chosen_devices(device)
     if len(numbers) > 1:
         raise TwinrunError(f"a sketch lies on one device, not on {device!r:.60}", fix="write cuda:0")
@@ -178,7 +181,7 @@ def _device_number(device: object) -> int:
 
 @dataclass(frozen=True)
 class _FieldFacts:
-    """What of a field's settings decides whether and how it is compared."""
+    """The settings of a field that decide whether and how it is compared."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -230,7 +233,10 @@ class Sketch:
         self._known: dict[str, _FieldFacts] = {}
 
     def _facts(self, name: str) -> _FieldFacts:
-        """Asked for when a field is first compared: many tensors are sketched more often than that."""
+        """The facts of a field.
+
+        They are read at its first comparison, because many tensors are sketched and never compared.
+        """
         known = self._known.get(name)
         if known is None:
             f, told = self._fields[name].facts, self._told.get(name, {})
