@@ -23,7 +23,8 @@
     packages        a clear error where a package is missing
     findings        all of them on one study, their false alarms held down together
 
-An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of twinrun[ensemble].
+An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of
+twinrun[ensemble].
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Means, deviations and coefficients of variation with intervals, and their ratios.
 
-Everything here is a product of powers of means and standard deviations of columns: the logarithm is a sum, and its standard error
-is known from the influence of each block. Blocks (rows) are resampled together, for their runs share what the machine did
-meanwhile; the resampled statistic, studentized by its own error, gives the interval (bootstrap-t: Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, section 12.5). With 10 blocks of normal or lognormal values, intervals of 95% hold the true
-mean in 94 to 96% and the true coefficient of variation in 92 to 94% of simulations; percentiles of the same resamples hold them in
-90 and 78%. With fewer than five blocks there is no interval.
+Everything here is a product of powers of means and standard deviations of columns: the logarithm is a sum,
+and its standard error is known from the influence of each block. Blocks (rows) are resampled together,
+because their runs share what the machine did meanwhile; the resampled statistic, studentized by its own
+error, gives the interval (bootstrap-t: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section
+12.5). With 10 blocks of normal or lognormal values, intervals of 95% hold the true mean in 94 to 96% and the
+true coefficient of variation in 92 to 94% of simulations; percentiles of the same resamples hold them in 90
+and 78%. With fewer than five blocks there is no interval.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 LEAST = 5  # blocks
 RESAMPLES = 1999
-_ROUNDING = 1e-12  # of logarithms: x against 2 x differ by nothing but rounding
+_ROUNDING = 1e-12  # of logarithms: x and 2 x differ only by rounding
 _SEED = 20171128  # fixed: the same data give the same interval
 
 
@@ -213,14 +214,14 @@ def _estimate(
         error[error < _ROUNDING] = 0
         t = (statistic[1:] - statistic[0]) / error[1:]
     if not np.isfinite(statistic[0]):
-        # No spread at all: a deviation of 0, of which nothing else is known.
+        # No spread: the deviation is 0, and there is no interval.
         return Interval(0.0 if statistic[0] == -np.inf else math.nan, 0.0, math.inf, n, confidence)
     value = math.exp(statistic[0])
     if n < LEAST:
         return Interval(value, 0.0, math.inf, n, confidence)
     if error[0] == 0:
         return Interval(value, value, value, n, confidence)
-    # Resamples without spread say how far away the value may be: as far as can be, on the side where they lie.
+    # Resamples without spread count as infinitely far away, on the side where they lie.
     undefined = ~np.isfinite(t)
     t[undefined] = np.where(
         np.nan_to_num(statistic[1:][undefined], nan=-np.inf) < statistic[0], -np.inf, np.inf
@@ -237,7 +238,7 @@ def _estimate(
 
 
 def median(x: Sequence[float]) -> float:
-    """The middle one."""
+    """The median."""
     return float(np.median(x))
 
 

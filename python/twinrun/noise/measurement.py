@@ -1,16 +1,18 @@
-"""Noise of the operating system: what it takes from a thread that would run for ever, on each core.
+"""Noise of the operating system: the time that it takes from a thread that would run for ever, on each core.
 
     found = measure(seconds=30)
-    found.sentence         what it shows and how sure it is
-    found.table            a row an arm and core
+    found.sentence         what it shows, and how sure that is
+    found.table            a row for each arm and core
     found.document         everything, for JSON; Noise(document) is the same again
 
-Each core has a pinned thread, and all begin each loop at the same moment. Three loops (src/noise): readings of a clock (detours: each
-interruption with its start and length), fixed work (how long equal pieces take) and fixed time (how much is done in equal windows). A
-round runs them on all cores and on all but one, in an order that changes from round to round; what leaving a core free does is the mean
-difference of rounds, each with itself. Shares of time have bootstrap intervals over windows of time.
+Each core has a pinned thread, and all begin each loop at the same moment. Three loops (src/noise): readings
+of a clock (detours: each interruption with its start and length), fixed work (how long equal pieces take) and
+fixed time (how much is done in equal windows). A round runs them on all cores and on all but one, in an order
+that changes from round to round; the effect of a free core is the mean difference of rounds, each with
+itself. Shares of time have bootstrap intervals over windows of time.
 
-The analysis is of lists of detours and counts only (`stolen_in_windows`, `share_interval`, `histogram_of`, `periodic`).
+The analysis is of lists of detours and counts only (`stolen_in_windows`, `share_interval`, `histogram_of`,
+`periodic`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _SHARES = (0.4, 0.2, 0.4)  # of a round's time: detours, fixed work, fixed time
 _LONGEST = 86400.0
 
 
-# ---- figures of lists ---------------------------------------------------------------------------------------------------
+# ---- figures of lists --------------------------------------------------------------------------------------
 
 
 def stolen_in_windows(
@@ -147,7 +149,8 @@ def share_interval(
     if len(x) < 8:
         return mean, math.nan, math.nan
     if np.ptp(x) == 0:
-        # Nothing happened, or the same everywhere: what is rarer than the windows that were seen cannot be told.
+        # Nothing happened, or the same everywhere: what is rarer than the windows that were seen cannot be
+        # told.
         return mean, mean, mean
     rng = np.random.default_rng(seed)
     found = stats.bootstrap(
@@ -231,7 +234,8 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     p = stats.f.sf(ratio, freedom, freedom * count)
     p = -np.expm1(looked * np.log1p(-np.minimum(p, 1 - 1e-16)))  # Šidák, over frequencies
     strongest = int(np.argmin(np.where(ratio > 0, p - 1e-9 * ratio, 2.0)))
-    # Short pulses have harmonics as strong as their fundamental: the lowest line of which the strongest is a multiple.
+    # Short pulses have harmonics as strong as their fundamental: the lowest line of which the strongest is a
+    # multiple.
     for k in np.flatnonzero(p[: strongest + 1] <= 1e-3):
         times = round(hz[strongest] / hz[k])
         # A line lies within half a step of its place, and so does its multiple.
@@ -255,7 +259,7 @@ def difference_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float
     return {"value": value, "low": value - reach, "high": value + reach, "p": p}
 
 
-# ---- figures of a core ----------------------------------------------------------------------------------------------------
+# ---- figures of a core -------------------------------------------------------------------------------------
 
 
 def _numbers(data: bytes) -> np.ndarray:
@@ -333,7 +337,7 @@ def _round_share(r: Mapping[str, Any]) -> float:
     return float(_numbers(r["lengths"]).sum()) / watched if watched > 0 else math.nan
 
 
-# ---- what it says ---------------------------------------------------------------------------------------------------------
+# ---- what it says ------------------------------------------------------------------------------------------
 
 
 def _percent(x: float) -> str:
@@ -635,7 +639,7 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
     return found
 
 
-# ---- measuring ------------------------------------------------------------------------------------------------------------
+# ---- measuring ---------------------------------------------------------------------------------------------
 
 
 def parse_threshold(text: str) -> tuple[float, int]:

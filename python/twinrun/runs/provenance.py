@@ -245,8 +245,7 @@ def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     return sorted(found, key=lambda d: (_place(d), d.group, d.name))
 
 
-# ---- of this process
-# ----------------------------------------------------------------------------------------------
+# ---- of this process ---------------------------------------------------------------------------------------
 
 
 def _script() -> Iterable[tuple[str, str]]:

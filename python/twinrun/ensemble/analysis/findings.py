@@ -1,14 +1,15 @@
 """All analyses of one study, with one rate of false alarms, and a verdict.
 
-An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis corrects its own claims
-(Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's method over analyses comes on top: a study in which
-nothing is the matter raises any alarm at all with a probability of at most alpha. Not counted are descriptions, which claim
-nothing beyond their intervals (spread, makespan, decomposition, regimes, planning).
+An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis
+corrects its own claims (Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's
+method applies over analyses: a study in which nothing is wrong raises any alarm with a probability of at most
+alpha. Descriptions do not count: they claim nothing beyond their intervals (spread, makespan, decomposition,
+regimes, planning).
 
     findings = analyse("STUDY")
     findings.verdict           'reproducible', 'not reproducible' or 'undecided'
     findings.headline          the verdict as a sentence: what explains it, and how sure that is
-    findings.sentences         one an analysis
+    findings.sentences         one for each analysis
     findings.tables            {name of the analysis: DataFrame}
     findings.lines()           a summary for a terminal
     findings.to_html(path)     one file with everything, pictures inside
@@ -51,7 +52,7 @@ from .result import FOUND, NONE, Analysis, Judge, Options
 
 __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
-# In the order in which a report tells them.
+# In the order of the report.
 ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "spread": spread.spread,
     "makespan": spread.makespan,
@@ -70,7 +71,7 @@ ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "regimes": regimes.regimes,
     "planning": planning.planning,
 }
-# Analyses whose claims are explanations of why tasks differ, as the headline names them.
+# Analyses whose claims explain why tasks differ, with the words of the headline.
 _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
     "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "changes": "a change during the study",
@@ -79,7 +80,7 @@ _EXPLAIN = {
 
 
 def _plain(value: Any) -> Any:
-    """For strict JSON: no numpy, no NaN (null), infinities as "inf" and "-inf"."""
+    """A value for strict JSON: no numpy, no NaN (null), infinities as "inf" and "-inf"."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, np.ndarray)):
@@ -165,12 +166,12 @@ class Findings:
 
     @property
     def sentences(self) -> list[str]:
-        """What each analysis shows and how sure it is."""
+        """What each analysis shows, and how sure that is."""
         return [a.sentence for a in self.analyses]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """By name of the analysis; those without a table are left out."""
+        """The tables by name of the analysis; empty ones are left out."""
         return {a.name: a.table for a in self.analyses if not a.table.empty}
 
     @property
@@ -180,13 +181,15 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """'reproducible', 'not reproducible' or 'undecided': the coefficient of variation against options.matters."""
+        """'reproducible', 'not reproducible' or 'undecided': the coefficient of variation against
+        options.matters.
+        """
         state = self["spread"].state if "spread" in self.names else None
         return {NONE: "reproducible", FOUND: "not reproducible"}.get(state or "", "undecided")
 
     @property
     def headline(self) -> str:
-        """The verdict, what explains it, how sure."""
+        """The verdict as a sentence: what explains it, and how sure that is."""
         o = self.options
         limit = f"{100 * o.matters:g}%"
         first = {

@@ -1,10 +1,11 @@
 """Hypotheses that a study named before it ran: supported, refuted or undecided.
 
-Each is about a ratio: the metric under `level` over that under `base`, estimated as all effects are (least squares of logarithms, with
-blocks and the other factors). `slower` and `larger` say that it is above 1 + by, `faster` and `smaller` that it is below 1 / (1 + by):
-one-sided t tests, both ways. `same` says that it lies between those two: two one-sided tests (TOST). `different` says that it does not.
-Refuted is what the opposite is shown of. p values are corrected over the study's hypotheses by Holm's method, and over nothing else: they were named
-in advance. What neither test shows is undecided.
+Each is about a ratio: the metric under `level` over that under `base`, estimated as all effects are (least
+squares of logarithms, with blocks and the other factors). `slower` and `larger` say that it is above 1 + by,
+`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests, both ways. `same` says that it lies
+between those two: two one-sided tests (TOST). `different` says that it does not. Refuted is what the opposite
+is shown of. p values are corrected over the study's hypotheses by Holm's method, and over nothing else: they
+were named in advance. What neither test shows is undecided.
 """
 
 from __future__ import annotations

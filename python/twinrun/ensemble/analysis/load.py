@@ -1,7 +1,10 @@
-"""Does the time go with what the system did meanwhile? Run-queue delay, context switches, pressure, frequency and the like.
+"""Does the time go with what the system did meanwhile?
 
-Spearman's rank correlation, of what is left when conditions, blocks and the order of tasks are taken out of both (partial
-correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of Bonett and Wright (2000). Tests: Holm.
+Run-queue delay, context switches, pressure, frequency and the like.
+
+Spearman's rank correlation, of what is left when conditions, blocks and the order of tasks are taken out of
+both (partial correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of
+Bonett and Wright (2000). Tests: Holm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What a study planned, taken out of its times; and tests of what is left.
 
-Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks are coded as
-deviations from the mean (their coefficients sum to 0), so that a main effect means the same with and without interactions.
-A term's F test is the classical one, and beside it the permutation of the reduced model's residuals within blocks (Freedman and
-Lane, 1983), which needs no normal noise; the larger of the two p values counts.
+Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks
+are coded as deviations from the mean (their coefficients sum to 0), so that a main effect means the same with
+and without interactions. A term's F test is the classical one, and beside it the permutation of the reduced
+model's residuals within blocks (Freedman and Lane, 1983), which needs no normal noise; the larger of the two
+p values counts.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def cells_of(frame: pd.DataFrame, columns: list[str]) -> pd.Series:
 
 @dataclass(frozen=True)
 class Term:
-    """name: 'checkpoint' or 'checkpoint x cores'; factors: the columns; where: its columns of the model's matrix."""
+    """name: 'checkpoint' or 'checkpoint x cores'; factors: the columns; where: its columns of the model's
+    matrix.
+    """
 
     name: str
     factors: tuple[str, ...]
@@ -84,7 +87,10 @@ class Term:
 
 @dataclass
 class Model:
-    """A linear model of y: an intercept, blocks, terms. aliased: terms that the design cannot tell from others."""
+    """A linear model of y: an intercept, blocks, terms.
+
+    aliased: terms that the design cannot tell from others.
+    """
 
     y: np.ndarray
     matrix: np.ndarray
@@ -147,7 +153,9 @@ def model_of(
     order: int = 2,
     spare: int = 3,
 ) -> Model:
-    """Main effects, then interactions up to `order`, as far as the design can tell them apart and `spare` degrees are left."""
+    """Main effects, then interactions up to `order`, as far as the design can tell them apart and `spare`
+    degrees are left.
+    """
     n = len(y)
     parts: list[np.ndarray] = [np.ones((n, 1))]
     count = 1
@@ -191,8 +199,10 @@ def model_of(
 class Left:
     """What a model leaves of logarithms, divided by sqrt(1 - leverage), so that all have the same variance.
 
-    basis: orthonormal, of what was taken out. again: rows of shuffled values, with the same taken out of them as of the data; without
-    that, shuffled series would have more freedom than the data and look smoother than they do."""
+    basis: orthonormal, of what was taken out. again: rows of shuffled values, with the same taken out of them
+    as of the data; without that, shuffled series would have more freedom than the data and look smoother than
+    they do.
+    """
 
     values: np.ndarray
     basis: np.ndarray
@@ -204,7 +214,8 @@ class Left:
 
 
 def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> Left:
-    """Logarithms of the value without what conditions (all their combinations that repeat) and, if asked, blocks and nodes explain.
+    """Logarithms of the value without what conditions (all their combinations that repeat) and, if asked,
+    blocks and nodes explain.
 
     Nodes only where they have three tasks and more on average, or little would be left.
     """

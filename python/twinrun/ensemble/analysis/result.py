@@ -1,8 +1,9 @@
-"""What every analysis takes and returns.
+"""What every analysis takes, and what it returns.
 
-A claim is a statement that is made only if its test says so; its p value is corrected for all claims of its analysis. A report
-makes many analyses: it hands each a `Judge` with a multiplier (Holm's, over analyses), so that the whole report has one rate of
-false alarms. What an analysis tells therefore depends on the judge; the sentence alone is of the analysis alone.
+A claim is a statement that is made only if its test says so; its p value is corrected for all claims of its
+analysis. A report makes many analyses: it gives each a `Judge` with a multiplier (Holm's, over analyses), so
+that the whole report has one rate of false alarms. The sentence of an analysis therefore depends on the
+judge.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "nothing"]
 
 FOUND = "found"  # a claim holds
-NONE = "none"  # no claim holds, and one that matters would have been seen
+NONE = "none"  # no claim holds, and an effect that matters would have been found
 OPEN = "open"  # the data cannot decide
 TOLD = "told"  # a description, without a test
 
@@ -108,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judge:
-    """Whether a p value is small enough, after what the report as a whole costs."""
+    """Decides whether a p value is small enough, corrected for the whole report."""
 
     alpha: float
     multiplier: float = 1.0
@@ -225,7 +226,7 @@ class Analysis:
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:
-    """An analysis that cannot be made, and why."""
+    """An analysis that is impossible, and why."""
     import pandas as pd
 
     return Analysis(name, title, pd.DataFrame(), lambda _: (why, OPEN), tasks)
