@@ -1,4 +1,5 @@
-"""Who would aggregate for whom on a machine, and how long that would take: placements on a model, without MPI.
+"""Who would aggregate for whom on a machine, and how long that would take: placements on a model, without
+MPI.
 
 plan = twinrun.plan_aggregation("torus:4x4x4x4x2", ranks_per_node=16, aggregators=64, bytes_per_rank=950_000)
 plan.placement("cost").aggregators[0].rank
@@ -222,7 +223,9 @@ class AggregationPlan:
 
 
 def read_volumes(path: str | os.PathLike[str]) -> list[int]:
-    """Bytes by rank from a file: a JSON array (or {"volumes": [...]}), or CSV with a rank and its bytes, or just bytes, a line."""
+    """Bytes by rank from a file: a JSON array (or {"volumes": [...]}), or CSV with a rank and its bytes, or
+    just bytes, a line.
+    """
     path = checked_path(path)
     try:
         with open(path, encoding="utf-8", newline="") as file:

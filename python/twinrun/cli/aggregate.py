@@ -80,7 +80,7 @@ def plan(
     bytes_per_rank: int | None, items: str | None, volumes: str, layout: str, block: int, placements: tuple[str, ...],
     seed: int, rows: int, json_file: str | None, svg_file: str | None, png_file: str | None, html_file: str | None, quiet: bool,
 ) -> int:  # fmt: skip
-    """Say who would aggregate for whom on a machine, and what each placement would take.
+    """Say who would aggregate for whom on a machine, and how long each placement would take.
 
     Nothing is measured: costs are those of a model (docs/aggregate.md), in seconds.
     """

@@ -149,10 +149,11 @@ def compare(
     reading: dict,
     team: parallel.Team | None = None,
 ) -> int:
-    """Say whether two runs agree; if not: at which step, rank, field and index they first part, and by how much.
+    """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
+    much.
 
-    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown files count too.
-    Exit status: 0 the same, 1 different, 2 could not compare.
+    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
+    files count too. Exit status: 0 the same, 1 different, 2 could not compare.
     """
     out = console(stderr=json_file == "-")
     check_outputs(
@@ -195,9 +196,9 @@ def compare(
                 team=team,
             )
     except (Exception, KeyboardInterrupt) as e:
-        # No report of an earlier comparison may stay there as if it were this one's.
+        # A report of an earlier comparison must not look like the report of this one.
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        with contextlib.suppress(TwinrunError):  # the first error is the one to tell
+        with contextlib.suppress(TwinrunError):  # the first error is reported
             if json_file is not None:
                 write_json(json_file, incomparable_document(run_a, run_b, said))
         with contextlib.suppress(TwinrunError):

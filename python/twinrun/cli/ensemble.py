@@ -23,11 +23,14 @@ __all__ = ["ensemble"]
 
 @click.group()
 def ensemble() -> None:
-    """Is the time reproducible? Runs a study of identical tasks under varied conditions, and says what makes it vary."""
+    """Is the time reproducible?
+
+    Runs a study of identical tasks under varied conditions, and says what makes it vary.
+    """
 
 
 def _span(seconds: float | None) -> str:
-    """A duration as a person says it."""
+    """A duration for people."""
     if seconds is None:
         return "time left unknown"
     if seconds < 90:
@@ -69,7 +72,7 @@ class _Teller:
         left = _span(progress.seconds_left)
         if self._bar:
             self._bar.update(self._task, completed=progress.done, total=progress.total, description=left)
-            # What is as it should be need not stay on the screen.
+            # Tasks without problems do not stay on the screen.
             if progress.line is None or progress.line["status"] != "ok" or progress.line["contradicted"]:
                 self._bar.console.print(progress.text, soft_wrap=True)
             return
@@ -77,7 +80,7 @@ class _Teller:
 
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
-    """(study file or None, folder) of what was given: a file, or the folder of a study that was begun."""
+    """(study file or None, folder) of the argument: a file, or the folder of a started study."""
     path = Path(study)
     if path.is_dir():
         if folder is not None:
@@ -103,7 +106,8 @@ def run(
 ) -> int:
     """Run STUDY, a TOML file, or go on where it stopped.
 
-    Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second one ends them.
+    Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second
+    one ends them.
     """
     from ..ensemble.run import runner
     from ..ensemble.study import exporting
@@ -165,7 +169,9 @@ def status(folder: str, as_json: bool) -> int:
     "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Whose tasks are listed."
 )
 def plan(study: str, blocks: int) -> int:
-    """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell apart."""
+    """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell
+    apart.
+    """
     from ..ensemble.study import design
     from ..ensemble.study.study import read_study
 
@@ -220,7 +226,7 @@ def plan(study: str, blocks: int) -> int:
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
            against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
-    """Say what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
 
@@ -272,7 +278,9 @@ def profiles(
     picture: str | None,
     json_file: str | None,
 ) -> int:
-    """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more than another."""
+    """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more
+    than another.
+    """
     from ..packages import check
     from ..report import write_json
 
@@ -315,7 +323,7 @@ def profiles(
 @click.argument("folder", type=click.Path())
 @click.argument("parquet", type=click.Path())
 def export(folder: str, parquet: str) -> int:
-    """Write the tasks of the study in FOLDER as PARQUET, a row an attempt."""
+    """Write the tasks of the study in FOLDER as PARQUET, a row for each attempt."""
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
 
@@ -332,7 +340,9 @@ def export(folder: str, parquet: str) -> int:
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by content.")
 def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
-    """Make a study of what others measured: hyperfine's JSON, Caliper or Thicket profiles, RADICAL's .prof files."""
+    """Make a study from other programs' measurements: hyperfine's JSON, Caliper or Thicket profiles,
+    RADICAL's .prof files.
+    """
     from ..ensemble.study import importing
 
     number = importing.import_tasks(files, output, form)

@@ -23,7 +23,7 @@ from .common import SIZE, console, format_options, progress_bar, read_options
 
 @click.group()
 def golden() -> None:
-    """Golden checks: keep digests of a run, a few percent of its bytes, and hold later runs against them."""
+    """Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them."""
 
 
 @golden.command()
@@ -71,7 +71,10 @@ def save(
     options: dict,
     reading: dict,
 ) -> int:
-    """Keep what RUN was, in a folder small enough for a repository. Golden files that golden.json lists there are replaced, no others."""
+    """Keep digests of RUN in a folder small enough for a repository.
+
+    Golden files that golden.json lists there are replaced, no others.
+    """
     rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
     with progress_bar(quiet) as progress:
         facts = save_run(
@@ -158,7 +161,7 @@ def check(
 ) -> int:
     """Say whether RUN agrees with golden files; if not: which elements differ, and by how many cells.
 
-    Exit status: 0 the same, 1 different (or cannot be told), 2 something could not be compared.
+    Exit status: 0 the same, 1 different or undecided, 2 something could not be compared.
     """
     out = console(stderr=json_file == "-")
     check_outputs({"--json": json_file, "--junit": junit}, [folder, run])
@@ -178,7 +181,7 @@ def check(
             )
     except (Exception, KeyboardInterrupt) as e:
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        # No report of an earlier check may stay there as if it were this one's; the first error is the one to tell.
+        # A report of an earlier check must not look like the report of this one; the first error is reported.
         if json_file is not None:
             with contextlib.suppress(TwinrunError):
                 write_json(
@@ -202,6 +205,6 @@ def check(
         for line in annotation_lines(result):
             print(line, file=stream)
         write_summary(result)
-    if result.status == 2:  # as of any other error: on stderr too, whatever else was asked for
+    if result.status == 2:  # as for any other error: also on stderr, whatever reports were requested
         click.echo(f"twinrun: {golden_line(result)}", err=True)
     return result.status

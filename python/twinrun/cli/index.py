@@ -46,7 +46,7 @@ def index(
     options: dict,
     reading: dict,
 ) -> int:
-    """Build metadata for files that some other program wrote, beside them, so that comparing reads a few percent."""
+    """Build metadata for files of other programs, beside them, so that comparing reads a few percent."""
     with progress_bar() as progress:
         done = index_paths(
             *paths,

@@ -22,7 +22,7 @@ __all__ = ["interpose"]
 
 
 def _lines(profiles: list[dict], top: int) -> list[str]:
-    """A table of calls over all ranks, and what a reader must know."""
+    """A table of calls over all ranks, with notes."""
     made: dict[str, list] = {}
     for profile in profiles:
         for name, call in profile["calls"].items():
@@ -64,7 +64,7 @@ def _signal_name(number: int) -> str:
 
 
 def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) -> list[str]:
-    """A line for each process whose profile is missing, or older than its end.
+    """A line for each process whose profile is missing or incomplete.
 
     profiled: numbers of processes with a profile; own: of the command's own process.
     """
@@ -106,7 +106,8 @@ def interpose(
 ) -> int:
     """Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.
 
-    The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted. Put -- before a command with options of its own.
+    The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted.
+    Put -- before a command with options of its own.
     """
     check_outputs(
         {"--json": json_file},

@@ -67,7 +67,8 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
           json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip
     """Measure what the operating system takes from each core, with and without a core left free for it.
 
-    All cores are busy meanwhile: run it on an idle machine to see the system's own noise, beside other work to see what that does.
+    All cores are busy meanwhile: run it on an idle machine to see the system's own noise, or beside other
+    work to see its effect.
     """
     from ..noise.measurement import measure
 

@@ -57,9 +57,9 @@ def pack(
 ) -> int:  # fmt: skip
     """Keep every step of a run at a fraction of its size.
 
-    SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is told by a number in their
-    names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a folder everything is
-    kept, hidden files, links and empty folders too; what cannot be is named.
+    SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is a number in
+    their names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a
+    folder everything is kept, hidden files, links and empty folders too; a file that cannot be kept is named.
     """
     out = console()
 

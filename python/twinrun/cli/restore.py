@@ -44,10 +44,10 @@ def restore(
     threads: int,
     memory: int,
 ) -> int:
-    """Give steps of a record back as the files that they were, every byte checked.
+    """Write steps of a record back as files, every byte checked.
 
-    Steps that twinrun captured come as a history in TO; files of other programs come under their names. Whatever
-    is in TO stays as it is, and no link in it is followed.
+    Steps that twinrun captured come as a history in TO; files of other programs come under their names.
+    Whatever is in TO stays as it is, and no link in it is followed.
     """
     if field is not None:
         if len(steps) != 1:

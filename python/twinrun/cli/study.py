@@ -51,10 +51,13 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 
 @click.group()
 def study() -> None:
-    """Is the speed of I/O reproducible? Studies that repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
+    """Is the speed of I/O reproducible?
 
-    Each prints a table, and guidance with its evidence; what the data cannot decide, it says. All runs are kept in --journal:
-    a study that was stopped goes on from there when the same command is given again. Options of haccio come after --.
+    Studies repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
+
+    Each prints a table, and guidance with its evidence, also where the data cannot decide. All runs are kept
+    in --journal: a study that was stopped goes on from there when the same command is given again. Options of
+    haccio come after --.
     """
 
 
@@ -111,7 +114,7 @@ def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
 
 
 def _common(options: Mapping) -> dict:
-    """What the shared options say to every study."""
+    """Settings of every study, from the shared options."""
     return {
         "ranks": options["ranks"],
         "precision": options["precision"],
@@ -122,7 +125,7 @@ def _common(options: Mapping) -> dict:
 
 
 def _on_storage(options: Mapping) -> dict:
-    """And to those that write files."""
+    """Settings of studies that write files."""
     return {
         **_common(options),
         "folder": Path(options["folder"]),
@@ -146,7 +149,7 @@ def _facts() -> dict:
 
 
 def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
-    """Runs a study and tells what it found."""
+    """Runs a study and prints its results."""
     if options["picture"]:
         check_pictures()
     if options["most"] < options["least"]:
@@ -220,7 +223,7 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
 )
 @_storage
 def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: Any) -> int:
-    """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
+    """Bandwidth, standard deviation and coefficient of variation against particles of a rank."""
     subject = size.Size(
         stacks=_stacks(options["program"], options["mpiexec"]),
         particles=particles,
@@ -290,7 +293,9 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
 )
 @_precision(0.2, "Of mean times (relative).")
 def study_split(communicators: tuple, sizes: tuple, **options: Any) -> int:
-    """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and MPI library."""
+    """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and
+    MPI library.
+    """
     if min(sizes) > options["ranks"]:
         raise TwinrunError("all --sizes are above the number of --ranks")
     subject = split.Split(

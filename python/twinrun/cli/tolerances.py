@@ -44,7 +44,7 @@ def tolerances(
     options: dict,
     reading: dict,
 ) -> int:
-    """Propose tolerances from two or more RUNS of the same code: the spread that they show, as rules for --tolerances."""
+    """Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances."""
     if output is not None and os.path.lexists(output) and not force:
         raise TwinrunError(
             "is there already, and may have been edited", where=output, fix="give --force to replace it"
