@@ -57,7 +57,7 @@ def test_the_first_rule_that_matches_holds(tmp_path: pathlib.Path) -> None:
     said = "\n".join(found.notes)
     assert "rule 4 (nothing*) matched no field" in said
     assert "no rule for other" in said
-    assert "left out as told: timer" in said
+    assert "left out on request: timer" in said
 
 
 def test_rules_by_step(tmp_path: pathlib.Path) -> None:

@@ -117,7 +117,7 @@ class RecordOptions:
         if self.method not in METHODS:
             raise TwinrunError(f"method {self.method!r} is none of {', '.join(METHODS)}")
         if not (isinstance(self.chunk, int) and 32 <= self.chunk <= 65536 and self.chunk.bit_count() == 1):
-            raise TwinrunError(f"chunks of {self.chunk!r} bytes: a power of two from 32 to 65536 is wanted")
+            raise TwinrunError(f"chunk must be a power of two from 32 to 65536 bytes, not {self.chunk!r}")
         if self.table < 0:
             raise TwinrunError("table must not be negative")
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")

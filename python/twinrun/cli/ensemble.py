@@ -125,7 +125,7 @@ def run(
             where=place,
             fix="give the same command again to go on",
         )
-    why = "; the intervals are as narrow as was asked for" if outcome.ended == "enough" else ""
+    why = "; the intervals are narrow enough" if outcome.ended == "enough" else ""
     bad = f", {outcome.failed} of them not ok" if outcome.failed else ""
     console().print(f"{place}: {outcome.done} of {outcome.total} tasks have run{bad}{why}", soft_wrap=True)
     return 0
@@ -169,9 +169,7 @@ def status(folder: str, as_json: bool) -> int:
     "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Whose tasks are listed."
 )
 def plan(study: str, blocks: int) -> int:
-    """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell
-    apart.
-    """
+    """Say what STUDY would run, without running it: cells, order, and the aliases of a fractional design."""
     from ..ensemble.study import design
     from ..ensemble.study.study import read_study
 

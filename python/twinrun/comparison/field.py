@@ -504,7 +504,7 @@ def compare_part(
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and this asks for its data",
+                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and its data is needed",
                     where=ref.where,
                     fix="leave out --no-metadata and --method, or compare with the data at hand",
                 )
@@ -521,7 +521,7 @@ def compare_part(
                     side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
                     side.field = 0
                     built = stage if built is None else {k: built[k] + stage[k] for k in built}
-            reason = _BUILT if any(have) else "metadata was built on the fly, as asked for"
+            reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
         elif settings.method == "auto" and not any(have):
             reason = reason or _DIRECT
         progress = None

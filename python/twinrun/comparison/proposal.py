@@ -86,7 +86,7 @@ class Proposal:
             return [f"{said}: always equal", *head, "atol = 0.0"]
         if math.isinf(spread.overall):
             return [
-                f"{said}: a NaN or an infinity stood against a number, which no tolerance forgives",
+                f"{said}: a NaN or an infinity met a number, which no tolerance allows",
                 *head,
                 "# skip = true",
                 "atol = 0.0",

@@ -57,7 +57,7 @@ def why_not(
 ) -> str:
     """Why sums cannot compare these parts of two runs; empty: they can. kind: 'place' or 'ids'."""
     if settings.method not in _METHODS:
-        return "another method was asked for"
+        return "another method was requested"
     if not parts_a or not parts_b:
         return "there are no elements"
     first = parts_a[0]

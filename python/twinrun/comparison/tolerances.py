@@ -226,7 +226,7 @@ class Tolerances:
         if self._without:
             found.append(f"{where}no rule for {_listed(self._without)}")
         if self._skipped:
-            found.append(f"{where}left out as told: {_listed(self._skipped)}")
+            found.append(f"{where}left out on request: {_listed(self._skipped)}")
         return found
 
 

@@ -13,7 +13,8 @@ a node. Being its own process makes three promises possible:
 * Nothing runs twice: `claim` is made with O_EXCL, by this program or by a runner that gives the attempt up.
 
     lock        held (flock) as long as this process lives      claim         who runs the attempt
-    stop        the runner asks for the end                     record.json   the measurements: written once, whole
+    stop        the runner asks for the end                     record.json   the measurements: written once,
+                whole
 
 Run-queue delay: the kernel counts it for each thread, and never adds it up. Where permitted (root,
 CONFIG_TASKSTATS), it sends the figures of every thread that ends: exact. Elsewhere threads are read every

@@ -149,8 +149,7 @@ def share_interval(
     if len(x) < 8:
         return mean, math.nan, math.nan
     if np.ptp(x) == 0:
-        # Nothing happened, or the same everywhere: what is rarer than the windows that were seen cannot be
-        # told.
+        # All windows are equal: the data has nothing about events rarer than these windows.
         return mean, mean, mean
     rng = np.random.default_rng(seed)
     found = stats.bootstrap(
@@ -218,7 +217,7 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     power = np.zeros(len(hz))
     for s in usable:
         own = signal.periodogram(s[:length], 1 / window, detrend="linear")[1][1 : length // 2]
-        power += own / own.mean()  # each counts alike, however much one of them was disturbed
+        power += own / own.mean()  # each series has the same weight, however disturbed it was
     summed = np.concatenate([[0.0], np.cumsum(power)])
     at = np.arange(len(power))
     reach = np.clip(at // 3, 6, 50)
@@ -234,8 +233,8 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     p = stats.f.sf(ratio, freedom, freedom * count)
     p = -np.expm1(looked * np.log1p(-np.minimum(p, 1 - 1e-16)))  # Šidák, over frequencies
     strongest = int(np.argmin(np.where(ratio > 0, p - 1e-9 * ratio, 2.0)))
-    # Short pulses have harmonics as strong as their fundamental: the lowest line of which the strongest is a
-    # multiple.
+    # Short pulses have harmonics as strong as their fundamental: take the lowest line that divides the
+    # strongest.
     for k in np.flatnonzero(p[: strongest + 1] <= 1e-3):
         times = round(hz[strongest] / hz[k])
         # A line lies within half a step of its place, and so does its multiple.
@@ -279,7 +278,7 @@ def core_figures(
         watched += (end - begin) / 1e9
         stolen += float(own.sum()) / 1e9
         waited += max(float(r["run_queue_ns"]), 0.0) / 1e9
-        # Some twenty windows a round, none shorter than 10 ms: a scheduler's slices are not to be torn.
+        # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a scheduler's slice.
         windows = int(min(max((end - begin) // 10_000_000, 1), 20))
         if end > begin:
             shares.append(stolen_in_windows(starts, own, begin, end, windows) / ((end - begin) / windows))
@@ -302,7 +301,7 @@ def core_figures(
         "share_high": None if math.isnan(high) else max(high, mean),
         "largest_ns": int(every.max()) if len(every) else 0,
         "histogram": histogram_of(every),
-        # Of a detour's time: how much was waiting for the core while other threads had it.
+        # The share of detours in which the thread waited for the core while other threads had it.
         "run_queue_share": waited / watched if known and watched > 0 else None,
         "interruptions_per_s": sum(r["involuntary_switches"] for r in rounds) / watched
         if watched > 0
@@ -373,13 +372,13 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     if worst["share"] and worst["run_queue_share"] is not None:
         part = min(worst["run_queue_share"] / worst["share"], 1.0)
         told.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
-    # Of each core: how much longer work takes than its fastest, after what detours took.
+    # For each core: how much slower work is than its fastest piece, without the time of detours.
     rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
     if rest and sum(rest) / len(rest) > 0.01:
         told.append(f"Beside detours, equal work took {_percent(sum(rest) / len(rest))} longer than at its fastest: the clock's frequency, caches, "
                     "or a core whose other half works for others.")  # fmt: skip
     every = [(arm, c) for arm, own in arms.items() for c in own]
-    # Cores, arms: each peak is one of so many looks.
+    # Correction for the number of peaks: one for each core and arm.
     peaks = [
         (c["fixed_time"]["peak"], arm, c["core"])
         for arm, c in every
@@ -408,7 +407,7 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
                 f"With core {free} left free, the others lost {lost}: too few rounds to say how sure that is."
             )
         else:
-            # Of what is said: less or more.
+            # The interval in the direction of the sentence: less or more.
             ends = sorted((d["low"], d["high"]) if value >= 0 else (-d["low"], -d["high"]))
             interval = f"[{100 * ends[0]:.3g}, {100 * ends[1]:.3g}], {d['rounds']} pairs of rounds"
             if ends[0] > 0:
@@ -626,7 +625,7 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
         raise Unsupported(f"has version {document.get('version')!r}", where=path)
     found = Noise(document)
     try:
-        # What every use of it needs, once, so that a damaged file is told here.
+        # Everything that later uses need, so that a damaged file is an error here.
         _ = found.sentence, found.lines()
         histograms = [c["histogram"] for cores in document["arms"].values() for c in cores]
         if not all(isinstance(n, int) and n >= 0 for h in histograms for n in h) or any(
@@ -766,12 +765,12 @@ def measure(
     done = 0
     own = os.sched_getaffinity(0)
     for number in range(rounds):
-        order = list(arms) if number % 2 == 0 else list(arms)[::-1]  # neither arm is always the first
+        order = list(arms) if number % 2 == 0 else list(arms)[::-1]  # so that no arm is always the first
         for arm in order:
             elsewhere = set(allowed) - set(arms[arm])
             try:
                 if elsewhere:
-                    os.sched_setaffinity(0, elsewhere)  # this thread, which waits, is no part of the noise
+                    os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
                 found = _core.measure_noise(
                     arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
                     window_ns=_WINDOW_NS,

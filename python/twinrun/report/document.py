@@ -138,7 +138,7 @@ def _open_read(path: str, flags: int) -> int:
     except OSError as e:
         if e.errno != errno.ENXIO:
             raise
-        raise OSError(e.errno, "it is not a regular file, and nobody reads from it") from None
+        raise OSError(e.errno, "it is not a regular file, and no process reads from it") from None
     os.set_blocking(number, True)
     return number
 

@@ -70,7 +70,7 @@ def golden_line(c: GoldenCheck) -> str:
         return one_line(f"different: first at {_prefix(field)}{field_text(field)}")
     if field is not None:
         counts = (
-            "passes, as asked for"
+            "passes, as requested"
             if c.undecided_passes
             else "counts as different (--undecided pass lets it pass)"
         )

@@ -550,7 +550,9 @@ def sketch_of(
         label = path
     else:
         if step is None:
-            raise TwinrunError("which step of it?", where=path, fix="write sketch_of(history, step)")
+            raise TwinrunError(
+                "is a history, and no step was given", where=path, fix="write sketch_of(history, step)"
+            )
         subject = HistorySubject(path)
         place = (step_number(step), rank)
         if place not in subject.places:

@@ -108,7 +108,7 @@ class FieldRef:
     unit: str | None = None  # of dates and time spans; None for plain numbers
     kind: str | None = None  # of elements that are no numbers: their kind
     tell: Callable[[int], str] | None = None  # such an element as text
-    parts: object = None  # of a global array: where its parts are (placed.Parts)
+    parts: object = None  # of a global array: where its parts are (parts.Parts)
     open_reader: Callable[[], Field | None] | None = None  # of the format, where elements must be decoded
     text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: the text at an index
     told_as_text: bool = False  # see formats.Field
@@ -984,7 +984,7 @@ class _Metadata(Subject):
         try:
             check_current(metadata, refs, self.notes)
         except MissingFile:
-            self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
+            self.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
             for ref in refs:
                 ref.no_data = True
         opened.update({ref.name: ref for ref in refs})

@@ -48,7 +48,7 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     n = len(good)
     if n < 2:
         return nothing(
-            "outcome", title, "Whether results are the same cannot be told: the study recorded none.", n
+            "outcome", title, "Whether results are the same is unknown: the study recorded none.", n
         )
     factors = condition_columns(good)
     if compared:

@@ -99,7 +99,7 @@ class Fraction:
         lines.append(f"resolution {roman.get(self.resolution, self.resolution)}")
         for effect, others in self.aliases().items():
             if others:
-                lines.append(f"{effect} cannot be told from {', '.join(others)}")
+                lines.append(f"{effect} is aliased with {', '.join(others)}")
         return lines
 
 
