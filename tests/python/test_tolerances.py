@@ -229,4 +229,4 @@ def test_proposals_on_the_command_line(tmp_path: pathlib.Path) -> None:
     assert command("tolerances", a, b, "-o", out).status == 2
     assert command("tolerances", a).status == 2
     np.save(b, np.array([0, 1, 2, np.nan]))
-    assert "no tolerance forgives" in command("tolerances", a, b).out
+    assert "no tolerance allows" in command("tolerances", a, b).out

@@ -32,7 +32,7 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     type=click.IntRange(0),
     default=None,
     metavar="N",
-    help="Floats at most N representable values apart agree all the same.",
+    help="Floats that are at most N representable values apart agree, too.",
 )
 @click.option(
     "--tolerances",
@@ -69,21 +69,21 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     "--leave-out",
     multiple=True,
     metavar="GLOB",
-    help="Not these fields, or files of a folder (by their path); may be given again.",
+    help="Leave out these fields, or files of a folder (by their path); may be given again.",
 )
 @click.option(
     "--ignore-attribute",
     "ignore_attributes",
     multiple=True,
     metavar="GLOB",
-    help="Not these attributes (path@name, or a name alone); may be given again.",
+    help="Leave out these attributes (path@name, or a name alone); may be given again.",
 )
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
     "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How to compare."
 )
-@click.option("--no-metadata", is_flag=True, help="Leave metadata beside the files alone.")
+@click.option("--no-metadata", is_flag=True, help="Do not use metadata beside the files.")
 @click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
 )
@@ -100,7 +100,7 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     type=click.Path(),
     default=None,
     metavar="FILE",
-    help="A page to look at, whole in itself.",
+    help="A self-contained page.",
 )
 @click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="JUnit XML.")
 @click.option(
@@ -112,8 +112,8 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
 )
 @click.option("--cache", type=click.Choice(["auto", "buffered", "direct"]), default="auto", show_default=True,
               help="Reads through the page cache, or past it.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Also what each stage read and took.")
-@click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print what each stage read, and its time.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only: the exit status has the verdict.")
 @format_options
 @device_options
 @over_ranks

@@ -128,7 +128,7 @@ def _growth_lines(c: Comparison) -> list[str]:
 
 @click.command()
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
-              help="Where the runs, the report and the picture go; runs of an earlier demo there are replaced, other histories never.")  # fmt: skip
+              help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
 @click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")

@@ -93,14 +93,20 @@ def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
 
 @ensemble.command()
 @click.argument("study", type=click.Path())
-@click.option("--folder", type=click.Path(), default=None, help="Of the study; default: STUDY without .toml.")
-@click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
-              help="Run tasks that failed up to N times more; default: what the study says.")  # fmt: skip
-@click.option("--amend", is_flag=True, help="Go on with a study that was changed, as to more repetitions.")
 @click.option(
-    "--parquet", type=click.Path(), default=None, metavar="FILE", help="Write all tasks there in the end."
+    "--folder", type=click.Path(), default=None, help="Folder of the study; default: STUDY without .toml."
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
+              help="Repeat failed tasks up to N times; default: from the study.")  # fmt: skip
+@click.option("--amend", is_flag=True, help="Go on with a changed study, such as one with more repetitions.")
+@click.option(
+    "--parquet",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="Write all tasks to this file at the end.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def run(
     study: str, folder: str | None, retry: int | None, amend: bool, parquet: str | None, quiet: bool
 ) -> int:
@@ -166,7 +172,7 @@ def status(folder: str, as_json: bool) -> int:
 @ensemble.command()
 @click.argument("study", type=click.Path())
 @click.option(
-    "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Whose tasks are listed."
+    "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Blocks whose tasks are listed."
 )
 def plan(study: str, blocks: int) -> int:
     """Say what STUDY would run, without running it: cells, order, and the aliases of a fractional design."""
@@ -209,10 +215,10 @@ def plan(study: str, blocks: int) -> int:
     "--matters",
     type=click.FloatRange(0, 10, min_open=True),
     default=None,
-    help="A variation that matters (relative).",
+    help="The smallest variation that matters (relative).",
 )
 @click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=None,
-              help="Of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
+              help="Confidence of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
 @click.option(
     "--against", type=click.Path(), default=None, metavar="FOLDER", help="An earlier study to compare with."
 )
@@ -258,10 +264,10 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     type=int,
     multiple=True,
     metavar="TASK",
-    help="Tasks of the second; default: the fastest quarter.",
+    help="Tasks of the second group; default: the fastest quarter.",
 )
-@click.option("--by", default="", metavar="FACTOR=LEVEL", help="Tasks at that level against all others.")
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls that are listed.")
+@click.option("--by", default="", metavar="FACTOR=LEVEL", help="Compare tasks at this level with all others.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls to list.")
 @click.option("--picture", type=click.Path(), default=None, metavar="FILE",
               help="Bars of the differences and histograms: .svg, .png, .pdf.")  # fmt: skip
 @click.option(
@@ -333,10 +339,14 @@ def export(folder: str, parquet: str) -> int:
 
 @ensemble.command("import")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
+@click.option("--output", type=click.Path(), required=True, metavar="FOLDER", help="Folder of the new study.")
 @click.option(
-    "--output", type=click.Path(), required=True, metavar="FOLDER", help="Of the study that is made."
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default=None,
+    help="Format of the files; default: by content.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by content.")
 def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
     """Make a study from other programs' measurements: hyperfine's JSON, Caliper or Thicket profiles,
     RADICAL's .prof files.

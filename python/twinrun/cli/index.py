@@ -30,7 +30,7 @@ from .common import SIZE, console, format_options, progress_bar, read_options
     metavar="FIELD",
     help="Field with the IDs of particles, for comparisons with --key ('auto': what the files say).",
 )
-@click.option("--refresh", is_flag=True, help="Also where current metadata is there already.")
+@click.option("--refresh", is_flag=True, help="Build metadata also where it is current.")
 @format_options
 @read_options
 def index(

@@ -29,8 +29,8 @@ from .common import SIZE, THREADS, console
 @click.option(
     "--field", default=None, help="Only this field (or file) of one step: its bytes go to the file TO."
 )
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of --field.")
-@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Of --field: only these bytes.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
+@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
 @click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(

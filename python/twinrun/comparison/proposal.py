@@ -165,7 +165,7 @@ def propose(
             if f.particles is not None:
                 if not f.same:
                     notes[
-                        f"{f.field}: particles were lost or born between runs, which no tolerance forgives"
+                        f"{f.field}: particles were lost or born between runs, which no tolerance allows"
                     ] = None
                 continue
             spreads.setdefault(f.field, FieldSpread(f.field, f.dtype)).add(f)
