@@ -1,4 +1,4 @@
-"""One field: its golden digests, and what they say of a field at hand."""
+"""One field: its golden digests, and its check against them."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class GoldenField:
 
 
 def _moment(data_bytes: int) -> tempfile.TemporaryDirectory:
-    """A folder for digests of so many bytes of data that live for a moment: in memory, where there is room."""
+    """A temporary folder for digests of this many bytes of data: in memory, where there is room."""
     folder = None
     with contextlib.suppress(OSError):
         room = os.statvfs(_MEMORY)
@@ -224,7 +224,7 @@ def golden_bytes(
     memory: int = 1 << 28,
     io: str = "auto",
 ) -> bytes:
-    """The metadata file of these fields, for tolerances as the user means them: nothing in it depends on the machine."""
+    """The metadata file of these fields, for the user's tolerances. Nothing in it depends on the machine."""
 
     def plan(ref: FieldRef) -> dict:
         atol, rtol = (0.0, 0.0) if ref.name in labels else tolerance(ref)
@@ -232,7 +232,7 @@ def golden_bytes(
         return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
                                   chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
 
-    refs = [read_by_row(ref) for ref in refs]  # in one order, whatever that of a run
+    refs = [read_by_row(ref) for ref in refs]  # in one order, whatever the order of a run
     labelled = label_refs(refs, "golden files")
     labels = {ref.name for ref in labelled}
     refs += labelled
@@ -255,7 +255,7 @@ def _told(metadata: _core.Metadata) -> tuple[dict[str, dict[str, str]], set[str]
 
 
 def _stored(plan: dict) -> dict:
-    """Digests do not depend on the byte order of storage, and neither shall golden files."""
+    """The plan with little-endian order: golden files must not depend on the byte order of storage."""
     return {**plan, "byte_order": "little"}
 
 
@@ -289,7 +289,7 @@ def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -
 
 
 def _values(raw: bytes, dtype: str) -> np.ndarray:
-    """Scalars as numpy has them: floats that hold every value, or integers; complex numbers as pairs."""
+    """Scalars in numpy types that hold every value: floats or integers; complex numbers as pairs."""
     if dtype == "bf16":
         return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     values = np.frombuffer(raw, storage_dtype(dtype).newbyteorder("="))
@@ -342,10 +342,12 @@ def check_field(
     memory: int = 1 << 28,
     io: str = "auto",
 ) -> GoldenField:
-    """Holds a field against the golden digests of field number `at`. An element differs where |a-b| > atol + rtol |a|.
+    """Compares a field with the golden digests of field number `at`.
 
-    label: names the run in messages. most_listed: elements, and chunks, to list. Raises Incomparable, DamagedFile, and
-    what reading the field raises.
+    An element differs where |a-b| > atol + rtol |a|.
+
+    label: names the run in messages. most_listed: elements, and chunks, to list. Raises Incomparable,
+    DamagedFile, and what reading the field raises.
     """
     known = golden.fields[at]
     ref = in_type(ref, known["dtype"])
@@ -417,7 +419,9 @@ def _open_chunks(
     rule: Rule,
     result: GoldenField,
 ) -> np.ndarray:
-    """Chunks that equal digests, or the core's proof, leave open; what they prove of the others goes into the result."""
+    """The chunks that equal digests, or the core's proof, leave open; proofs for the others go into the
+    result.
+    """
     atol, rtol = result.atol, result.rtol
     integers = result.dtype not in FLOATING
     equal = fine_a == fine_b
@@ -443,12 +447,12 @@ def _number(value: np.generic) -> float | int:
 
 
 def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
-    """Adds what is known of one chunk."""
+    """Adds the result of one chunk."""
     result.different += s.different
     undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0
     if s.exact:
         result.undecided += undecided
-        result.different_is_exact &= undecided == 0  # any of them may differ
+        result.different_is_exact &= undecided == 0  # each of them may differ
         result.at_least = max(result.at_least, float(s.least.max(initial=0.0)))
         if result.at_most is not None:
             result.at_most = max(result.at_most, float(s.most.max(initial=0.0)))
@@ -472,7 +476,7 @@ def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldR
     telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
     room = max(most - len(result.listed), 0)
     shown = telling[:room].tolist()
-    # One that differs is listed whatever stood before it: it is the one to tell.
+    # A span that differs is listed even where the list is full, because reports name it first.
     if not any(e.verdict == "different" for e in result.listed) and DIFFERENT not in s.state[shown]:
         shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
     for i in shown:
@@ -489,7 +493,10 @@ def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldR
 
 
 def _list(listed: list, entry: GoldenElement | GoldenSpan, most: int) -> int:
-    """Lists an entry where there is room, or in place of the last one if it is the first that differs. Returns how many are left out."""
+    """Lists an entry where there is room, or instead of the last one if it is the first that differs.
+
+    Returns how many are left out.
+    """
     if len(listed) < most:
         listed.append(entry)
         return 0

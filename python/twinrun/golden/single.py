@@ -37,7 +37,7 @@ class NotReproduced(AssertionError):
 
 
 def file_name(text: str) -> str:
-    """`text` where that is a plain file name, else what is plain of it, and a checksum of all of it."""
+    """`text` if it is a plain file name; else its plain characters, and a checksum of all of it."""
     if _PLAIN.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -45,7 +45,7 @@ def file_name(text: str) -> str:
 
 
 def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
-    """The arrays, their first axes in the order of the IDs: of the array named `key`, or of these."""
+    """The arrays with their first axes in the order of IDs. key: the IDs, or the name of their array."""
     if isinstance(key, str):
         if key not in arrays:
             raise TwinrunError(
@@ -71,7 +71,9 @@ def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
 
 
 def _write_whole(path: Path, content: bytes) -> bool:
-    """Writes the file, whole or not at all, also if others write it at the same time; False if it is that already."""
+    """Writes the file whole or not at all, also if other processes write it at the same time; False if it is
+    unchanged.
+    """
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return False
