@@ -92,7 +92,8 @@ __all__ = [
     "write_part",
 ]
 
-# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
+# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still
+# loading.
 _PLACES = {
     "AggregationPlan": "aggregate.plan",
     "CaptureFacts": "capture.run",

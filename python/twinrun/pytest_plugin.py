@@ -1,6 +1,8 @@
-"""The pytest plugin: `reproducible.check("temperature", array, atol=1e-9)` against a golden file beside the test.
+"""The pytest plugin: `reproducible.check("temperature", array, atol=1e-9)` against a golden file beside the
+test.
 
-Loaded at every start of pytest where twinrun is installed: so it imports nothing but pytest until a test asks for the fixture.
+Loaded at every start of pytest where twinrun is installed: so it imports nothing but pytest until a test asks
+for the fixture.
 """
 
 from __future__ import annotations

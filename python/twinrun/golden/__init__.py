@@ -256,9 +256,11 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _old_files(folder: str) -> set[str]:
-    """Golden files that are to be replaced: those that golden.json lists, as it lists them. Whatever else is there may be anybody's.
+    """Golden files to replace: those that golden.json lists, unchanged.
 
-    Raises where the folder to write is no folder of golden files.
+    Any other file there may be the user's.
+
+    Raises TwinrunError where the folder to write is no folder of golden files.
     """
     if not os.path.lexists(folder):
         return set()
@@ -290,7 +292,9 @@ def _is_listed(folder: str, place: GoldenPlace) -> bool:
 
 
 def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
-    """Moves new files over old ones, the manifest last: a check in between says that files are damaged, nothing worse."""
+    """Moves new files over old ones, the manifest last: a check in between reports damaged files, and no
+    false result.
+    """
     os.makedirs(folder, exist_ok=True)
     for name in sorted(names - old):
         path = os.path.join(folder, name)
@@ -438,7 +442,7 @@ def save(
         return float(chosen[0]), float(chosen[1])
 
     def refuse(entries: Iterable[tuple[str, str, str]], step: int | None) -> None:
-        """Raises where something cannot be kept, and nobody said that it may be left out."""
+        """Raises where something cannot be kept, and is not left out by the caller."""
         for name, where, why in entries:
             kept = keep(step, name) if keep is not None else not (skipped and _chosen(name, skipped))
             if _chosen(name, globs) and kept:
@@ -541,7 +545,7 @@ def save(
 def _attributes(
     present: Opened, chosen: Iterable[str], named: bool, ignored: Iterable[str]
 ) -> tuple[GoldenAttribute, ...] | None:
-    """What the files of a place say, by label."""
+    """The facts of the files of a place, by label."""
     if present.facts is None:
         return None
     chosen = set(chosen)
@@ -562,7 +566,7 @@ def _said(place: Place) -> str:
 
 
 def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
-    """The digests of a place, sure to be those that the manifest names."""
+    """Opens the digests of a place, and checks that they are those of the manifest."""
     path = os.path.join(folder, place.file)
     try:
         if os.path.exists(path):
@@ -586,7 +590,7 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
 
 
 def _by_label(attributes: Iterable[GoldenAttribute]) -> dict[str, GoldenAttribute]:
-    """The second one of a label is called otherwise, as in `Opened`."""
+    """Facts by label. A second fact with the same label gets another label, as in `Opened`."""
     found: dict[str, GoldenAttribute] = {}
     for one in attributes:
         label = one.label
@@ -606,7 +610,10 @@ def _check_attributes(
     ignored: Iterable[str],
     subject: Subject,
 ) -> None:
-    """Holds what files say against what they said. renamed: what single arrays are called in the golden files."""
+    """Compares the facts of files with the saved facts.
+
+    renamed: names of single arrays in the golden files.
+    """
     if present.facts and not place.knows_attributes:
         text = "attributes: the golden files were saved by a twinrun that did not keep them: save again"
         result.problems.append(GoldenProblem(place.step, place.rank, None, text))

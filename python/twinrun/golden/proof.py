@@ -439,7 +439,8 @@ def settle(
             return _unexplained(np.full(x.size, UNKNOWN), c, int(exactly))
         modulus = 1 << rule.bits
         apart = (residues_a.astype(np.int64) - residues_b) & (modulus - 1)
-        # Residues beyond those of the window; negative where the window has more cells than there are residues.
+        # Residues beyond those of the window; negative where the window has more cells than there are
+        # residues.
         room = modulus - (v.high - v.low + 1)
         start = np.where(room >= 0, v.low - room // 2, -(modulus // 2))
         c = start + ((apart - start) & (modulus - 1))

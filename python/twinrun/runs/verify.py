@@ -80,8 +80,10 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
 
 
 def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, int]) -> list[str]:
-    """What lies between the fields in a data file, and behind them, is zero. extents: (begin, end), ascending. part: (begin,
-    end) of this rank's in the file."""
+    """Checks that the bytes between and after the fields of a data file are zero.
+
+    extents: (begin, end), ascending. part: (begin, end) of this rank in the file.
+    """
     problems = []
     end, last = part
     with reading(data), open(data, "rb") as file:
@@ -100,7 +102,7 @@ def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, 
 
 
 def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]:
-    """A rank's files of a step."""
+    """Checks the files of a rank and step once."""
     if not rank["metadata"]:  # another program's files: their bytes are the record's
         return [], 1
     name = os.path.join(folder, rank["metadata"])
@@ -143,7 +145,10 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
 def _verify_place(
     path: str, step: int, folder: str, rank: dict, threads: int, journals: Journals
 ) -> tuple[list[str], int]:
-    """A rank's files of a step. A run may be writing the history: what left it meanwhile, or was replaced, is not damaged."""
+    """Checks the files of a rank and step.
+
+    A run may write the history: files that it removed or replaced are not damaged.
+    """
     while True:
         try:
             problems, files = _verify_step(os.path.join(path, folder), rank, threads)
@@ -164,7 +169,7 @@ def _verify_place(
 def _check_record(
     path: str, rank: int, threads: int, memory: int, journals: Journals
 ) -> list[tuple[list[int], str]]:
-    """Problems of a record, whose differences a run may be adding, and `compact` moving."""
+    """Problems of a record. A run may add differences meanwhile, and `compact` may move them."""
     while True:
         before = journals.written()
         problems = _core.check_record(path, rank, threads, memory)
@@ -294,7 +299,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
 
 
 def _without_manifest(path: str) -> list[str]:
-    """Histories here, by the folders that their runs made, whose manifest is gone: nothing says what belongs to them."""
+    """Histories without a manifest, found by the folders of their steps: their content is unknown."""
     lost = []
     for folder, folders, names in os.walk(path):
         if _STEP.fullmatch(os.path.basename(folder)) and any(_MARKER.fullmatch(name) for name in names):
@@ -320,7 +325,7 @@ def _check_beside(metadata: _core.Metadata, target: str) -> None:
 
 
 def _check_layout(metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
-    """Raises Stale where a file tells the type, the shape or the place of a field otherwise than when it was indexed."""
+    """Raises Stale where the type, shape or place of a field differs from when the file was indexed."""
     own = {field.name: field for field in summary_fields(content.facts, len(content.skipped), content.path)}
     now = {ref.name: ref for ref in refs_of_fields({**content.fields, **own}, content.path)}
     plain = [ref for ref in refs if ref.name not in own]
