@@ -1,10 +1,18 @@
 """twinrun: run it twice, and know where, when and why it differs.
 
-with twinrun.Run("runs/a", atol=1e-6) as run:      # in the simulation
-    run.capture(step, {"x": x, "v": v})
+>>> x = np.linspace(0, 1, 1000)
+>>> with twinrun.Run("runs/a", atol=1e-6) as run:  # in the simulation
+...     facts = run.capture(0, {"x": x})
+>>> with twinrun.Run("runs/b", atol=1e-6) as run:
+...     facts = run.capture(0, {"x": x + 1e-3})
 
-result = twinrun.compare("runs/a", "runs/b")        # afterwards; also files, folders and arrays
-print(result.verdict, result.first_divergence)
+>>> result = twinrun.compare("runs/a", "runs/b")  # afterwards; also files, folders and arrays
+>>> result.verdict, result.first_divergence["field"]
+('different', 'x')
+
+`twinrun.golden` has golden checks, `twinrun.formats` the file formats, `twinrun.ensemble` analyses of times,
+and `twinrun.noise` the noise of the operating system. All errors are subclasses of `twinrun.TwinrunError`.
+Examples in docstrings assume `import numpy as np` and `import twinrun`, and write to the working folder.
 """
 
 from __future__ import annotations
@@ -84,7 +92,8 @@ __all__ = [
     "write_part",
 ]
 
-# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still loading.
+# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still
+# loading.
 _PLACES = {
     "AggregationPlan": "aggregate.plan",
     "CaptureFacts": "capture.run",

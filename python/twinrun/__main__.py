@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Loads the command line and runs it. Ctrl-C while it loads is told as later on: one line, status 2."""
+    """Loads the command line and runs it. Ctrl-C while it loads gives one line and status 2, as later on."""
     try:
         from .cli import main as run
     except KeyboardInterrupt:

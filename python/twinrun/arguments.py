@@ -1,4 +1,6 @@
-"""Arguments that the core takes as fixed-width numbers and UTF-8: checked here, so that a wrong one is a clear error."""
+"""Checks of arguments that the core takes as fixed-width numbers and UTF-8, so that a wrong one is a clear
+error.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def check_settings(
     io: str = "auto",
     gds: bool = False,
 ) -> None:
-    """Raises TwinrunError for what no comparison or capture can use. gds: io may be that too."""
+    """Raises TwinrunError for settings that have no meaning. gds: io may also be 'gds'."""
     if not 0 <= threads <= _MOST_THREADS:
         raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
     if not 0 <= memory < 1 << 62:
@@ -39,9 +41,10 @@ def check_settings(
 
 
 def chosen_devices(device: object) -> tuple[str, list[int]]:
-    """('auto' | 'cpu' | 'cuda', numbers) of 'auto', 'cpu', 'cuda', 'cuda:1', 'cuda:0,2' or 'cuda:0-3'; no number: all.
+    """('auto' | 'cpu' | 'cuda', numbers) of 'auto', 'cpu', 'cuda', 'cuda:1', 'cuda:0,2' or 'cuda:0-3'; no
+    number means all.
 
-    Raises TwinrunError for anything else, Unsupported where a device that is asked for cannot be used.
+    Raises TwinrunError for other texts, Unsupported where a requested device cannot be used.
     """
     text = str(device).strip().lower()
     if text in ("auto", "cpu"):
@@ -71,7 +74,7 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
 
 
 def step_number(step: object) -> int:
-    """A step: an integer of 64 bits."""
+    """The number of a step: an integer of 64 bits. Raises TwinrunError for anything else."""
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
@@ -97,11 +100,11 @@ def checked_path(path: str | os.PathLike[str]) -> str:
 
 
 def any_path(path: str | os.PathLike[str]) -> str:
-    """The path of a file or folder whose name may be any bytes: for what takes paths by os.fsencode."""
+    """The path of a file or folder whose name may be any bytes: for functions that take paths by os.fsencode."""
     text = os.fsdecode(path)
     if "\0" in text or not text:
         raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
     return text
 
 
-MEMORY = 1 << 30  # bytes of memory for restore and verify, where nobody says how much
+MEMORY = 1 << 30  # bytes of memory for restore and verify, by default

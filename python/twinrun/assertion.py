@@ -13,9 +13,20 @@ _WIDTH = 110
 
 
 class NotSame(AssertionError):
-    """Two runs are not the same, or not all of them was compared.
+    """Two runs are not the same, or a part of them was not compared.
 
-    comparison: what `compare` found; None where nothing could be compared.
+    >>> try:
+    ...     twinrun.assert_same({"x": np.zeros(3)}, {"x": np.ones(3)})
+    ... except twinrun.NotSame as error:
+    ...     print(error.comparison.different)
+    3
+
+    Parameters
+    ----------
+    report : str
+        The message: the table that `twinrun compare` prints.
+    comparison : Comparison, default None
+        What `compare` found. None where nothing could be compared.
     """
 
     def __init__(self, report: str, comparison: Comparison | None = None) -> None:
@@ -24,10 +35,37 @@ class NotSame(AssertionError):
 
 
 def assert_same(a: object, b: object, **options: object) -> Comparison:
-    """Raises NotSame, with the report as its message, unless `compare(a, b, **options)` says that all is the same.
+    """Raises `NotSame` unless two runs are the same; for tests.
 
-    What cannot be compared, shapes that differ say, is reported beside the rest. Returns the comparison. Raises the other
-    TwinrunErrors of `compare` as they are: a file that is missing or damaged is no result.
+    >>> x = np.linspace(0, 1, 100)
+    >>> twinrun.assert_same({"x": x}, {"x": x + 1e-9}, atol=1e-6).verdict
+    'same'
+
+    Parameters
+    ----------
+    a, b : path, array or container of arrays
+        The two runs, as `compare` takes them; `a` is the reference.
+    **options : object
+        Parameters of `compare`. `partial` is True unless given.
+
+    Returns
+    -------
+    Comparison
+        What `compare` found; its verdict is 'same'.
+
+    Raises
+    ------
+    NotSame
+        Something differs, or something could not be compared (another shape, a field that only one run has).
+        The message is the report of all differences.
+    TwinrunError
+        Any other error of `compare`: a missing or damaged file is no result.
+
+    Examples
+    --------
+    >>> twinrun.assert_same({"x": x}, {"x": x + 1e-3}, atol=1e-6)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    twinrun.assertion.NotSame: field  different...
     """
     __tracebackhide__ = True
     try:

@@ -45,10 +45,34 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
 
 
 class TwinrunError(Exception):
-    """Base of all errors that a user can cause or meet.
+    """The base of all errors that a user can cause or meet.
 
-    what: what is wrong. where: the file, dataset or field. fix: what to do about it.
-    str() gives "where: what; fix".
+    >>> try:
+    ...     twinrun.compare("runs/a", "runs/b")
+    ... except twinrun.TwinrunError as error:
+    ...     print(error)
+    runs/a: no such file or folder; check the path
+
+    Parameters
+    ----------
+    what : str
+        What is wrong.
+    where : str or path, default None
+        The file, dataset or field.
+    fix : str, default None
+        What the user can do about it.
+
+    Notes
+    -----
+    `str(error)` is one line: "where: what; fix". The command line prints it and ends with status 2. An error
+    survives pickling, so that it can come back from a worker process; `where` and `fix` are then part of
+    `what`.
+
+    Examples
+    --------
+    >>> error = twinrun.TwinrunError("is a folder", where="runs/a", fix="name a file")
+    >>> str(error), error.what, error.where, error.fix
+    ('runs/a: is a folder; name a file', 'is a folder', 'runs/a', 'name a file')
     """
 
     def __init__(
@@ -63,33 +87,95 @@ class TwinrunError(Exception):
 
 
 class FormatError(TwinrunError):
-    """A file could not be read as the format that it claims to be, or that was asked for."""
+    """A file could not be read as the format that it claims to be, or that the caller named.
+
+    >>> from twinrun.formats import open_file
+    >>> with open("data.xyz", "wb") as file:
+    ...     _ = file.write(bytes(16))
+    >>> open_file("data.xyz")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    twinrun.errors.FormatError: data.xyz: its format is not recognised; ...
+
+    `DamagedFile`, `MissingFile`, `Unsupported` and `MissingPackage` are its kinds. Parameters: see
+    `TwinrunError`.
+    """
 
 
 class DamagedFile(FormatError):
-    """Bytes that contradict the format, a checksum, or the size of the file."""
+    r"""The bytes of a file contradict its format, a checksum, or the size of the file.
+
+    >>> with open("x.npy", "wb") as file:
+    ...     _ = file.write(b"\x93NUMPY")
+    >>> twinrun.compare("x.npy", "x.npy")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    twinrun.errors.DamagedFile: x.npy: ...
+
+    Restore the file from a copy. Parameters: see `TwinrunError`.
+    """
 
 
 class MissingFile(FormatError):
-    """A file or folder that is not there."""
+    """A file or folder does not exist, or a step, rank or field that the caller named is not in a record.
+
+    >>> twinrun.verify("runs/a")
+    Traceback (most recent call last):
+    twinrun.errors.MissingFile: runs/a: no such file or folder; check the path
+
+    Parameters: see `TwinrunError`.
+    """
 
 
 class Unsupported(FormatError):
-    """A valid file with something that this version of twinrun cannot read."""
+    """A valid file, or a valid request, that this version or this machine does not support.
+
+    >>> issubclass(twinrun.Unsupported, twinrun.FormatError)
+    True
+
+    Examples: a file of a later version, a GPU that cannot be used. Parameters: see `TwinrunError`.
+    """
 
 
 class MissingPackage(FormatError):
-    """An optional Python package is needed and not installed."""
+    """An optional Python package is needed and is not installed.
+
+    >>> str(twinrun.MissingPackage.of("h5py", "twinrun[hdf5]", "x.h5"))
+    "x.h5: needs the Python package h5py; run: pip install 'twinrun[hdf5]'"
+
+    The message has the command that installs it. Parameters: see `TwinrunError`.
+    """
 
     @classmethod
     def of(cls, package: str, install: str, where: str | os.PathLike[str] | None = None) -> MissingPackage:
-        """The error for `package`, installed by `pip install <install>`."""
+        """Makes the error for one package.
+
+        Parameters
+        ----------
+        package : str
+            The name that Python imports.
+        install : str
+            What `pip install` takes.
+        where : str or path, default None
+            The file that needs the package.
+
+        Returns
+        -------
+        MissingPackage
+            The error; it is not raised.
+        """
         target = f"'{install}'" if "[" in install else install
         return cls(f"needs the Python package {package}", where=where, fix=f"run: pip install {target}")
 
 
 class Incomparable(TwinrunError):
-    """Two things that cannot be compared: other shape, type or set of fields."""
+    """Two things cannot be compared: shapes, types or sets of fields differ.
+
+    >>> twinrun.compare({"x": np.zeros(3)}, {"x": np.zeros(4)})
+    Traceback (most recent call last):
+    twinrun.errors.Incomparable: rank 0: field 'x': shape [3] in arrays, [4] in arrays; shapes must agree
+
+    A step, rank or field that only one run has is the subclass `twinrun.errors.Unmatched`. Parameters: see
+    `TwinrunError`.
+    """
 
 
 class Unmatched(Incomparable):
@@ -97,17 +183,42 @@ class Unmatched(Incomparable):
 
 
 class Uncompared(Unmatched):
-    """Something that a run has and that cannot be compared. Like what only one run has it may be left out, if that is said."""
+    """A run has something that cannot be compared.
+
+    `compare(..., common=True)` leaves it out and notes it, as it does with what only one run has.
+    """
 
 
 class Stale(TwinrunError):
-    """Metadata that is older than the data it describes."""
+    """Metadata is older than the data that it describes.
+
+    >>> np.save("x.npy", np.zeros(8))
+    >>> _ = twinrun.index("x.npy")
+    >>> np.save("x.npy", np.zeros(9))
+    >>> twinrun.compare("x.npy.twm", "x.npy.twm")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    twinrun.errors.Stale: ...
+
+    Run `twinrun index` again. Parameters: see `TwinrunError`.
+    """
 
 
 class StepLost(TwinrunError):
-    """Steps that a run captured in the background and could not commit: they are not part of its history.
+    """A run captured steps in the background and could not commit them: they are not part of its history.
 
-    steps: {step: why}. facts: what capture() would have returned, for the step that it took when it told; else None.
+    >>> error = twinrun.StepLost.of({4: "no space left on device"}, "runs/a")
+    >>> str(error), error.steps
+    ('runs/a: step 4 could not be committed: no space left on device', {4: 'no space left on device'})
+
+    Attributes
+    ----------
+    steps : dict of int to str
+        The lost steps, and why each one is lost.
+    facts : CaptureFacts or None
+        What `Run.capture` would have returned for the step that this call captured. None if another method
+        raised the error.
+
+    Parameters: see `TwinrunError`.
     """
 
     steps: Mapping[int, str] = {}
@@ -115,7 +226,22 @@ class StepLost(TwinrunError):
 
     @classmethod
     def of(cls, steps: Mapping[int, str], where: str, facts: object = None) -> StepLost:
-        """The error for these steps."""
+        """Makes the error for lost steps.
+
+        Parameters
+        ----------
+        steps : dict of int to str
+            The lost steps, and why each one is lost.
+        where : str
+            The folder of the history.
+        facts : CaptureFacts, default None
+            What the call that reports the loss captured.
+
+        Returns
+        -------
+        StepLost
+            The error; it is not raised.
+        """
         first, why = next(iter(steps.items()))
         more = f" (and {len(steps) - 1} more)" if len(steps) > 1 else ""
         error = cls(f"step {first}{more} could not be committed: {why}", where=where)

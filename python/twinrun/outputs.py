@@ -1,7 +1,7 @@
-"""Files that twinrun writes where a user says: whole or not at all, and exactly those.
+"""Output files that the user names: written whole or not at all, and no other file is changed.
 
-Nothing that is read is written over, nor a file of a history, nor one output by another of the same command: every command gives
-all its outputs and inputs to `check_outputs` before it reads or writes.
+No input is overwritten, no file of a history, and no output by another output of the command: every command
+gives all its outputs and inputs to `check_outputs` before it reads or writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ __all__ = [
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True) -> None:
-    """Replaces the file, whole or not at all, also if others do it at the same time. durable: it outlives a power cut."""
+    """Replaces the file, whole or not at all, also if other processes do so at the same time.
+
+    durable: it survives a power cut.
+    """
     folder = os.path.dirname(os.path.abspath(path))
     number, temporary = tempfile.mkstemp(dir=folder, prefix=".twinrun-", suffix=".tmp")
     try:
@@ -55,23 +58,25 @@ def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True)
 
 
 def named_by_user(path: str | os.PathLike[str]) -> str:
-    """The file that a user's name stands for: a link leads to it and stays a link, as where a shell redirects.
+    """The file that a name stands for: a link is followed and stays a link, as with a shell's redirection.
 
-    OSError where links lead in a circle.
+    Raises OSError where links form a circle.
     """
     if not os.path.islink(path):
         return os.fspath(path)
     target = os.path.realpath(path)
-    if os.path.islink(target):  # so it is returned where there is no end
+    if os.path.islink(target):  # reached where the chain of links has no end
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
     return target
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """A name beside the file that the user means, to write to. It takes the file's place, and its mode; after an error nothing stays.
+    """A temporary name beside the file, to write to.
 
-    OSError where it cannot, as where a pipe or a device has the name: those are not replaced.
+    It replaces the file at the end, with its mode; after an error it is removed.
+
+    Raises OSError where that is impossible: pipes and devices are not replaced.
     """
     path = named_by_user(path)
     mode = 0o644
@@ -93,14 +98,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def picture_form(path: str | os.PathLike[str]) -> str:
-    """What the name of a picture says that it is: "svg" of x.svg; "png" where it says nothing."""
+    """The type of a picture by its suffix: "svg" of x.svg; "png" without a suffix."""
     return os.path.splitext(path)[1][1:].lower() or "png"
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **options: object) -> None:
-    """Draws a figure of matplotlib into the file of exactly this name, whole or not at all. TwinrunError where it cannot."""
+    """Draws a figure of matplotlib into the file of exactly this name, whole or not at all.
+
+    Raises TwinrunError.
+    """
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
+        # a pipe or a device cannot be replaced by renaming
+        if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as out:
                 figure.savefig(out, format=picture_form(path), **options)
             return
@@ -115,7 +124,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str], **options: object) ->
 
 
 def _history_parts(folder: Path) -> Iterator[Path]:
-    """What a run wrote into its history; a report beside it is none of it."""
+    """Files of a history; a report beside them is not one."""
     for path in folder.iterdir():
         name = path.name
         if (
@@ -127,7 +136,7 @@ def _history_parts(folder: Path) -> Iterator[Path]:
 
 
 def _is_report(path: str) -> bool:
-    """Whether a JSON file is an earlier report; else it may describe the raw file that it lies beside."""
+    """Whether a JSON file is an earlier report; else it may describe the raw file beside it."""
     with contextlib.suppress(OSError, ValueError):
         with open(path, "rb") as file:
             content = json.load(file)
@@ -136,7 +145,7 @@ def _is_report(path: str) -> bool:
 
 
 def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """A file and what describes it, or all files of a folder, also through links."""
+    """A file and the files that describe it; or all files of a folder, also through links."""
     if not os.path.isdir(path):
         yield path
         yield os.fspath(path) + METADATA_SUFFIX
@@ -161,7 +170,7 @@ _MOST_JSON = 64 << 20  # bytes
 
 
 def _own_file(path: str) -> str | None:
-    """What a file is that twinrun keeps and reads again, which no report may replace; None for all other files."""
+    """The kind of a file of twinrun, which no report may replace; None for other files."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open(path, "rb") as file:
             if file.read(len(METADATA_MAGIC)) == METADATA_MAGIC:
@@ -183,7 +192,7 @@ def _own_file(path: str) -> str | None:
 
 
 def _inode(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """What a regular file is known by, whatever its name; None for what is none."""
+    """The identity of a regular file, whatever its name; None for anything else."""
     with contextlib.suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):
@@ -194,7 +203,7 @@ def _inode(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 def check_folder(
     option: str, folder: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """TwinrunError where a folder that is to be written, by option, is one of those that are read, or lies in one of them."""
+    """Raises TwinrunError where an output folder, given by option, is an input or lies in an input."""
     place = os.path.realpath(folder)
     for given in inputs:
         whole = os.path.realpath(given)
@@ -210,11 +219,14 @@ def check_folder(
 def check_outputs(
     outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]] = ()
 ) -> None:
-    """TwinrunError where a file that is to be written, by option, must not be: nothing has been done then.
+    """Raises TwinrunError where an output file, given by option, must not be written.
 
-    That is: one of those that are read (files, or all files of folders); what another option names too; a file of a history, metadata
-    or golden files, whoever reads them; a link that leads to itself. The same file by another name (a link, another path) is the same.
-    None and "-" of --json are no files. Pipes and devices are not replaced, and so they may be named twice.
+    Nothing has been written then.
+
+    That is: one of those that are read (files, or all files of folders); what another option names too; a
+    file of a history, metadata or golden files, whoever reads them; a link that leads to itself. The same
+    file by another name (a link, another path) is the same. None and "-" of --json are no files. Pipes and
+    devices are not replaced, and so they may be named twice.
     """
 
     def refuse(option: str, why: str) -> None:
@@ -247,8 +259,8 @@ def check_outputs(
     if not wanted:
         return
     for given in inputs:
-        with contextlib.suppress(OSError, ValueError):  # what cannot be read is told by who reads it
-            if os.path.realpath(given) in wanted:  # also where nothing is there yet
+        with contextlib.suppress(OSError, ValueError):  # reading it later raises the error
+            if os.path.realpath(given) in wanted:  # also where no file exists yet
                 refuse(wanted[os.path.realpath(given)], "is read here")
             for path in _entries(given):
                 there = _inode(path)

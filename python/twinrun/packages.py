@@ -1,4 +1,4 @@
-"""The packages of analyses: one clear error where one is missing, in place of a traceback."""
+"""The packages of analyses: one clear error instead of a traceback where one is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["check"]
 
 
 def check() -> None:
-    """MissingPackage unless pandas, SciPy, statsmodels, ruptures and matplotlib are there."""
+    """Raises MissingPackage unless pandas, SciPy, statsmodels, ruptures and matplotlib are installed."""
     for name in ("pandas", "scipy", "statsmodels", "ruptures", "matplotlib"):
         try:
             importlib.import_module(name)

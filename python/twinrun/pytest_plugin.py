@@ -1,6 +1,8 @@
-"""The pytest plugin: `reproducible.check("temperature", array, atol=1e-9)` against a golden file beside the test.
+"""The pytest plugin: `reproducible.check("temperature", array, atol=1e-9)` against a golden file beside the
+test.
 
-Loaded at every start of pytest where twinrun is installed: so it imports nothing but pytest until a test asks for the fixture.
+Loaded at every start of pytest where twinrun is installed: so it imports nothing but pytest until a test asks
+for the fixture.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _WRITTEN = "_twinrun_written"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--twinrun-update, and the ini option twinrun_folder."""
+    """Adds the option --twinrun-update, and the ini option twinrun_folder."""
     group = parser.getgroup("twinrun", "golden files of twinrun")
     group.addoption(
         "--twinrun-update",
@@ -34,7 +36,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def reproducible(request: pytest.FixtureRequest) -> Reproducible:
-    """Checks that arrays are what they were: `check(name, array, atol=0.0, rtol=0.0)`."""
+    """The fixture that compares arrays with golden files beside the test.
+
+        def test_step(reproducible):
+            reproducible.check("temperature", array, atol=1e-9)
+
+    `pytest --twinrun-update` writes the golden files; commit them. Later runs compare with them. See
+    `twinrun.golden.single.Reproducible.check` for the parameters.
+
+    Returns
+    -------
+    Reproducible
+        With the method `check(name, arrays, atol=0.0, rtol=0.0, ...)`.
+
+    Raises
+    ------
+    NotReproduced
+        `check` raises it where something differs.
+
+    Notes
+    -----
+    The files lie in the folder `twinrun_folder` (ini option, default __twinrun__) beside the test module.
+    docs/golden.md.
+    """
     from .golden.single import Reproducible
 
     config = request.config
@@ -52,7 +76,7 @@ def reproducible(request: pytest.FixtureRequest) -> Reproducible:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says what was written."""
+    """Prints how many golden files were written."""
     written = config.__dict__.get(_WRITTEN)
     if written:
         changed = sum(1 for _, new in written if new)

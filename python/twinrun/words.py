@@ -1,4 +1,4 @@
-"""Numbers and text as a person reads them: in reports, messages and pages."""
+"""Numbers and texts for people: in reports, messages and pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 200  # characters of a cell
 
 
 def number(value: float | int | None) -> str:
-    """A value as a person reads it: 3 significant digits of floats, all of an integer."""
+    """A value for people: 3 significant digits of a float, all digits of an integer."""
     if value is None:
         return "?"
     if isinstance(value, int):

@@ -83,7 +83,7 @@ def test_rules_leave_attributes_out(pair: tuple[Path, Path], tmp_path: Path) -> 
     rules = tmp_path / "rules.toml"
     rules.write_text('[[tolerance]]\nattribute = ["units", "@history"]\nskip = true\n')
     result = twinrun.compare(*pair, tolerances=rules)
-    assert result.same and any("left out as told" in note and "x@units" in note for note in result.notes)
+    assert result.same and any("left out on request" in note and "x@units" in note for note in result.notes)
     rules.write_text('[[tolerance]]\nattribute = "nothing"\nskip = true\n')
     result = twinrun.compare(*pair, tolerances=rules)
     assert not result.same and any("matched no attribute" in note for note in result.notes)

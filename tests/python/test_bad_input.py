@@ -325,7 +325,7 @@ def test_metadata_alone_after_its_data_changed(tmp_path: Path) -> None:
     assert found.status == 1 and found.err == ""
     path.unlink()
     done = command("compare", metadata, metadata)
-    assert done.status == 0 and "only metadata can answer" in done.out
+    assert done.status == 0 and "only its metadata is compared" in done.out
 
 
 def test_manifest_damaged_or_hostile(pair: tuple[Path, Path], tmp_path: Path) -> None:

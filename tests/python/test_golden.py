@@ -402,7 +402,7 @@ def test_what_cannot_be_told_counts_as_different(runs: Path) -> None:
     assert done.status == 1
     assert "cannot be told within one cell" in done.last and "--undecided pass" in done.last
     done = command("golden", "check", runs / "golden", runs / "edge", "--undecided", "pass")
-    assert done.status == 0 and "passes, as asked for" in done.last
+    assert done.status == 0 and "passes, as requested" in done.last
 
 
 def test_data_is_not_needed_but_the_files_are(runs: Path, tmp_path: Path) -> None:
@@ -703,7 +703,7 @@ def test_rules_by_field(tmp_path: Path) -> None:
     for name, shift in (("a", 0.0), ("near", 3e-4), ("far", 2e-3)):
         np.savez(tmp_path / f"{name}.npz", x=x + shift, y=x, timer_total=x * 3 + shift * 99)
     done = command("golden", "save", tmp_path / "a.npz", "-o", tmp_path / "g", "--tolerances", rules)
-    assert done.status == 0 and "left out as told: timer_total" in done.out
+    assert done.status == 0 and "left out on request: timer_total" in done.out
     assert command("golden", "check", tmp_path / "g", tmp_path / "near.npz").status == 0
     assert command("golden", "check", tmp_path / "g", tmp_path / "far.npz").status == 1
     # A field that is new, and that the rules would leave out, is nothing to check.

@@ -233,7 +233,7 @@ def test_sketches_of_histories(tmp_path: Path) -> None:
     assert twinrun.sketch_of(str(tmp_path / "run"), 10, device="cpu").compare(now).same
     for arguments, error, message in (
         ((tmp_path / "run", 15), Incomparable, "step 15, rank 0: not there"),
-        ((tmp_path / "run",), TwinrunError, "which step"),
+        ((tmp_path / "run",), TwinrunError, "no step was given"),
         ((file, 10), TwinrunError, "no steps to choose"),
         ((tmp_path / "nothing", 1), MissingFile, "not a history"),
         ((tmp_path / "run", "ten"), TwinrunError, "a step is an integer"),

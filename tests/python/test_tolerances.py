@@ -57,7 +57,7 @@ def test_the_first_rule_that_matches_holds(tmp_path: pathlib.Path) -> None:
     said = "\n".join(found.notes)
     assert "rule 4 (nothing*) matched no field" in said
     assert "no rule for other" in said
-    assert "left out as told: timer" in said
+    assert "left out on request: timer" in said
 
 
 def test_rules_by_step(tmp_path: pathlib.Path) -> None:
@@ -229,4 +229,4 @@ def test_proposals_on_the_command_line(tmp_path: pathlib.Path) -> None:
     assert command("tolerances", a, b, "-o", out).status == 2
     assert command("tolerances", a).status == 2
     np.save(b, np.array([0, 1, 2, np.nan]))
-    assert "no tolerance forgives" in command("tolerances", a, b).out
+    assert "no tolerance allows" in command("tolerances", a, b).out

@@ -1,4 +1,5 @@
-"""Who would aggregate for whom on a machine, and what that would take: placements on a model, without MPI.
+"""Who would aggregate for whom on a machine, and how long that would take: placements on a model, without
+MPI.
 
 plan = twinrun.plan_aggregation("torus:4x4x4x4x2", ranks_per_node=16, aggregators=64, bytes_per_rank=950_000)
 plan.placement("cost").aggregators[0].rank
@@ -41,7 +42,28 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Partition:
-    """Consecutive bytes of a file, which one aggregator gathers and writes. ranks, nodes: how many bring data."""
+    """Consecutive bytes of a file, which one aggregator gathers and writes.
+
+    >>> twinrun.plan_aggregation("flat:4", ranks_per_node=2, aggregators=2).partitions[1].first_rank
+    4
+
+    Attributes
+    ----------
+    file : int
+        The number of the file.
+    number : int
+        The number of the partition in its file.
+    offset, bytes : int
+        Where it begins in the file, and how long it is, in bytes.
+    ranks : int
+        How many ranks bring data.
+    first_rank, last_rank : int
+        The first and the last of these ranks.
+    nodes : int
+        How many nodes bring data.
+    gateway : int
+        The gateway of the nodes that bring most of the data.
+    """
 
     file: int
     number: int  # in the file
@@ -56,7 +78,21 @@ class Partition:
 
 @dataclass(frozen=True)
 class Aggregator:
-    """The rank that was elected, and its cost in seconds: C1 to gather, C2 to write."""
+    """The rank that was elected for a partition, and its cost.
+
+    Attributes
+    ----------
+    rank, node : int
+        The rank, and the node that it is on.
+    gather : float
+        C1: time to gather, in seconds.
+    write : float
+        C2: time to write, in seconds.
+
+    Notes
+    -----
+    C1 and C2: Tessier and Vishwanath, section III-B (docs/aggregate.md, "Placements").
+    """
 
     rank: int
     node: int
@@ -66,10 +102,24 @@ class Aggregator:
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """The aggregators of all partitions, and what they take, in seconds.
+    """The aggregators of all partitions, and the predicted time.
 
-    sum: of C1 + C2 of all partitions, which is what the election minimizes, one by one. most: the largest C1 + C2. seconds: all
-    partitions at once, where those that share a node or a gateway share its bandwidth.
+    >>> plan = twinrun.plan_aggregation("flat:4", ranks_per_node=2, aggregators=2)
+    >>> [aggregator.rank for aggregator in plan.placement("cost").aggregators]
+    [0, 4]
+
+    Attributes
+    ----------
+    placement : str
+        How aggregators were elected.
+    sum : float
+        C1 + C2 of all partitions, in seconds. Elections minimize it, one by one.
+    most : float
+        The largest C1 + C2, in seconds.
+    seconds : float
+        Time of all partitions at once, in seconds; those that share a node or a gateway share its bandwidth.
+    aggregators : list of Aggregator
+        One for each partition.
     """
 
     placement: str
@@ -80,7 +130,15 @@ class PlacementPlan:
 
 
 class Place(NamedTuple):
-    """Where in a host, by hwloc's numbers; None: no one part of that level has it all."""
+    """Where a node lies in a host, by hwloc's numbers.
+
+    Attributes
+    ----------
+    host : int
+        The host.
+    package, numa, cache, core : int or None
+        Socket, NUMA node, L3 cache and core. None where no single part of that level holds all of it.
+    """
 
     host: int
     package: int | None
@@ -91,7 +149,37 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class AggregationPlan:
-    """A plan: partitions of the files, and for each placement their aggregators."""
+    """A plan: the partitions of the files, and the aggregators that each placement elects.
+
+    >>> plan = twinrun.plan_aggregation("flat:4", ranks_per_node=2, aggregators=2)
+    >>> plan.ranks, plan.bytes, len(plan.partitions)
+    (8, 8388608, 2)
+
+    Attributes
+    ----------
+    topology : str
+        The name of the machine.
+    nodes, gateways, ranks, ranks_per_node : int
+        How many it has, and how many take part.
+    files : int
+        How many files are written.
+    bytes : int
+        Bytes of all files.
+    layout : str
+        How a file orders its variables.
+    partitions : list of Partition
+        By file, then by offset.
+    placements : list of PlacementPlan
+        In the order in which they were asked for.
+    partition_of_node : list of int or None
+        By node: the partition with the most of its bytes; None where it brings none.
+    gateway_of : list of int
+        By node: its gateway.
+    bridges : list of int
+        The nodes that are linked to a gateway.
+    places : list of Place
+        By node, where nodes are cores (hwloc); else empty.
+    """
 
     topology: str
     nodes: int
@@ -109,7 +197,23 @@ class AggregationPlan:
     places: list[Place]  # by node, where nodes are cores (hwloc); else empty
 
     def placement(self, name: str) -> PlacementPlan:
-        """The plan of this placement."""
+        """The plan of one placement.
+
+        Parameters
+        ----------
+        name : {'cost', 'rank', 'bridge', 'random', 'worst'}
+            The placement.
+
+        Returns
+        -------
+        PlacementPlan
+            Its aggregators.
+
+        Raises
+        ------
+        TwinrunError
+            The plan was made without this placement.
+        """
         for one in self.placements:
             if one.placement == name:
                 return one
@@ -119,7 +223,9 @@ class AggregationPlan:
 
 
 def read_volumes(path: str | os.PathLike[str]) -> list[int]:
-    """Bytes by rank from a file: a JSON array (or {"volumes": [...]}), or CSV with a rank and its bytes, or just bytes, a line."""
+    """Bytes by rank from a file: a JSON array (or {"volumes": [...]}), or CSV with a rank and its bytes, or
+    just bytes, a line.
+    """
     path = checked_path(path)
     try:
         with open(path, encoding="utf-8", newline="") as file:
@@ -213,16 +319,61 @@ def plan_aggregation(
     placements: Iterable[str] = PLACEMENTS,
     seed: int = 1,
 ) -> AggregationPlan:
-    """Plans who aggregates for whom.
+    """Plans which ranks aggregate for which on a machine, and predicts the time; without MPI.
 
-    topology: "torus:4x4x4x4x2", "dragonfly:9x16x4", "fattree:16,3", "flat:64", "file:PATH", "hwloc" (docs/aggregate.md); nodes: of
-    "flat". hwloc's nodes are cores.
-    ranks: all that the nodes hold if None; rank r is on node r // ranks_per_node. volumes: bytes of each rank, or a model of
-    them with the mean bytes_per_rank: "uniform", "skewed" (one rank in 256 has 64 times the others'), "linear", "lognormal:1.5",
-    "heavy:FACTOR,EVERY", or a .json or .csv file. layout: how the file orders variables, whose items have item_bytes each (default:
-    one byte; HACC's: PARTICLE). aggregators: a file, one in 16 of its nodes if None; nodes_per_file: 0 for one file. block: partitions begin at its multiples.
+    >>> plan = twinrun.plan_aggregation("torus:4x4x4x4x2", ranks_per_node=16, aggregators=64)
+    >>> plan.nodes, plan.ranks, len(plan.partitions)
+    (512, 8192, 64)
 
-    Raises TwinrunError for what makes no plan.
+    Parameters
+    ----------
+    topology : str
+        "torus:4x4x4x4x2", "dragonfly:9x16x4", "fattree:16,3", "flat:64", "file:PATH" or "hwloc"
+        (docs/aggregate.md). The nodes of hwloc are cores.
+    ranks_per_node : int, default 1
+        Rank r is on node r // ranks_per_node.
+    aggregators : int, default None
+        Aggregators of a file; None for one in 16 of its nodes.
+    ranks : int, default None
+        How many ranks; None for all that the nodes hold.
+    nodes : int, default 0
+        Nodes of "flat", where its text has no number.
+    bytes_per_rank : int, default 1 MiB
+        The mean number of bytes of a rank.
+    volumes : str or sequence of int, default 'uniform'
+        Bytes of each rank; or a model of them with the mean `bytes_per_rank`: "uniform", "skewed" (one rank
+        in 256 has 64 times the others'), "linear", "lognormal:1.5", "heavy:FACTOR,EVERY"; or a .json or .csv
+        file.
+    layout : {'records', 'blocks', 'variables', 'interleaved'}
+        How the file orders variables.
+    item_bytes : sequence of int, default None
+        Bytes of an item of each variable; None for one variable of single bytes.
+        `twinrun.aggregate.plan.PARTICLE` has those of HACC.
+    nodes_per_file : int, default 0
+        Nodes that share a file; 0 for one file.
+    block : int, default 4096
+        Partitions begin at multiples of so many bytes.
+    placements : iterable of str, default all
+        The placements to plan: 'cost', 'rank', 'bridge', 'random', 'worst'.
+    seed : int, default 1
+        For 'random', and for random volumes.
+
+    Returns
+    -------
+    AggregationPlan
+        Partitions, and for each placement the aggregators with their costs.
+
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning, or the parameters make no plan.
+    MissingFile
+        A file of volumes, or of a topology, does not exist.
+
+    Notes
+    -----
+    Costs are those of Tessier and Vishwanath, 2017, section III-B. docs/aggregate.md says how the times are
+    predicted.
     """
     topology = utf8(topology, "its description", "topology")
     items = [_within("item_bytes", int(b), 0, 1 << 40) for b in (item_bytes or (1,))]

@@ -1,4 +1,6 @@
-"""A plan of aggregators: as a table, as JSON, and as a picture of the machine (SVG by itself, PNG and PDF by matplotlib)."""
+"""A plan of aggregators: as a table, as JSON, and as a picture of the machine (SVG by itself, PNG and PDF by
+matplotlib).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from .plan import AggregationPlan, PlacementPlan
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
 
 _WIDTH = 1180  # of a picture, in its own units
-_MOST_TITLES = 4000  # nodes that say what they are under the mouse: more would make files too large
+_MOST_TITLES = 4000  # nodes with a tooltip: more would make files too large
 
 
 def _seconds(value: float) -> str:
@@ -33,7 +35,7 @@ def _seconds(value: float) -> str:
 
 
 def _compared(plan: AggregationPlan) -> list[tuple[PlacementPlan, float | None]]:
-    """Placements, and their sum of costs by that of rank order, where that is there."""
+    """Placements, and the ratio of their costs to those of rank order, if that was planned."""
     ranks = next((p for p in plan.placements if p.placement == "rank"), None)
     return [(p, p.sum / ranks.sum if ranks and ranks.sum > 0 else None) for p in plan.placements]
 
@@ -47,7 +49,7 @@ def _headline(plan: AggregationPlan) -> str:
 
 
 def _aligned(rows: list[list[str]], left: int = 0) -> list[str]:
-    """Rows as lines, columns right-aligned but the first `left`: whole on any terminal, and in a pipe."""
+    """Rows as lines, with columns right-aligned except the first `left`; never cut."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -59,7 +61,9 @@ def _aligned(rows: list[list[str]], left: int = 0) -> list[str]:
 
 
 def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
-    """Partitions with the aggregators of the first placement, at most `rows` of them, and what each placement would take."""
+    """Partitions with the aggregators of the first placement, at most `rows` of them, and the predicted time
+    of each placement.
+    """
     first = plan.placements[0]
     shown = min(rows, len(plan.partitions)) if rows else len(plan.partitions)
     table = [
@@ -91,7 +95,7 @@ def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
 
 
 def plan_document(plan: AggregationPlan) -> dict:
-    """All of a plan, for JSON: keys are those of AggregationPlan; placements have `of_rank_order` too."""
+    """A plan for JSON: keys are those of AggregationPlan; placements have `of_rank_order` too."""
     d = dataclasses.asdict(plan)
     for entry, (_, ratio) in zip(d["placements"], _compared(plan), strict=True):
         entry["of_rank_order"] = ratio
@@ -131,13 +135,13 @@ class _Picture(NamedTuple):
 
 
 def _colour(k: int) -> str:
-    """Neighbours in number differ most in colour: hues by the golden section."""
+    """A colour for a number: consecutive numbers get distinct hues, by the golden section."""
     r, g, b = colorsys.hls_to_rgb(k * 0.61803398875 % 1, (0.72, 0.6, 0.8)[k % 3], 0.55)
     return f"#{round(r * 255):02x}{round(g * 255):02x}{round(b * 255):02x}"
 
 
 def _panel(plan: AggregationPlan, node: int, gateway: int) -> tuple[int, ...]:
-    """What is drawn together: nodes of a gateway; cores of a NUMA node."""
+    """The nodes of each panel: nodes of a gateway, or cores of a NUMA node."""
     if not plan.places:
         return (gateway,)
     place = plan.places[node]
@@ -154,7 +158,7 @@ def _panel_name(plan: AggregationPlan, panel: tuple[int, ...]) -> str:
 
 
 def _node_name(plan: AggregationPlan, node: int) -> str:
-    """A node, and where in its host a core is: "core 5 (host 0, package 0, NUMA 1, L3 2)"."""
+    """The name of a node; for a core also its place: "core 5 (host 0, package 0, NUMA 1, L3 2)"."""
     if not plan.places:
         return f"node {node}"
     place = plan.places[node]
@@ -164,7 +168,9 @@ def _node_name(plan: AggregationPlan, node: int) -> str:
 
 
 def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
-    """The machine: a panel a gateway (a NUMA node, where nodes are cores), a square a node in its partition's colour, a ring where an aggregator is."""
+    """Draws the machine: a panel for each gateway (NUMA node, where nodes are cores), a square for each node
+    in the colour of its partition, a ring for an aggregator.
+    """
     chosen = plan.placement(placement)
     shapes: list[_Box | _Dot | _Words] = [_Words(10, 26, 18, _headline(plan), True)]
     by_node: dict[int, list[int]] = {}
@@ -175,7 +181,7 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
         panels.setdefault(_panel(plan, node, gateway), []).append(node)
     bridges = set(plan.bridges)
     largest = max(map(len, panels.values()))
-    # Squares as large as the width allows, panels as close to a square as can be.
+    # Squares are as large as the width allows, and panels are nearly square.
     columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.8))))
     across = max(1, math.ceil(math.sqrt(largest * 1.6)))
     across = 1 << max(0, round(math.log2(across)))
@@ -281,10 +287,12 @@ def save_html(plan: AggregationPlan, path: str) -> None:
 def save_picture(
     plan: AggregationPlan, path: str, placement: str | None = None, form: str | None = None
 ) -> None:
-    """Draws a placement (the first one) into the file of exactly this name: .svg, or what matplotlib writes (.png, .pdf).
+    """Draws a placement (the first one) into the file of exactly this name: .svg, or what matplotlib writes
+    (.png, .pdf).
 
-    form: "svg" whatever the name says; None: as it says, and PNG where it says nothing. Raises MissingPackage without matplotlib,
-    TwinrunError where it cannot write."""
+    form: "svg" whatever the name; None: by the suffix, and PNG without one. Raises MissingPackage without
+    matplotlib, TwinrunError where it cannot write.
+    """
     if (form or picture_form(path)) == "svg":
         write_whole(path, svg(plan, placement), "SVG")
         return

@@ -1,1 +1,3 @@
-"""What a program writes while it runs, and what is done with it afterwards: `Run` (run), records and packing (records)."""
+"""Captured histories: `Run` writes them while a program runs (run); packing and restoring of records
+(records).
+"""

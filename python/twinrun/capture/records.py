@@ -1,4 +1,4 @@
-"""Records: histories whose steps are kept as what is new in each, and every step given back bit for bit."""
+"""Records: histories that keep only what is new in each step, and give every step back bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ __all__ = [
 
 
 def offer_packing_library() -> None:
-    """Lets the core find nvCOMP where the package nvidia-libnvcomp-cu12 or -cu13 is installed; TWINRUN_NVCOMP goes first."""
+    """Lets the core find nvCOMP where the package nvidia-libnvcomp-cu12 or -cu13 is installed; TWINRUN_NVCOMP
+    goes first.
+    """
     if os.environ.get("TWINRUN_NVCOMP"):
         return
     try:
@@ -55,12 +57,40 @@ _LONGEST_KEY = 4000  # bytes: names of a record have at most 4096
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """How a record is made.
+    """How a record is made: the method, the unit, and the compression.
 
-    method: runs, tree, list, basic or full (see the guide). chunk: bytes, a power of two from 32 to 65536. compress: "zstd"
-    or "none"; None: zstd where this build has it. level: of zstd. xor: new chunks may be packed after XOR with what they
-    replace. bounded: chunks that are within the field's tolerance of what restore gives are not kept again. table: bytes that
-    the table of hashes may take; 0: no limit. verify: bytes, not hashes alone, say that chunks are equal.
+    >>> with twinrun.Run("runs/a") as run:
+    ...     for step in range(3):
+    ...         facts = run.capture(step, {"x": np.zeros(100_000)})
+    >>> packed = twinrun.pack("runs/a", "records/a", options=twinrun.RecordOptions(chunk=1024))
+    >>> packed.ratio() > 100
+    True
+
+    Attributes
+    ----------
+    method : {'runs', 'tree', 'list', 'basic', 'full'}
+        How copies of earlier content are found and written down; docs/records.md has a table.
+    chunk : int, default 256
+        Bytes of a chunk, the unit of copies: a power of two from 32 to 65536.
+    compress : {'zstd', 'none'}, default None
+        How new chunks are compressed. None: zstd where this build has it.
+    level : int, default 1
+        The level of zstd.
+    xor : bool, default None
+        True: new chunks may be compressed after XOR with what they replace. None: True where new chunks are
+        compressed.
+    bounded : bool, default False
+        True: a chunk that is within the tolerance of its field to what restore gives is not kept again. Only
+        for `pack`.
+    table : int, default 0
+        Bytes that the table of hashes may take; 0 for no limit.
+    verify : bool, default False
+        True: chunks are compared byte by byte before they count as equal. False trusts 128-bit hashes. Only
+        for `pack`.
+
+    Notes
+    -----
+    'tree' is Algorithm 1 of Tan et al., ICPP 2023.
     """
 
     method: str = "runs"
@@ -73,11 +103,22 @@ class RecordOptions:
     verify: bool = False
 
     def settled(self) -> dict:
-        """Names and values as the core has them. Raises TwinrunError for values that have no meaning."""
+        """Gives the options as the core takes them.
+
+        Returns
+        -------
+        dict
+            Names and values of the core.
+
+        Raises
+        ------
+        TwinrunError
+            An option has a value that has no meaning.
+        """
         if self.method not in METHODS:
             raise TwinrunError(f"method {self.method!r} is none of {', '.join(METHODS)}")
         if not (isinstance(self.chunk, int) and 32 <= self.chunk <= 65536 and self.chunk.bit_count() == 1):
-            raise TwinrunError(f"chunks of {self.chunk!r} bytes: a power of two from 32 to 65536 is wanted")
+            raise TwinrunError(f"chunk must be a power of two from 32 to 65536 bytes, not {self.chunk!r}")
         if self.table < 0:
             raise TwinrunError("table must not be negative")
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")
@@ -96,8 +137,37 @@ class RecordOptions:
 
 @dataclass(frozen=True)
 class PackedStep:
-    """What one rank's step took. full_bytes: of its files; bytes: of its difference, entry_bytes of them no payload. new_version:
-    the record had the step, and other files of it."""
+    """What one step of one rank took in a record.
+
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(5, {"x": np.zeros(1024)})
+    >>> step = twinrun.pack("runs/a", "records/a").steps[0]
+    >>> step.step, step.rank, step.full_bytes, step.collisions
+    (5, 0, 8192, 0)
+
+    Attributes
+    ----------
+    step, rank : int
+        The step, and the rank that wrote it.
+    full_bytes : int
+        Bytes of the files of this step.
+    bytes : int
+        Bytes of its difference, which is what the record keeps.
+    entry_bytes : int
+        The part of `bytes` that is no payload: headers and entries.
+    payload_bytes : int
+        The part of `bytes` that is new content, compressed.
+    chunks : int
+        Chunks of the step.
+    changed_chunks : int
+        Chunks that differ from the same place in the previous step.
+    payload_chunks : int
+        Chunks whose content no earlier step had.
+    collisions : int
+        Chunks with equal hashes and different bytes; counted with `RecordOptions(verify=True)`.
+    new_version : bool
+        True: the record had this step already, with other files.
+    """
 
     step: int
     rank: int
@@ -114,23 +184,53 @@ class PackedStep:
 
 @dataclass
 class PackFacts:
-    """What pack did, step by step. notes: (name, why) of all that was left out, or kept as something else than it leads to."""
+    """What `pack` did, step by step.
+
+    >>> with twinrun.Run("runs/a") as run:
+    ...     for step in range(3):
+    ...         facts = run.capture(step, {"x": np.zeros(1024)})
+    >>> packed = twinrun.pack("runs/a", "records/a")
+    >>> [step.step for step in packed.steps], packed.full_bytes, packed.notes
+    ([0, 1, 2], 24576, [])
+
+    Attributes
+    ----------
+    steps : list of PackedStep
+        One for each step of each rank, in the order in which they were packed.
+    notes : list of (str, str)
+        (name, why) of all that was left out, or that is kept as something else: a link instead of its target.
+    full_bytes : int
+        Bytes of all files that were packed.
+    bytes : int
+        Bytes of all differences.
+    """
 
     steps: list[PackedStep] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def full_bytes(self) -> int:
-        """Of all files that were packed."""
+        """Bytes of all files that were packed."""
         return sum(s.full_bytes for s in self.steps)
 
     @property
     def bytes(self) -> int:
-        """Of all differences."""
+        """Bytes of all differences."""
         return sum(s.bytes for s in self.steps)
 
     def ratio(self, without_first: bool = False) -> float:
-        """full_bytes / bytes; without each rank's first step, which nothing can be a difference to."""
+        """How many times smaller the record is than the files: full_bytes / bytes.
+
+        Parameters
+        ----------
+        without_first : bool, default False
+            True leaves out the first step of each rank, which has no earlier step to copy from.
+
+        Returns
+        -------
+        float
+            The ratio; 1.0 where nothing was packed.
+        """
         seen: set[int] = set()
         full = kept = 0
         for s in self.steps:
@@ -144,7 +244,22 @@ class PackFacts:
 
 @dataclass(frozen=True)
 class CompactFacts:
-    """What compact did. Bytes: of all differences."""
+    """What `compact` did.
+
+    >>> with twinrun.Run("records/a", record="runs") as run:
+    ...     for step in range(3):
+    ...         facts = run.capture(step, {"x": np.arange(1024.0) + step})
+    >>> facts = twinrun.compact("records/a", keep_last=1)
+    >>> facts.dropped_steps, facts.bytes_after < facts.bytes_before
+    (2, True)
+
+    Attributes
+    ----------
+    dropped_steps : int
+        Steps that left the record.
+    bytes_before, bytes_after : int
+        Bytes of all differences, before and after.
+    """
 
     dropped_steps: int
     bytes_before: int
@@ -153,8 +268,11 @@ class CompactFacts:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is packed under a name. kind: file, link or folder. unit: what tells the step: its name, or that of the data set (a
-    folder of many files) that it is a part of."""
+    """Something to pack, by its name.
+
+    kind: file, link or folder. unit: the name that has the step: its own, or that of the data set (a folder
+    of many files) that it belongs to.
+    """
 
     name: str
     path: str
@@ -164,7 +282,10 @@ class _Entry:
 
 
 class _Tree:
-    """All that is in a folder, hidden or not. entries: what is kept. notes: (name, why) of what is not, or not as it is."""
+    """All that is in a folder, hidden or not.
+
+    entries: what is kept. notes: (name, why) of what is left out or changed.
+    """
 
     def __init__(self, folder: str, record: str) -> None:
         self.folder = folder
@@ -173,7 +294,7 @@ class _Tree:
         self._folders: list[tuple[str, str]] = []  # (name, unit)
         self._units: list[str] = []
         self._record = _identity(record)
-        # A link to one of these would lead into itself.
+        # A link to one of these folders would lead into itself.
         place = os.path.realpath(folder)
         around = {_identity(place)}
         while (above := os.path.dirname(place)) != place:
@@ -184,7 +305,7 @@ class _Tree:
         self._walk(start, links)
         steps = [step for e in self.entries if (step := parse_path(e.unit).step) is not None]
         self._first = min(steps, default=None)
-        while links:  # after all else: then it is known which data sets there are
+        while links:  # links come last: all data sets are known then
             self._link(links.pop(0), links)
         self._keep_empty_folders()
 
@@ -224,7 +345,7 @@ class _Tree:
             self.notes.append((at.name, f"left out: {_kind(mode)}"))
 
     def _link(self, at: _Visit, links: list[_Visit]) -> None:
-        """A link stays one where what it leads to is packed beside it. Else what it leads to is packed in its place."""
+        """Packs a link as a link where its target is packed beside it, else packs the target in its place."""
         with reading(at.path):
             to = os.readlink(at.path)
         link = _Entry(at.name, at.path, "link", at.unit or at.name, to)
@@ -253,7 +374,7 @@ class _Tree:
             self._file(at, status.st_mode)
 
     def _step(self, name: str) -> int | None:
-        """The step of what has this name."""
+        """The step of a name."""
         unit = next((u for u in self._units if u == _ALL or name == u or name.startswith(u + "/")), name)
         step = parse_path(unit).step
         return self._first if step is None else step
@@ -272,8 +393,11 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Visit:
-    """A place on the way through a folder. around: the folders that it lies in. root: the true path of the folder that links may
-    not lead out of; inner: the name in that."""
+    """A place on the way through a folder.
+
+    around: the folders around it. root: the true path of the folder that links must not leave; inner: the
+    name in it.
+    """
 
     name: str
     path: str
@@ -294,7 +418,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _is_data_set(folder: str) -> bool:
     try:
         return detect(folder) is not None
-    except FormatError:  # whatever it is, its files are packed
+    except FormatError:  # its files are packed in any case
         return False
 
 
@@ -309,12 +433,15 @@ def _kind(mode: int) -> str:
 
 
 def _files(tree: _Tree, known: list[int]) -> list[tuple[int, list[tuple[str, str, str, str, str]]]]:
-    """Steps of a folder that some program wrote: (name, path, key, kind, text of a link) of all that is in each. The key is what
-    the same file of other steps has too: its name without the step. known: steps that the record has."""
+    """Steps of a folder of any program: (name, path, key, kind, text of a link) of everything in each.
+
+    The key is common to the same file in all steps: its name without the step. known: steps that the record
+    has.
+    """
     by_step: dict[int | None, list[_Entry]] = {}
     for entry in tree.entries:
         by_step.setdefault(parse_path(entry.unit).step, []).append(entry)
-    # What has no step's number belongs to the run: it goes with its first step.
+    # A file without a step belongs to the run, and goes with its first step.
     unnumbered = by_step.pop(None, [])
     if unnumbered:
         by_step.setdefault(min([*by_step, *known], default=0), []).extend(unnumbered)  # type: ignore[type-var]
@@ -366,13 +493,57 @@ def pack(
     threads: int = 0,
     progress: Callable[[PackedStep], None] | None = None,
 ) -> PackFacts:
-    """Makes a record of a run's steps: a history that twinrun captured, or a folder of any program's files.
+    """Makes a record of the steps of a run: each step keeps only what is new in it.
 
-    Of a folder everything is kept: hidden files, links, empty folders; what is not, or not as it is, is in the notes of what it
-    returns. against: another record, which must stay: what it has is not kept again. append: goes on with a record that is
-    there. A step that the record has, and whose files changed or came late, is an error before anything is written; with update,
-    which is append too, it becomes a new version of the step. progress: called for each step of each rank when it is on storage.
-    Raises TwinrunError: nothing that was packed before is lost, and with append the rest can follow.
+    >>> with twinrun.Run("runs/a") as run:
+    ...     for step in range(5):
+    ...         facts = run.capture(step, {"x": np.arange(10_000.0)})
+    >>> packed = twinrun.pack("runs/a", "records/a")
+    >>> packed.ratio(without_first=True) > 10
+    True
+
+    Parameters
+    ----------
+    source : str or path
+        A history that twinrun captured, or a folder with files of any program. Everything in a folder is
+        kept: hidden files, links, empty folders.
+    record : str or path
+        The folder of the record: a new one, unless `append` or `update` is True.
+    options : RecordOptions, default None
+        How the record is made; None for `RecordOptions()`.
+    against : str or path, default None
+        Another record. Its content is not kept again, so it must stay where it is.
+    append : bool, default False
+        True goes on with a record that exists.
+    update : bool, default False
+        As `append`; and a step whose files changed since it was packed becomes a new version of that step.
+        Without it such a step is an error, before anything is written.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    progress : callable, default None
+        `progress(packed_step)` is called for each step of each rank when it is on storage.
+
+    Returns
+    -------
+    PackFacts
+        What each step took, and notes on what could not be kept as it is.
+
+    Raises
+    ------
+    MissingFile
+        `source` does not exist or has no files, or `against` does not exist.
+    FormatError
+        `source` is a file, or the record would lie within it.
+    TwinrunError
+        The record exists and neither `append` nor `update` is True, an option has no meaning, or files of a
+        packed step changed.
+    DamagedFile
+        The history or the record contradicts its checksums.
+
+    Notes
+    -----
+    An error loses nothing that was packed before; with `append` the rest can follow. One process at a time
+    writes a record. The method follows Tan et al., ICPP 2023; docs/records.md says what is new.
     """
     source, record = any_path(source), any_path(record)
     check_settings(threads=threads)
@@ -426,11 +597,48 @@ def restore(
     threads: int = 0,
     memory: int = MEMORY,
 ) -> list[str]:
-    """Gives steps of a record back, every byte checked. Returns the paths that were written.
+    """Writes steps of a record back as files. Every byte is checked.
 
-    Of a history that was captured: a history in `to`, with these steps. Of other programs' files: these, in to/step-N, or in
-    `to` itself if flat. steps: None for all. memory: bytes that reading may take at once, beside the record's index; a few MiB
-    are always had. Raises TwinrunError. Whatever is in `to` stays as it is, and no link in it is followed.
+    >>> with twinrun.Run("records/a", record="runs") as run:
+    ...     for step in (10, 20):
+    ...         facts = run.capture(step, {"x": np.arange(4.0)})
+    >>> paths = twinrun.restore("records/a", "back", steps=[20])
+    >>> twinrun.compare("records/a", "back", steps="20").verdict
+    'same'
+
+    Parameters
+    ----------
+    record : str or path
+        The folder of the record.
+    to : str or path
+        The folder that gets the files. It is made if it does not exist.
+    steps : iterable of int, default None
+        The steps to restore; None for all.
+    flat : bool, default False
+        For files of other programs: True writes them into `to` itself, False into to/step-N.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes that reading may take at once, beside the index of the record. A few MiB are always taken.
+
+    Returns
+    -------
+    list of str
+        The paths that were written. Steps that a history in `to` has already are not among them.
+
+    Raises
+    ------
+    MissingFile
+        The record or one of the steps does not exist.
+    DamagedFile
+        A checksum does not fit.
+    TwinrunError
+        The folder is no record, or something in `to` has the name of a file to write.
+
+    Notes
+    -----
+    Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
+    history with these steps.
     """
     record, to = any_path(record), any_path(to)
     check_settings(threads=threads, memory=memory)
@@ -450,7 +658,7 @@ def _part(
     count: int | None,
     threads: int,
 ) -> tuple[_core.RecordStore, str, int]:
-    """The record, a segment of it, and how many bytes of that are wanted."""
+    """The record, a segment of it, and how many bytes of the segment are asked for."""
     store = _core.open_record(any_path(record), rank, threads or os.cpu_count() or 1)
     files = store.files(step)
     for segment, file, _, size in store.segments(step):
@@ -478,11 +686,50 @@ def read_part(
     threads: int = 0,
     memory: int = MEMORY,
 ) -> bytes:
-    """Bytes [offset, offset + count) of a field of a step (of a file, where files were packed), every one checked.
+    """Reads a range of bytes of one field of one step. Every byte is checked.
 
-    Only the blocks that hold them are read. count: None for all that follow. A field's items lie densely, in the order in which
-    they were captured, in native byte order. memory: as `restore` has it, beside the bytes themselves. Raises MissingFile where
-    the record has no such step, rank or name.
+    >>> with twinrun.Run("records/a", record="runs") as run:
+    ...     facts = run.capture(10, {"x": np.arange(1000.0)})
+    >>> np.frombuffer(twinrun.read_part("records/a", 10, "x", offset=80, count=16))
+    array([10., 11.])
+
+    Parameters
+    ----------
+    record : str or path
+        The folder of the record.
+    step : int
+        The step.
+    name : str
+        The name of the field, or of the file where files were packed.
+    rank : int, default 0
+        The rank that wrote it.
+    offset : int, default 0
+        The first byte.
+    count : int, default None
+        How many bytes; None for all that follow.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes that reading may take at once, beside the result and the index of the record.
+
+    Returns
+    -------
+    bytes
+        The bytes. Elements of a field lie densely, in the order in which they were captured, in native byte
+        order.
+
+    Raises
+    ------
+    MissingFile
+        The record has no such step, rank or name.
+    TwinrunError
+        The range is not within the field.
+    DamagedFile
+        A checksum does not fit.
+
+    Notes
+    -----
+    Only the blocks that hold these bytes are read.
     """
     check_settings(threads=threads, memory=memory)
     store, segment, wanted = _part(record, step, name, rank, offset, count, threads)
@@ -501,7 +748,48 @@ def write_part(
     threads: int = 0,
     memory: int = MEMORY,
 ) -> int:
-    """The same bytes to a new file, which is there whole or not at all. Returns how many they are."""
+    """Writes a range of bytes of one field of one step to a new file.
+
+    >>> with twinrun.Run("records/a", record="runs") as run:
+    ...     facts = run.capture(10, {"x": np.arange(1000.0)})
+    >>> twinrun.write_part("records/a", 10, "x", "x.bin")
+    8000
+
+    Parameters
+    ----------
+    record : str or path
+        The folder of the record.
+    step : int
+        The step.
+    name : str
+        The name of the field, or of the file where files were packed.
+    to : str or path
+        The new file. It appears as a whole or not at all.
+    rank : int, default 0
+        The rank that wrote it.
+    offset : int, default 0
+        The first byte.
+    count : int, default None
+        How many bytes; None for all that follow.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes that reading may take at once, beside the index of the record.
+
+    Returns
+    -------
+    int
+        How many bytes were written.
+
+    Raises
+    ------
+    MissingFile
+        The record has no such step, rank or name.
+    TwinrunError
+        The range is not within the field, or a file of the name `to` exists.
+    DamagedFile
+        A checksum does not fit.
+    """
     check_settings(threads=threads, memory=memory)
     store, segment, wanted = _part(record, step, name, rank, offset, count, threads)
     store.write(step, segment, offset, wanted, any_path(to), memory)
@@ -516,12 +804,47 @@ def compact(
     threads: int = 0,
     forget_missing: bool = False,
 ) -> CompactFacts:
-    """Drops steps of a record, and folds what others need of them into few files. Readers may go on meanwhile.
+    """Drops steps of a record, and joins what the other steps need of them into few files.
 
-    keep_last: all but so many of the newest leave, one at least stays; drop: these leave too. With neither nothing leaves, and files
-    are folded. forget_missing: records that were packed against this one and are not there any more were removed, and need
-    nothing. Without it they are taken for moved, and TwinrunError is raised. Raises DamagedFile, and nothing leaves, where the
-    metadata of a step that would stay is damaged: it could be the last copy that is whole which leaves.
+    >>> with twinrun.Run("records/a", record="runs") as run:
+    ...     for step in range(5):
+    ...         facts = run.capture(step, {"x": np.arange(1000.0) + step})
+    >>> twinrun.compact("records/a", keep_last=2).dropped_steps
+    3
+
+    Parameters
+    ----------
+    record : str or path
+        The folder of the record.
+    keep_last : int, default None
+        How many of the newest steps stay, 1 or more; None drops none of them.
+    drop : iterable of int, default ()
+        Steps that leave besides. Without `keep_last` and `drop` no step leaves, and files are joined.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    forget_missing : bool, default False
+        True: a record that was packed against this one, and that does not exist any more, was removed and
+        needs nothing. False: it is taken for moved, which is an error.
+
+    Returns
+    -------
+    CompactFacts
+        How many steps left, and the bytes before and after.
+
+    Raises
+    ------
+    MissingFile
+        The record, or a step of `drop`, does not exist.
+    TwinrunError
+        The folder is no record, `keep_last` is less than 1, or a record that was packed against this one is
+        missing.
+    DamagedFile
+        A checksum does not fit, or the metadata of a step that would stay is damaged. Then nothing leaves: what
+        leaves could be the last copy that is whole.
+
+    Notes
+    -----
+    Other processes may read the record meanwhile.
     """
     check_settings(threads=threads)
     if keep_last is not None and keep_last < 1:

@@ -1,6 +1,7 @@
 """Capture: the states of a running Python program, as a history that can be compared.
 
-Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memory and threads: src/core/capture/session.hpp.
+Bytes on disk and the order of writes: src/core/history/history.hpp. Tiers, memory and threads:
+src/core/capture/session.hpp.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _LAST_STEP = (1 << 63) - 1
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
-    """Raises Incomparable where an array of times would take those of another unit; one of integers takes any."""
+    """Raises Incomparable where an array of times has another unit than the captured one; arrays of integers
+    take any unit.
+    """
     unit = unit_of(array.dtype) if isinstance(array, np.ndarray) else None
     if unit is None:
         return
@@ -43,12 +46,40 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a step is not proven equal to the same step of the reference run.
+    """A step of a run that is not proven equal to the same step of the reference run.
 
-    Only metadata was read: a difference above the tolerance, or, rarely, one just below it. field: the first one, in
-    the order of capture. first_item: of the field as it is stored, where the first such chunk begins. chunks: of this field
-    that are not proven equal, of chunks_in_all. fields: of the step that are not proven equal. reason: why they could
-    not be compared (another shape, a field that one of the runs lacks), or "".
+    >>> run = twinrun.Run("runs/a", atol=1e-6)
+    >>> _ = run.capture(0, {"x": np.zeros(1000)})
+    >>> run.close()
+    >>> run = twinrun.Run("runs/b", atol=1e-6, reference="runs/a", stop_on_divergence=True)
+    >>> found = run.capture(0, {"x": np.ones(1000)}).divergence
+    >>> run.close()
+    >>> found.step, found.field, found.first_item
+    (0, 'x', 0)
+
+    Attributes
+    ----------
+    step, rank : int
+        Where the runs diverge.
+    field : str
+        The first field that is not proven equal, in the order of capture.
+    first_item : int
+        Where the first open chunk of this field begins: an element, in the order of storage.
+    chunks : int
+        Chunks of this field that are not proven equal.
+    chunks_in_all : int
+        Chunks of this field.
+    fields : int
+        Fields of this step that are not proven equal.
+    reason : str
+        Why the steps could not be compared (another shape, a field that one run lacks), or "".
+    text : str
+        All of it as one sentence; `str(divergence)` gives it.
+
+    Notes
+    -----
+    Only metadata was read. The difference is above the tolerance or, rarely, just below it: `compare`
+    decides.
     """
 
     step: int
@@ -69,9 +100,28 @@ class Divergence:
 class CaptureFacts:
     """What one capture cost.
 
-    seconds: that it blocked the caller; waited_seconds: of these, for memory that earlier steps held. data_bytes,
-    metadata_bytes: written, or to be; metadata_bytes is 0 while it is not known. staged_bytes: memory that steps under
-    way hold now. divergence: from the reference, where it is known already (stop_on_divergence), else None.
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(7, {"x": np.zeros(1000)})
+    >>> facts.step, facts.data_bytes
+    (7, 8000)
+
+    Attributes
+    ----------
+    step : int
+        The step that was captured.
+    seconds : float
+        Time for which the call blocked the caller, in seconds.
+    data_bytes : int
+        Bytes of data that were written, or will be in the background.
+    metadata_bytes : int
+        Bytes of metadata; 0 where the number is not known yet.
+    waited_seconds : float
+        The part of `seconds` in which the call waited for memory that earlier steps held.
+    staged_bytes : int
+        Bytes of memory that steps under way hold now.
+    divergence : Divergence or None
+        Where the step diverges from the reference. None where it does not, or where it is not known yet
+        (`stop_on_divergence=True` waits for it).
     """
 
     step: int
@@ -89,7 +139,7 @@ def _check_lost(lost: list[tuple[int, str]], where: str, facts: CaptureFacts | N
 
 
 def _end(session: _core.Session, path: str) -> None:
-    """Of runs that nobody closed."""
+    """Closes a run that nobody closed; a lost step becomes a warning."""
     try:
         _check_lost(session.close(), path)
     except TwinrunError as e:
@@ -124,35 +174,114 @@ def _record_settings(
 
 
 class Run:
-    """One execution of an application, captured into the folder `path`.
+    """One execution of an application, captured as a history that can be compared.
 
-    path: the history's folder; made if it is not there. atol, rtol: two runs agree where |a - b| <= atol + rtol |a|;
-    this is fixed now, digests are made for it. Integers and booleans are compared exactly. tolerances: {field: atol
-    or (atol, rtol)} for fields with one of their own. residue_bits: 0, 2 or 4 bits an element that prove small
-    differences without reading data. chunk_bytes: a power of two from 4096 to 1048576. keep_data: False keeps
-    digests only (0.4 to 13% of the bytes): enough to say whether and where runs part, not by how much. existing:
-    "refuse" a folder that holds a history, "append" to it with the same settings, or "replace" it. threads: 0 for
-    all cores.
+    >>> x = np.linspace(0, 1, 1000)
+    >>> with twinrun.Run("runs/a", atol=1e-6) as run:
+    ...     for step in range(3):
+    ...         facts = run.capture(step, {"x": x + step})
+    ...     print(run.steps)
+    [0, 1, 2]
 
-    background: capture() returns as soon as the arrays may change, and the step is committed behind its back. memory:
-    that steps under way may hold, in bytes or as "1 GiB"; capture() waits where there is none left. device_memory:
-    the same of each GPU: arrays there are copied within it and brought on later; of a record, only what is new. flush_threads:
-    that write them. local: a folder on storage of this node, where steps rest until they are in `path`; local_limit:
-    bytes that they may take there. flusher: who brings them on: a "thread", a "process" that outlives this one, or
-    "none" (`twinrun flush` later; until then steps are on this node only, and committed there). keep_steps: the newest so many stay, 0 for all; keep_data_steps: the newest so many
-    keep their data, older ones their metadata. replace_steps: a step that is there may be captured again.
+    Parameters
+    ----------
+    path : str or path
+        The folder of the history. It is made if it does not exist.
+    atol, rtol : float, default 0
+        Two runs agree where |a - b| <= atol + rtol |a|. `atol` has the unit of the data. Both are fixed now,
+        because digests are made for them. Integers and booleans are compared exactly.
+    tolerances : dict of str to float or (float, float), default None
+        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own.
+    residue_bits : {4, 2, 0}
+        Bits an element that prove small differences without reading data.
+    chunk_bytes : int, default 4096
+        Bytes of a chunk: a power of two from 4096 to 1048576.
+    digest : {'linear', 'published'}
+        The kind of digest. 'published' is the method of the paper (see Notes).
+    keep_data : bool, default True
+        False keeps digests only: 0.4 to 13% of the bytes. They say whether and where runs differ, and not by
+        how much.
+    existing : {'refuse', 'append', 'replace'}
+        What happens where the folder holds a history: an error, more steps with the same settings, or a new
+        history in its place.
+    threads : int, default 0
+        Threads that digest; 0 takes all cores.
+    background : bool, default False
+        True: `capture` returns as soon as the arrays may change, and the step is committed later by threads
+        of twinrun.
+    memory : int or str, default None
+        Bytes that steps under way may hold, as a number or as "1 GiB". `capture` waits where none is left.
+    device_memory : int or str, default None
+        The same for each GPU. Arrays on a GPU are copied within it first, and are brought to the host later.
+    local : str or path, default None
+        A folder on storage of this node, where steps rest until they are in `path`.
+    local_limit : int or str, default None
+        Bytes that steps may take in `local`.
+    flusher : {'thread', 'process', 'none'}, default None
+        What brings steps from `local` to `path`: a thread; a process that outlives this one; or nothing,
+        until you run `twinrun flush`. With 'none' steps are committed in `local`.
+    keep_steps : int, default 0
+        How many of the newest steps stay in the history; 0 for all.
+    keep_data_steps : int, default 0
+        How many of the newest steps keep their data; older ones keep metadata only. 0 for all.
+    replace_steps : bool, default False
+        True: a step that the history has may be captured again.
+    flush_threads : int, default None
+        Threads that write steps in the background.
+    record : str or RecordOptions, default None
+        Keeps only what is new in each step, as a record: a method ("runs") or all options. Every step comes
+        back bit for bit.
+    record_against : str or path, default None
+        The record of another run. Its content is not kept again, so it must stay where it is.
+    reference : str or path, default None
+        The history of another run. Each step is compared with the same step there while it is captured.
+    stop_on_divergence : bool, default False
+        True: `capture` waits for the comparison with `reference` and returns its result.
+    on_divergence : callable, default None
+        `on_divergence(divergence)` is called for each step that is not proven equal to the reference.
+    settings : dict of str to str, default None
+        Settings of docs/capture.md that have no parameter here. They override the parameters.
 
-    record: a method ("runs") or `RecordOptions`: data is kept as what is new in each step, and every step is given back
-    bit for bit; steps then leave by `twinrun.compact`, not by keep_steps. record_against: another run's record, which must
-    stay where it is: what it has is not kept again.
+    Attributes
+    ----------
+    path : str
+        The folder of the history.
+    steps : list of int
+        The committed steps, ascending.
+    local_steps : list of int
+        The steps that are only in `local`, ascending.
 
-    reference: the history of another run; every step is compared with its step as it is captured. on_divergence(d):
-    called with a `Divergence` for each step that is not proven equal, from a thread of twinrun's (from capture() with
-    stop_on_divergence); it must not use this run. stop_on_divergence: capture() waits for the comparison and says in
-    its facts what it found. settings: {name: text} of docs/capture.md, for what has no parameter here; they come last.
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning, parameters contradict each other, or the folder holds a history and
+        `existing` is 'refuse'.
+    Incomparable
+        `existing` is 'append', and the history was captured with other settings.
+    MissingFile
+        `reference` or `record_against` does not exist.
+    FormatError
+        The path is not UTF-8.
 
-    Not thread-safe. Raises TwinrunError; a step that could not be written whole is not there. StepLost tells of steps
-    that were captured in the background and could not be committed.
+    Notes
+    -----
+    Not thread-safe: one thread at a time uses a run. `on_divergence` is called from a thread of twinrun (with
+    `stop_on_divergence` from `capture`), and must not use the run. A step is committed as a whole or not at
+    all. A run that nobody closed is closed at the end of the process, and a lost step becomes a
+    RuntimeWarning.
+
+    Digests are defined in spec/digest.md. 'published' follows Tan et al., Middleware 2024 (see README.md).
+    Records follow Tan et al., ICPP 2023 (docs/records.md).
+
+    Examples
+    --------
+    Compare with an earlier run while this one computes:
+
+    >>> with twinrun.Run("runs/b", atol=1e-6, reference="runs/a", stop_on_divergence=True) as run:
+    ...     for step in range(3):
+    ...         if run.capture(step, {"x": x + step + (1e-3 if step == 2 else 0)}).divergence:
+    ...             print("diverges at step", step)
+    diverges at step 2
     """
 
     def __init__(
@@ -228,22 +357,25 @@ class Run:
         self._session: _core.Session | None = session
         if on_divergence is not None:
             session.on_divergence(lambda d: on_divergence(Divergence(**d)))
-        # Threads must not outlive the interpreter, nor losses go untold.
+        # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
 
     @property
     def path(self) -> str:
-        """Folder of the history."""
+        """The folder of the history."""
         return self._path
 
     @property
     def steps(self) -> list[int]:
-        """Committed steps, ascending. With flusher="none" those on the node-local tier are among them."""
+        """The committed steps, ascending; with `flusher="none"` also those on the node-local tier."""
         return self._open().committed
 
     @property
     def local_steps(self) -> list[int]:
-        """Steps that are on the node-local tier only, ascending: `twinrun flush`, or a later run, brings them on."""
+        """The steps that are on the node-local tier only, ascending.
+
+        `twinrun flush`, or a later run, brings them to `path`.
+        """
         return self._open().local_only
 
     def _open(self) -> _core.Session:
@@ -260,18 +392,51 @@ class Run:
         ids: Mapping[str, str] | None = None,
         global_place: GlobalPlace | None = None,
     ) -> CaptureFacts:
-        """Takes one step: when it returns, the arrays may change, and unless it works in the background the step is on storage.
+        """Captures one step. When it returns, the arrays may change.
 
-        fields: {name: array}, or any container of arrays: a model, nested mappings and lists, whose names are joined by dots;
-        anything that numpy takes for an array of numbers, any shape, 0-d and empty included (of texts digests are kept), and
-        arrays on GPUs (DLPack or __cuda_array_interface__), which are digested there: without keep_data no element is
-        copied to the host. stream: the one whose work makes those arrays, as a handle or an object of PyTorch, CuPy or
-        Numba; by default what the arrays themselves say. ids: {field: name of a 1-D integer field of this capture},
-        with an ID for each item of the first dimension: items are kept in ascending order of IDs, whatever their order
-        in memory. global_place: {field: (shape of the array of all ranks, offset of this part in it)}.
+        >>> with twinrun.Run("runs/a", atol=1e-6) as run:
+        ...     facts = run.capture(10, {"x": np.zeros(100), "v": np.zeros((100, 3))})
+        >>> facts.data_bytes
+        3200
 
-        Raises StepLost if a step could not be committed, which is an earlier one as a rule: then this one was taken even so
-        (`.facts`), unless `.steps` has it too.
+        Parameters
+        ----------
+        step : int
+            The number of the step: a new one, unless the run was made with `replace_steps`.
+        fields : dict of str to array, or container of arrays
+            Named arrays, on the host or on a GPU (DLPack or `__cuda_array_interface__`), of any shape. A
+            model, or nested mappings and lists, give names that are joined by dots. Of texts only digests are
+            kept.
+        stream : int or stream object, default None
+            The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
+            default the arrays themselves name it.
+        ids : dict of str to str, default None
+            `{field: name of a 1-D integer field of this step}`, with an ID for each row. Rows are kept in
+            ascending order of IDs, so that their order in memory does not matter.
+        global_place : dict of str to (shape, offset), default None
+            For a field that is a part of a global array: the shape of that array, and where this part begins
+            in it.
+
+        Returns
+        -------
+        CaptureFacts
+            What the capture cost.
+
+        Raises
+        ------
+        StepLost
+            Steps could not be committed. As a rule they are earlier ones, and this step was captured:
+            `error.facts` has its facts, and `error.steps` the lost steps.
+        TwinrunError
+            The run is closed, the step is no integer or is captured already, there is no field, or an array
+            has an unsupported type.
+        Incomparable
+            IDs or global places do not fit their fields.
+
+        Notes
+        -----
+        Unless the run works in the background, the step is on storage when this returns. Arrays on a GPU are
+        digested there; with `keep_data=False` no element is copied to the host.
         """
         session = self._open()
         number = step_number(step)
@@ -280,31 +445,84 @@ class Run:
         del keep
         lost = report.pop("lost")
         found = report.pop("divergence")
-        if not self._keep_data:  # nothing of them is written
+        if not self._keep_data:  # the data is not written
             report["data_bytes"] = 0
         facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
         _check_lost(lost, self._path, facts)
         return facts
 
     def wait(self) -> None:
-        """Returns when all captured steps are committed in `path`, or, with flusher="none", in `local`. Raises StepLost if some
-        cannot be."""
+        """Waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
+
+        Raises
+        ------
+        StepLost
+            A step could not be committed.
+        TwinrunError
+            The run is closed.
+        """
         _check_lost(self._open().wait(), self._path)
 
     def latest(self, not_after: int | None = None) -> int | None:
-        """The newest committed step, or the newest that is not after `not_after`; None if there is none."""
+        """Finds the newest committed step.
+
+        >>> with twinrun.Run("runs/a") as run:
+        ...     facts = [run.capture(step, {"x": np.zeros(4)}) for step in (10, 20)]
+        ...     run.latest(), run.latest(not_after=15), run.latest(not_after=5)
+        (20, 10, None)
+
+        Parameters
+        ----------
+        not_after : int, default None
+            The largest step to return; None for no limit.
+
+        Returns
+        -------
+        int or None
+            The step; None if there is none.
+
+        Raises
+        ------
+        TwinrunError
+            The run is closed, or `not_after` is no integer.
+        """
         return self._open().latest(_LAST_STEP if not_after is None else step_number(not_after))
 
     def load(self, step: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Fields of a committed step, all or those named, as new arrays; every byte is checked first.
+        """Reads fields of a committed step into new arrays. Every byte is checked.
 
-        Items are as they were kept: in ascending order of IDs where there were any; bf16 as its bits (uint16).
+        >>> with twinrun.Run("runs/a") as run:
+        ...     facts = run.capture(10, {"x": np.arange(3.0)})
+        ...     run.load(10)
+        {'x': array([0., 1., 2.])}
+
+        Parameters
+        ----------
+        step : int
+            A committed step.
+        names : iterable of str, default None
+            The fields to read; None for all.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            New arrays. Rows that were captured with IDs come in ascending order of IDs. bf16 comes as its
+            bits, in uint16.
+
+        Raises
+        ------
+        MissingFile
+            The history has no such step, or its data was not kept.
+        DamagedFile
+            A checksum does not fit.
+        TwinrunError
+            The run is closed, or the step has no field of a name.
         """
         session, number = self._open(), step_number(step)
         entries, arrays = [], {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
             told = label_told(name, stored["shape"])
-            if names is None and told is not None:  # a label, not what the caller captured
+            if names is None and told is not None:  # a label, which the caller did not capture
                 continue
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))
@@ -313,10 +531,38 @@ class Run:
         return arrays
 
     def restore(self, step: int, fields: Mapping[str, object]) -> None:
-        """Puts fields of a committed step back into {name: array}; every byte is checked before it is written.
+        """Copies fields of a committed step back into arrays. Every byte is checked before it is written.
 
-        Arrays must be writable and have the type and shape that was captured; they may be strided, and dense ones on
-        GPUs will do too. After an error some of them may hold the step's values and others their old ones.
+        >>> x = np.arange(3.0)
+        >>> with twinrun.Run("runs/a") as run:
+        ...     facts = run.capture(10, {"x": x})
+        ...     x[:] = 0
+        ...     run.restore(10, {"x": x})
+        >>> x
+        array([0., 1., 2.])
+
+        Parameters
+        ----------
+        step : int
+            A committed step.
+        fields : dict of str to array
+            Writable arrays with the type and shape that was captured. Arrays on the host may be strided;
+            arrays on a GPU must be dense.
+
+        Raises
+        ------
+        Incomparable
+            An array has another type, shape or unit of time than was captured.
+        MissingFile
+            The history has no such step, or its data was not kept.
+        DamagedFile
+            A checksum does not fit.
+        TwinrunError
+            The run is closed, an array is read-only, or the step has no field of a name.
+
+        Notes
+        -----
+        After an error some of the arrays may hold the values of the step, and others their old values.
         """
         session, number = self._open(), step_number(step)
         entries: list[tuple] = []
@@ -360,7 +606,13 @@ class Run:
         )
 
     def close(self) -> None:
-        """Ends the run when every captured step is committed; a second call does nothing. Raises StepLost if some cannot be."""
+        """Ends the run when every captured step is committed. A second call does nothing.
+
+        Raises
+        ------
+        StepLost
+            A step could not be committed.
+        """
         if self._session is None:
             return
         session, self._session = self._session, None
@@ -376,7 +628,7 @@ class Run:
         except TwinrunError as e:
             if error is None:
                 raise
-            said = f"while the run was closed: {e}"  # beside what the body raised, not in its place
+            said = f"while the run was closed: {e}"  # a note on the error of the body, which is raised
             if hasattr(error, "add_note"):
                 error.add_note(said)
             else:  # Python 3.10

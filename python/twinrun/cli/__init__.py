@@ -1,4 +1,4 @@
-"""The command line: one module a verb. Exit status: 0 the same or done, 1 different, 2 could not."""
+"""The command line: one module for each verb. Exit status: 0 the same or done, 1 different, 2 could not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
 
 
 class _Group(click.Group):
-    """Verbs in the order in which a newcomer meets them."""
+    """Verbs in the order in which a new user needs them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -72,7 +72,10 @@ for command in (
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Status of a verb. Not click's own main(): that one ends with status 1, "different", on a closed pipe."""
+    """Status of a verb.
+
+    Not click's own main(): that one ends with status 1, "different", on a closed pipe.
+    """
     if "_TWINRUN_COMPLETE" in os.environ:  # a shell asks for completions
         cli.main(prog_name="twinrun")
     try:
@@ -113,17 +116,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a verb and exits. Every error is one line on stderr and status 2."""
     try:
         try:
-            for stream in (sys.stdout, sys.stderr):  # a sign that the terminal's encoding lacks is no error
+            for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error
                 if isinstance(stream, io.TextIOWrapper):
                     stream.reconfigure(errors="backslashreplace")
             status = _run(sys.argv[1:] if arguments is None else arguments)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: Python's own end has no use for it
+            # all output is written: Python's shutdown does nothing else
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         except (Exception, KeyboardInterrupt) as e:
             status = _failed(e)
-    except KeyboardInterrupt as e:  # while an error was being told
+    except KeyboardInterrupt as e:  # while an error was printed
         status = _failed(e)
     try:
         sys.stdout.flush()
-    except OSError:  # what is left in the buffer cannot go anywhere, and Python must not try again
+    except OSError:  # the rest of the buffer cannot be written, and Python must not try again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

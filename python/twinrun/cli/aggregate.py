@@ -42,28 +42,34 @@ aggregate.add_command(study)
 @click.option("--topology", required=True, metavar="MACHINE",
               help="torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, flat:NODES, file:PATH or hwloc.")  # fmt: skip
 @click.option("--ranks-per-node", type=click.IntRange(1, 1 << 20), default=1, show_default=True)
-@click.option("--ranks", type=click.IntRange(1), default=None, help="Default: all that the nodes hold.")
+@click.option(
+    "--ranks", type=click.IntRange(1), default=None, help="Ranks; default: all that the nodes hold."
+)
 @click.option("--aggregators", type=click.IntRange(1, 1 << 20), default=None,
-              help="A file. Default: one in 16 nodes.")  # fmt: skip
+              help="Aggregators of a file; default: one in 16 nodes.")  # fmt: skip
 @click.option("--nodes-per-file", type=click.IntRange(0, 1 << 20), default=0, show_default=True,
-              help="A file for so many nodes each; 0: one file.")  # fmt: skip
+              help="Nodes that share a file; 0: one file.")  # fmt: skip
 @click.option("--particles", type=click.IntRange(1), default=None,
-              help="Of HACC a rank, on average: nine variables, 38 bytes.")  # fmt: skip
-@click.option("--bytes-per-rank", type=SIZE, default=None, help="On average. Default: 1M.")
+              help="Particles of HACC in a rank, on average: nine variables, 38 bytes.")  # fmt: skip
+@click.option("--bytes-per-rank", type=SIZE, default=None, help="Bytes of a rank, on average. Default: 1M.")
 @click.option("--items", default=None, metavar="BYTES,…", help="Bytes of an item of each variable.")
 @click.option("--volumes", default="uniform", show_default=True, metavar="MODEL",
               help="uniform, skewed, linear, lognormal:SIGMA, heavy:FACTOR,EVERY, or a .json or .csv file.")  # fmt: skip
 @click.option("--layout", type=click.Choice(LAYOUTS), default="records", show_default=True,
               help="How the file orders ranks and variables.")  # fmt: skip
 @click.option(
-    "--block", type=SIZE, default="4096", show_default=True, help="Partitions begin at its multiples."
+    "--block",
+    type=SIZE,
+    default="4096",
+    show_default=True,
+    help="Partitions begin at multiples of this size.",
 )
 @click.option("--placement", "placements", type=_Placements(), default=",".join(PLACEMENTS), show_default=True,
-              metavar="LIST", help="The first is listed and drawn.")  # fmt: skip
+              metavar="LIST", help="Placements to plan; the first is listed and drawn.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=1, show_default=True,
-              help="Of volumes and random placements.")  # fmt: skip
+              help="Seed of random volumes and placements.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(0), default=20, show_default=True,
-              help="Partitions that are listed; 0: all.")  # fmt: skip
+              help="Partitions to list; 0: all.")  # fmt: skip
 @click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
 )
@@ -71,16 +77,16 @@ aggregate.add_command(study)
     "--svg", "svg_file", type=click.Path(), default=None, metavar="FILE", help="Picture of the machine."
 )
 @click.option("--png", "png_file", type=click.Path(), default=None, metavar="FILE",
-              help="The same, by matplotlib (.png, .pdf).")  # fmt: skip
+              help="The same picture, by matplotlib (.png, .pdf).")  # fmt: skip
 @click.option("--html", "html_file", type=click.Path(), default=None, metavar="FILE",
               help="Pictures of all placements.")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No tables.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no tables.")
 def plan(
     topology: str, ranks_per_node: int, ranks: int | None, aggregators: int | None, nodes_per_file: int, particles: int | None,
     bytes_per_rank: int | None, items: str | None, volumes: str, layout: str, block: int, placements: tuple[str, ...],
     seed: int, rows: int, json_file: str | None, svg_file: str | None, png_file: str | None, html_file: str | None, quiet: bool,
 ) -> int:  # fmt: skip
-    """Say who would aggregate for whom on a machine, and what each placement would take.
+    """Say who would aggregate for whom on a machine, and how long each placement would take.
 
     Nothing is measured: costs are those of a model (docs/aggregate.md), in seconds.
     """

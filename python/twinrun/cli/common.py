@@ -1,4 +1,4 @@
-"""What several verbs share: options, sizes, progress."""
+"""Common parts of verbs: options, sizes, progress."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ THREADS = click.IntRange(0, 4096)
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would exit with status 1, which is "different"."""
+        """Rich would exit with status 1, which means "different"."""
         raise BrokenPipeError
 
 
@@ -68,7 +68,10 @@ def console(stderr: bool = False) -> Console:
 
 
 def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:
-    """Options of every verb that reads data. It gets them as `reading`: threads, memory (bytes), io."""
+    """Options of every verb that reads data.
+
+    The verb receives them as `reading`: threads, memory (bytes), io.
+    """
 
     @functools.wraps(verb)
     def gathered(*args: object, threads: int, memory: int, io: str, **rest: object) -> int:
@@ -105,7 +108,10 @@ def device_options(verb: Callable) -> Callable:
 
 
 def format_options(verb: Callable) -> Callable:
-    """Options for files that do not say what they hold. The verb gets them as `options`, as `open_file` takes them."""
+    """Options for files without a description of their content.
+
+    The verb receives them as `options`, for `open_file`.
+    """
 
     @functools.wraps(verb)
     def gathered(
@@ -155,7 +161,9 @@ def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[s
 
 
 def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
-    """The option of a verb whose work ranks of an MPI job share. It gets `team`, on the leader alone; the others serve it.
+    """The option of a verb that ranks of an MPI job share.
+
+    The leader receives `team`; the other ranks serve it.
 
     All ranks end with the leader's status.
     """
@@ -177,7 +185,7 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
             given = click.get_current_context().get_parameter_source("memory")
             team.memory_is_each = given is not click.core.ParameterSource.DEFAULT
             status = verb(*args, **options, team=team)
-            sys.stdout.flush()  # what fails here is part of the status
+            sys.stdout.flush()  # an error here changes the status
             team.dismiss(status)
             return status
 
@@ -186,7 +194,7 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr for work that lasts, on a terminal only; None elsewhere."""
+    """A bar on stderr for long work, on a terminal only; None elsewhere."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

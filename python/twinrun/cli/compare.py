@@ -32,7 +32,7 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     type=click.IntRange(0),
     default=None,
     metavar="N",
-    help="Floats at most N representable values apart agree all the same.",
+    help="Floats that are at most N representable values apart agree, too.",
 )
 @click.option(
     "--tolerances",
@@ -69,21 +69,21 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     "--leave-out",
     multiple=True,
     metavar="GLOB",
-    help="Not these fields, or files of a folder (by their path); may be given again.",
+    help="Leave out these fields, or files of a folder (by their path); may be given again.",
 )
 @click.option(
     "--ignore-attribute",
     "ignore_attributes",
     multiple=True,
     metavar="GLOB",
-    help="Not these attributes (path@name, or a name alone); may be given again.",
+    help="Leave out these attributes (path@name, or a name alone); may be given again.",
 )
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
     "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How to compare."
 )
-@click.option("--no-metadata", is_flag=True, help="Leave metadata beside the files alone.")
+@click.option("--no-metadata", is_flag=True, help="Do not use metadata beside the files.")
 @click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
 )
@@ -100,7 +100,7 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     type=click.Path(),
     default=None,
     metavar="FILE",
-    help="A page to look at, whole in itself.",
+    help="A self-contained page.",
 )
 @click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="JUnit XML.")
 @click.option(
@@ -112,8 +112,8 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
 )
 @click.option("--cache", type=click.Choice(["auto", "buffered", "direct"]), default="auto", show_default=True,
               help="Reads through the page cache, or past it.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Also what each stage read and took.")
-@click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print what each stage read, and its time.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only: the exit status has the verdict.")
 @format_options
 @device_options
 @over_ranks
@@ -149,10 +149,11 @@ def compare(
     reading: dict,
     team: parallel.Team | None = None,
 ) -> int:
-    """Say whether two runs agree; if not: at which step, rank, field and index they first part, and by how much.
+    """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
+    much.
 
-    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown files count too.
-    Exit status: 0 the same, 1 different, 2 could not compare.
+    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
+    files count too. Exit status: 0 the same, 1 different, 2 could not compare.
     """
     out = console(stderr=json_file == "-")
     check_outputs(
@@ -195,9 +196,9 @@ def compare(
                 team=team,
             )
     except (Exception, KeyboardInterrupt) as e:
-        # No report of an earlier comparison may stay there as if it were this one's.
+        # A report of an earlier comparison must not look like the report of this one.
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        with contextlib.suppress(TwinrunError):  # the first error is the one to tell
+        with contextlib.suppress(TwinrunError):  # the first error is reported
             if json_file is not None:
                 write_json(json_file, incomparable_document(run_a, run_b, said))
         with contextlib.suppress(TwinrunError):

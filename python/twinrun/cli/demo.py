@@ -24,7 +24,7 @@ from ..words import byte_size, number
 from .common import console, progress_bar
 
 MINIHACC = "TWINRUN_MINIHACC"
-MARK = ".twinrun-demo"  # in the folder of a history that a demo made
+MARK = ".twinrun-demo"  # in the folder of a demo's history
 
 
 def find_minihacc() -> str:
@@ -40,13 +40,15 @@ def find_minihacc() -> str:
 
 
 def _mark_of(run: str) -> bytes:
-    """What a demo writes beside the history that it made: the XXH3 of its manifest, which has the history's id and every step."""
+    """The mark beside a demo's history: the XXH3 of its manifest, which has the id of the history and every
+    step.
+    """
     with open(os.path.join(run, MANIFEST), "rb") as file:
         return f"{xxh3(file.read()):016x}\n".encode()
 
 
 def _check_replaceable(run: str) -> None:
-    """TwinrunError where a history is there already, unless it is what an earlier demo made, as that one left it."""
+    """Raises TwinrunError where a history exists, unless an earlier demo made it and it is unchanged."""
     manifest, mark = os.path.join(run, MANIFEST), os.path.join(run, MARK)
     if not os.path.lexists(manifest):
         return
@@ -63,10 +65,10 @@ def _check_replaceable(run: str) -> None:
 
 
 def _mark(run: str) -> None:
-    """Says that the history is this demo's, for the next one. No history's part and no link is in the way."""
+    """Marks the history as made by a demo. The name is no part of a history and no link."""
     mark = os.path.join(run, MARK)
     if os.path.lexists(mark) and not stat.S_ISREG(os.lstat(mark).st_mode):
-        return  # then the next demo refuses
+        return  # without the mark the next demo refuses
     write_whole(mark, _mark_of(run), durable=False)
 
 
@@ -95,7 +97,10 @@ def _simulate(
 
 
 def _free_name(folder: str) -> str:
-    """For the picture: growth.png, or with a number where somebody's file has that name. Ours says so."""
+    """The name of the picture: growth.png, with a number where another file has that name.
+
+    Pictures of a demo have a mark.
+    """
     for taken in itertools.count():
         path = os.path.join(folder, f"growth-{taken}.png" if taken else "growth.png")
         if not os.path.lexists(path):
@@ -109,7 +114,7 @@ def _free_name(folder: str) -> str:
 
 
 def _growth_lines(c: Comparison) -> list[str]:
-    """The growth of |a - b| as text: a row a field, a column a captured step."""
+    """The growth of |a - b| as text: a row for each field, a column for each captured step."""
     lines = growth(c)
     steps = sorted({s for points in lines.values() for s, *_ in points})
     rows = [
@@ -124,7 +129,7 @@ def _growth_lines(c: Comparison) -> list[str]:
 
 @click.command()
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
-              help="Where the runs, the report and the picture go; runs of an earlier demo there are replaced, other histories never.")  # fmt: skip
+              help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
 @click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
@@ -133,7 +138,7 @@ def _growth_lines(c: Comparison) -> list[str]:
     "--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal."
 )
 def demo(folder: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> int:
-    """Run a P3M N-body simulation twice with the same input, and show where the two runs part.
+    """Run a P3M N-body simulation twice with the same input, and show where the two runs differ.
 
     Nothing random is planted: sums of floating-point numbers whose order depends on threads are enough.
     Exit status 0 when the demonstration went as it should, whatever the verdict; 2 when it could not.
@@ -149,7 +154,8 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
         _simulate(program, run, particles, steps, captures, atol, deterministic)
     with progress_bar() as progress:
         result = compare_runs(*runs, progress=progress)
-        # The runs are small: every element as well, for the exact growth and as a check of the three stages.
+        # The runs are small: every element is compared too, for the exact growth and as a check of the three
+        # stages.
         every = compare_runs(*runs, method="direct", progress=progress)
     if [(f.different, f.first_index) for f in every.fields] != [
         (f.different, f.first_index) for f in result.fields

@@ -23,11 +23,14 @@ __all__ = ["ensemble"]
 
 @click.group()
 def ensemble() -> None:
-    """Is the time reproducible? Runs a study of identical tasks under varied conditions, and says what makes it vary."""
+    """Is the time reproducible?
+
+    Runs a study of identical tasks under varied conditions, and says what makes it vary.
+    """
 
 
 def _span(seconds: float | None) -> str:
-    """A duration as a person says it."""
+    """A duration for people."""
     if seconds is None:
         return "time left unknown"
     if seconds < 90:
@@ -69,7 +72,7 @@ class _Teller:
         left = _span(progress.seconds_left)
         if self._bar:
             self._bar.update(self._task, completed=progress.done, total=progress.total, description=left)
-            # What is as it should be need not stay on the screen.
+            # Tasks without problems do not stay on the screen.
             if progress.line is None or progress.line["status"] != "ok" or progress.line["contradicted"]:
                 self._bar.console.print(progress.text, soft_wrap=True)
             return
@@ -77,7 +80,7 @@ class _Teller:
 
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
-    """(study file or None, folder) of what was given: a file, or the folder of a study that was begun."""
+    """(study file or None, folder) of the argument: a file, or the folder of a started study."""
     path = Path(study)
     if path.is_dir():
         if folder is not None:
@@ -90,20 +93,27 @@ def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
 
 @ensemble.command()
 @click.argument("study", type=click.Path())
-@click.option("--folder", type=click.Path(), default=None, help="Of the study; default: STUDY without .toml.")
-@click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
-              help="Run tasks that failed up to N times more; default: what the study says.")  # fmt: skip
-@click.option("--amend", is_flag=True, help="Go on with a study that was changed, as to more repetitions.")
 @click.option(
-    "--parquet", type=click.Path(), default=None, metavar="FILE", help="Write all tasks there in the end."
+    "--folder", type=click.Path(), default=None, help="Folder of the study; default: STUDY without .toml."
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
+              help="Repeat failed tasks up to N times; default: from the study.")  # fmt: skip
+@click.option("--amend", is_flag=True, help="Go on with a changed study, such as one with more repetitions.")
+@click.option(
+    "--parquet",
+    type=click.Path(),
+    default=None,
+    metavar="FILE",
+    help="Write all tasks to this file at the end.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def run(
     study: str, folder: str | None, retry: int | None, amend: bool, parquet: str | None, quiet: bool
 ) -> int:
     """Run STUDY, a TOML file, or go on where it stopped.
 
-    Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second one ends them.
+    Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second
+    one ends them.
     """
     from ..ensemble.run import runner
     from ..ensemble.study import exporting
@@ -121,7 +131,7 @@ def run(
             where=place,
             fix="give the same command again to go on",
         )
-    why = "; the intervals are as narrow as was asked for" if outcome.ended == "enough" else ""
+    why = "; the intervals are narrow enough" if outcome.ended == "enough" else ""
     bad = f", {outcome.failed} of them not ok" if outcome.failed else ""
     console().print(f"{place}: {outcome.done} of {outcome.total} tasks have run{bad}{why}", soft_wrap=True)
     return 0
@@ -162,10 +172,10 @@ def status(folder: str, as_json: bool) -> int:
 @ensemble.command()
 @click.argument("study", type=click.Path())
 @click.option(
-    "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Whose tasks are listed."
+    "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Blocks whose tasks are listed."
 )
 def plan(study: str, blocks: int) -> int:
-    """Say what STUDY would run, without running it: cells, order, and what a fractional design cannot tell apart."""
+    """Say what STUDY would run, without running it: cells, order, and the aliases of a fractional design."""
     from ..ensemble.study import design
     from ..ensemble.study.study import read_study
 
@@ -205,10 +215,10 @@ def plan(study: str, blocks: int) -> int:
     "--matters",
     type=click.FloatRange(0, 10, min_open=True),
     default=None,
-    help="A variation that matters (relative).",
+    help="The smallest variation that matters (relative).",
 )
 @click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=None,
-              help="Of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
+              help="Confidence of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
 @click.option(
     "--against", type=click.Path(), default=None, metavar="FOLDER", help="An earlier study to compare with."
 )
@@ -220,7 +230,7 @@ def plan(study: str, blocks: int) -> int:
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
            against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
-    """Say what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
 
@@ -254,10 +264,10 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     type=int,
     multiple=True,
     metavar="TASK",
-    help="Tasks of the second; default: the fastest quarter.",
+    help="Tasks of the second group; default: the fastest quarter.",
 )
-@click.option("--by", default="", metavar="FACTOR=LEVEL", help="Tasks at that level against all others.")
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls that are listed.")
+@click.option("--by", default="", metavar="FACTOR=LEVEL", help="Compare tasks at this level with all others.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls to list.")
 @click.option("--picture", type=click.Path(), default=None, metavar="FILE",
               help="Bars of the differences and histograms: .svg, .png, .pdf.")  # fmt: skip
 @click.option(
@@ -272,7 +282,9 @@ def profiles(
     picture: str | None,
     json_file: str | None,
 ) -> int:
-    """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more than another."""
+    """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more
+    than another.
+    """
     from ..packages import check
     from ..report import write_json
 
@@ -315,7 +327,7 @@ def profiles(
 @click.argument("folder", type=click.Path())
 @click.argument("parquet", type=click.Path())
 def export(folder: str, parquet: str) -> int:
-    """Write the tasks of the study in FOLDER as PARQUET, a row an attempt."""
+    """Write the tasks of the study in FOLDER as PARQUET, a row for each attempt."""
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
 
@@ -327,12 +339,18 @@ def export(folder: str, parquet: str) -> int:
 
 @ensemble.command("import")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
+@click.option("--output", type=click.Path(), required=True, metavar="FOLDER", help="Folder of the new study.")
 @click.option(
-    "--output", type=click.Path(), required=True, metavar="FOLDER", help="Of the study that is made."
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default=None,
+    help="Format of the files; default: by content.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by content.")
 def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
-    """Make a study of what others measured: hyperfine's JSON, Caliper or Thicket profiles, RADICAL's .prof files."""
+    """Make a study from other programs' measurements: hyperfine's JSON, Caliper or Thicket profiles,
+    RADICAL's .prof files.
+    """
     from ..ensemble.study import importing
 
     number = importing.import_tasks(files, output, form)

@@ -34,14 +34,14 @@ def _parts(path: str) -> list[str]:
 
 
 def _check_place(history: str, local: str, parts: list[str]) -> None:
-    """TwinrunError where steps would be brought into the tier's own folders."""
+    """Raises TwinrunError where steps would be copied into the tier's own folders."""
     check_folder("--to", history, parts)
     if os.path.realpath(history) == os.path.realpath(local):
         check_folder("--to", history, [local])
 
 
 def _flush(path: str, history: str | None, local: str, parts: list[str]) -> bool:
-    """Brings one rank's steps over, and says so. Whether all came."""
+    """Copies the steps of one rank, and prints how many. Returns whether all were copied."""
     facts = _core.open_history(path)
     if facts["local_part"] is None:
         raise TwinrunError(
@@ -70,10 +70,11 @@ def _flush(path: str, history: str | None, local: str, parts: list[str]) -> bool
     help="The history; by default the one that the run was captured into.",
 )  # fmt: skip
 def flush(local: str, history: str | None) -> int:
-    """Bring steps that a run left on a node-local tier to their history.
+    """Copy steps that a run left on a node-local tier to their history.
 
-    LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however it ended.
-    Every byte is checked on the way; steps that are damaged stay where they are. Exit status: 0 all is there, 2 not.
+    LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however
+    it ended. Every byte is checked on the way; damaged steps stay where they are. Exit status: 0 all steps
+    are there, 2 not.
     """
     local = checked_path(local)
     parts = _parts(local)
@@ -83,7 +84,7 @@ def flush(local: str, history: str | None) -> int:
     for path in parts:
         try:
             done = _flush(path, history, local, parts) and done
-        except TwinrunError as e:  # other ranks' steps need not wait for this one's
+        except TwinrunError as e:  # steps of other ranks do not wait for this rank
             print(f"twinrun: {e}", file=sys.stderr)
             done = False
     return 0 if done else 2

@@ -23,7 +23,7 @@ from .common import SIZE, console, format_options, progress_bar, read_options
 
 @click.group()
 def golden() -> None:
-    """Golden checks: keep digests of a run, a few percent of its bytes, and hold later runs against them."""
+    """Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them."""
 
 
 @golden.command()
@@ -39,9 +39,9 @@ def golden() -> None:
 @click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
 @click.option("--rtol", type=float, default=None, help="Relative tolerance.")
 @click.option("--tolerances", type=click.Path(), default=None, metavar="FILE",
-              help="Rules by field and step, as of 'twinrun compare': atol, rtol and skip.")  # fmt: skip
+              help="Rules by field and step, as for 'twinrun compare': atol, rtol and skip.")  # fmt: skip
 @click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
-              help="Bits an element that tell small differences; 0: only whether cells are the same.")  # fmt: skip
+              help="Bits an element that show small differences; 0: only whether cells are the same.")  # fmt: skip
 @click.option(
     "--chunk", type=SIZE, default=CHUNK_BYTES, show_default="16K", help="Bytes a digest covers: 4K to 1M."
 )
@@ -52,7 +52,7 @@ def golden() -> None:
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option("--ignore-attribute", "ignore_attributes", multiple=True, metavar="GLOB",
               help="Attributes that may change (path@name, or a name alone); may be given again.")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No output but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @format_options
 @read_options
 def save(
@@ -71,7 +71,10 @@ def save(
     options: dict,
     reading: dict,
 ) -> int:
-    """Keep what RUN was, in a folder small enough for a repository. Golden files that golden.json lists there are replaced, no others."""
+    """Keep digests of RUN in a folder small enough for a repository.
+
+    Golden files that golden.json lists there are replaced, no others.
+    """
     rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
     with progress_bar(quiet) as progress:
         facts = save_run(
@@ -128,17 +131,17 @@ def _tolerance(rules: Tolerances, step: int | None, name: str) -> tuple[float, f
 )
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
 @click.option("--undecided", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
-              help="What cannot be told within one cell: counts as different, or passes.")  # fmt: skip
+              help="Whether a field that is undecided within one cell counts as different, or passes.")  # fmt: skip
 @click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
 )
 @click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="A report as JUnit XML.")
 @click.option("--github", is_flag=True, help="Annotations and a summary for GitHub Actions.")
 @click.option("--list", "most_listed", type=click.IntRange(1, 10_000_000), default=100, show_default=True,
-              help="Elements and chunks of a field to list in the reports, at most.")  # fmt: skip
+              help="Elements and chunks to list of each field, at most.")  # fmt: skip
 @click.option("--ignore-attribute", "ignore_attributes", multiple=True, metavar="GLOB",
               help="Attributes that may change (path@name, or a name alone); may be given again.")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No output but errors: the exit status says it.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only: the exit status has the verdict.")
 @format_options
 @read_options
 def check(
@@ -158,7 +161,7 @@ def check(
 ) -> int:
     """Say whether RUN agrees with golden files; if not: which elements differ, and by how many cells.
 
-    Exit status: 0 the same, 1 different (or cannot be told), 2 something could not be compared.
+    Exit status: 0 the same, 1 different or undecided, 2 something could not be compared.
     """
     out = console(stderr=json_file == "-")
     check_outputs({"--json": json_file, "--junit": junit}, [folder, run])
@@ -178,7 +181,7 @@ def check(
             )
     except (Exception, KeyboardInterrupt) as e:
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        # No report of an earlier check may stay there as if it were this one's; the first error is the one to tell.
+        # A report of an earlier check must not look like the report of this one; the first error is reported.
         if json_file is not None:
             with contextlib.suppress(TwinrunError):
                 write_json(
@@ -202,6 +205,6 @@ def check(
         for line in annotation_lines(result):
             print(line, file=stream)
         write_summary(result)
-    if result.status == 2:  # as of any other error: on stderr too, whatever else was asked for
+    if result.status == 2:  # as for any other error: also on stderr, whatever reports were requested
         click.echo(f"twinrun: {golden_line(result)}", err=True)
     return result.status

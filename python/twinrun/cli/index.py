@@ -30,7 +30,7 @@ from .common import SIZE, console, format_options, progress_bar, read_options
     metavar="FIELD",
     help="Field with the IDs of particles, for comparisons with --key ('auto': what the files say).",
 )
-@click.option("--refresh", is_flag=True, help="Also where current metadata is there already.")
+@click.option("--refresh", is_flag=True, help="Build metadata also where it is current.")
 @format_options
 @read_options
 def index(
@@ -46,7 +46,7 @@ def index(
     options: dict,
     reading: dict,
 ) -> int:
-    """Build metadata for files that some other program wrote, beside them, so that comparing reads a few percent."""
+    """Build metadata for files of other programs, beside them, so that comparing reads a few percent."""
     with progress_bar() as progress:
         done = index_paths(
             *paths,

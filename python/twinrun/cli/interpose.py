@@ -22,7 +22,7 @@ __all__ = ["interpose"]
 
 
 def _lines(profiles: list[dict], top: int) -> list[str]:
-    """A table of calls over all ranks, and what a reader must know."""
+    """A table of calls over all ranks, with notes."""
     made: dict[str, list] = {}
     for profile in profiles:
         for name, call in profile["calls"].items():
@@ -64,7 +64,7 @@ def _signal_name(number: int) -> str:
 
 
 def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) -> list[str]:
-    """A line for each process whose profile is missing, or older than its end.
+    """A line for each process whose profile is missing or incomplete.
 
     profiled: numbers of processes with a profile; own: of the command's own process.
     """
@@ -86,14 +86,16 @@ def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) 
 @click.option(
     "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn delays.")
-@click.option("--output", type=click.Path(), metavar="FOLDER", default=None, help="Keep the profiles there.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of random delays.")
+@click.option(
+    "--output", type=click.Path(), metavar="FOLDER", default=None, help="Keep the profiles in this folder."
+)
 @click.option("--flush", type=click.IntRange(0, 999_999), default=0, metavar="SECONDS",
-              help="Write profiles while it runs as well, for what will be killed.")  # fmt: skip
+              help="Also write profiles while it runs, for a command that will be killed.")  # fmt: skip
 @click.option(
     "--json", "json_file", type=click.Path(), metavar="FILE", default=None, help="All profiles; - is stdout."
 )
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Calls that are listed.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Calls to list.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def interpose(
     inject: str,
@@ -106,7 +108,8 @@ def interpose(
 ) -> int:
     """Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.
 
-    The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted. Put -- before a command with options of its own.
+    The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted.
+    Put -- before a command with options of its own.
     """
     check_outputs(
         {"--json": json_file},

@@ -17,7 +17,7 @@ from .common import console
 
 
 def _divergence(step: dict) -> str:
-    """Where a step is not proven equal to the reference of its run: on the first rank where it is not."""
+    """Where a step is not proven equal to the reference of its run: on the first such rank."""
     at = [r for r in step["ranks"] if r["divergence"]]
     if not at:
         return ""
@@ -30,7 +30,9 @@ def _divergence(step: dict) -> str:
 @click.argument("run", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def log(run: str, as_json: bool) -> int:
-    """List the committed steps of a history: sizes, how long capture held up the application, where it diverged."""
+    """List the committed steps of a history: sizes, how long capture held up the application, where it
+    diverged.
+    """
     history = _core.open_history(checked_path(run))
     if as_json:
         print(json.dumps(history, indent=1))
@@ -74,7 +76,7 @@ def log(run: str, as_json: bool) -> int:
         total_kept += kept
         total_metadata += metadata
         share = f"{100 * metadata / data:.3g}%" if data else ""
-        # The application goes on when its slowest rank does.
+        # The application waits for its slowest rank.
         blocked = max((r["blocked_seconds"] for r in step["ranks"]), default=0.0)
         row = [
             str(step["step"]),

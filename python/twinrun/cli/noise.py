@@ -24,23 +24,23 @@ def _cores(text: str) -> list[int]:
 
 @click.command()
 @click.option(
-    "--seconds", type=float, default=30.0, show_default=True, help="Of the whole measurement, about."
+    "--seconds", type=float, default=30.0, show_default=True, help="Duration of the whole measurement, about."
 )
 @click.option(
     "--cores",
     default="all",
     show_default=True,
     metavar="LIST",
-    help="Which: 0,2-3; all that this process may use.",
+    help="Cores: 0,2-3; default: all that this process may use.",
 )
 @click.option(
     "--free",
     type=click.IntRange(0),
     default=None,
     metavar="CORE",
-    help="The one that is left free; default: the first.",
+    help="Core that one arm leaves free; default: the first.",
 )
-@click.option("--no-compare", is_flag=True, help="All cores only: never leave one free.")
+@click.option("--no-compare", is_flag=True, help="Measure all cores only: never leave one free.")
 @click.option("--threshold", default="9x", show_default=True, metavar="T",
               help="From where on a step of the loop is a detour: 9x (an undisturbed step), 500ns, 2us.")  # fmt: skip
 @click.option(
@@ -48,10 +48,14 @@ def _cores(text: str) -> list[int]:
     type=click.IntRange(1, 1000),
     default=6,
     show_default=True,
-    help="Pairs of measurements, in turns.",
+    help="Number of pairs of measurements.",
 )
 @click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of intervals."
+    "--confidence",
+    type=click.FloatRange(0.5, 0.999),
+    default=0.95,
+    show_default=True,
+    help="Confidence of intervals.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
@@ -62,12 +66,13 @@ def _cores(text: str) -> list[int]:
 @click.option(
     "--picture", type=click.Path(), default=None, metavar="FILE", help="The picture: .png, .svg or .pdf."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print what it shows only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the result only.")
 def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float,
           json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip
     """Measure what the operating system takes from each core, with and without a core left free for it.
 
-    All cores are busy meanwhile: run it on an idle machine to see the system's own noise, beside other work to see what that does.
+    All cores are busy meanwhile: run it on an idle machine to see the system's own noise, or beside other
+    work to see its effect.
     """
     from ..noise.measurement import measure
 

@@ -22,11 +22,15 @@ MOST = 20  # notes that are shown
     "--method", type=click.Choice(METHODS), default="runs", show_default=True, help="How copies are found."
 )
 @click.option(
-    "--chunk", type=SIZE, default="256", show_default=True, help="Bytes: a power of two from 32 to 64K."
+    "--chunk",
+    type=SIZE,
+    default="256",
+    show_default=True,
+    help="Bytes of a chunk: a power of two from 32 to 64K.",
 )
 @click.option("--compress", type=click.Choice(["zstd", "none"]), default=None,
-              help="Packing of what is new. Default: zstd where this build has it.")  # fmt: skip
-@click.option("--level", type=click.IntRange(-7, 19), default=1, show_default=True, help="Of zstd.")
+              help="Compression of new chunks. Default: zstd where this build has it.")  # fmt: skip
+@click.option("--level", type=click.IntRange(-7, 19), default=1, show_default=True, help="Level of zstd.")
 @click.option(
     "--xor/--no-xor",
     default=None,
@@ -35,13 +39,13 @@ MOST = 20  # notes that are shown
 @click.option("--bounded", is_flag=True,
               help="Chunks within their field's tolerance of what restore gives are not kept again.")  # fmt: skip
 @click.option("--against", type=click.Path(), default=None, metavar="RECORD",
-              help="Another run's record: what it has is not kept again. It must stay where it is.")  # fmt: skip
+              help="Record of another run: its content is not kept again. It must stay where it is.")  # fmt: skip
 @click.option(
     "--append",
     is_flag=True,
-    help="Go on with a record that is there. Steps that it has stay; one that changed is an error.",
+    help="Go on with an existing record. Its steps stay; a changed one is an error.",
 )
-@click.option("--update", is_flag=True, help="--append, and a step that changed becomes a new version of it.")
+@click.option("--update", is_flag=True, help="As --append; and a changed step becomes a new version.")
 @click.option(
     "--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0 (default): no limit."
 )
@@ -50,17 +54,17 @@ MOST = 20  # notes that are shown
 @click.option(
     "--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines."
 )
-@click.option("-q", "--quiet", is_flag=True, help="No line a step.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no line for each step.")
 def pack(
     source: str, record: str, method: str, chunk: int, compress: str | None, level: int, xor: bool | None, bounded: bool,
     against: str | None, append: bool, update: bool, table: int, verify: bool, threads: int, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Keep every step of a run at a fraction of its size.
 
-    SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is told by a number in their
-    names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a folder everything is
-    kept, hidden files, links and empty folders too; what cannot be is named. A step of one rank must fit into memory two to
-    three times.
+    SOURCE is a history that twinrun captured, or a folder of any program's files, whose step is a number in
+    their names. RECORD becomes a folder from which 'twinrun restore' gives any step back, bit for bit. Of a
+    folder everything is kept, hidden files, links and empty folders too; a file that cannot be kept is named.
+    A step of one rank must fit into memory two to three times.
     """
     out = console()
 

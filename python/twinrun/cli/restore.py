@@ -29,8 +29,8 @@ from .common import SIZE, THREADS, console
 @click.option(
     "--field", default=None, help="Only this field (or file) of one step: its bytes go to the file TO."
 )
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of --field.")
-@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Of --field: only these bytes.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
+@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
 @click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(
@@ -44,10 +44,10 @@ def restore(
     threads: int,
     memory: int,
 ) -> int:
-    """Give steps of a record back as the files that they were, every byte checked.
+    """Write steps of a record back as files, every byte checked.
 
-    Steps that twinrun captured come as a history in TO; files of other programs come under their names. Whatever
-    is in TO stays as it is, and no link in it is followed.
+    Steps that twinrun captured come as a history in TO; files of other programs come under their names.
+    Whatever is in TO stays as it is, and no link in it is followed.
     """
     if field is not None:
         if len(steps) != 1:

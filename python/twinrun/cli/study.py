@@ -51,10 +51,13 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 
 @click.group()
 def study() -> None:
-    """Is the speed of I/O reproducible? Studies that repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
+    """Is the speed of I/O reproducible?
 
-    Each prints a table, and guidance with its evidence; what the data cannot decide, it says. All runs are kept in --journal:
-    a study that was stopped goes on from there when the same command is given again. Options of haccio come after --.
+    Studies repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
+
+    Each prints a table, and guidance with its evidence, also where the data cannot decide. All runs are kept
+    in --journal: a study that was stopped goes on from there when the same command is given again. Options of
+    haccio come after --.
     """
 
 
@@ -62,17 +65,17 @@ def _shared(command: Callable) -> Callable:
     """Options of all studies."""
     name = command.__name__.removeprefix("study_")
     options = [
-        click.option("--ranks", type=click.IntRange(1), default=16, show_default=True, help="Of a job."),
+        click.option("--ranks", type=click.IntRange(1), default=16, show_default=True, help="Ranks of a job."),
         click.option("--program", multiple=True, type=click.Path(), help="haccio; default: TWINRUN_HACCIO, or from the PATH."),
-        click.option("--mpiexec", multiple=True, help="What starts it, with options; default: what it was built with."),
+        click.option("--mpiexec", multiple=True, help="Launcher with options; default: the one that haccio was built with."),
         click.option("--least", type=click.IntRange(2), default=10, show_default=True, help="Repetitions, at least."),
         click.option("--most", type=click.IntRange(2), default=40, show_default=True, help="Repetitions, at most."),
         click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True),
-        click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order of runs."),
+        click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the order of runs."),
         click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
-                     help="Where runs are kept."),
-        click.option("--json", "json_path", type=click.Path(), help="Writes all figures there; - is stdout."),
-        click.option("--picture", type=click.Path(), help="Draws them: PNG, PDF or SVG, by matplotlib."),
+                     help="File that keeps all runs."),
+        click.option("--json", "json_path", type=click.Path(), help="Write all figures to this file; - is stdout."),
+        click.option("--picture", type=click.Path(), help="Draw the figures: PNG, PDF or SVG, by matplotlib."),
         click.option("--run-limit", type=click.FloatRange(1), default=600.0, show_default=True,
                      help="Seconds of one run, at most."),
         click.option("-q", "--quiet", is_flag=True, help="Print the guidance only."),
@@ -86,8 +89,8 @@ def _storage(command: Callable) -> Callable:
     options = [
         click.option("--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True),
         click.option("--folder", type=click.Path(exists=True, file_okay=False), default=".", show_default=True,
-                     help="Where jobs write: on the storage that is studied."),
-        click.option("--sync", is_flag=True, help="The time of fsync counts."),
+                     help="Folder for the files of jobs, on the storage to study."),
+        click.option("--sync", is_flag=True, help="Include the time of fsync."),
     ]  # fmt: skip
     return _with_options(command, options)
 
@@ -111,7 +114,7 @@ def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
 
 
 def _common(options: Mapping) -> dict:
-    """What the shared options say to every study."""
+    """Settings of every study, from the shared options."""
     return {
         "ranks": options["ranks"],
         "precision": options["precision"],
@@ -122,7 +125,7 @@ def _common(options: Mapping) -> dict:
 
 
 def _on_storage(options: Mapping) -> dict:
-    """And to those that write files."""
+    """Settings of studies that write files."""
     return {
         **_common(options),
         "folder": Path(options["folder"]),
@@ -146,7 +149,7 @@ def _facts() -> dict:
 
 
 def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
-    """Runs a study and tells what it found."""
+    """Runs a study and prints its results."""
     if options["picture"]:
         check_pictures()
     if options["most"] < options["least"]:
@@ -203,7 +206,7 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     type=_Numbers(int, 1),
     default=",".join(map(str, size.PARTICLES)),
     show_default=True,
-    help="A rank.",
+    help="Particles of a rank.",
 )
 @click.option(
     "--method",
@@ -214,13 +217,17 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     help="As haccio --method; may be repeated.",
 )
 @click.option("--operation", type=click.Choice(["write", "read"]), default="write", show_default=True)
-@_precision(0.05, "Of means (relative) and coefficients of variation.")
+@_precision(0.05, "Precision of means (relative) and coefficients of variation.")
 @click.option(
-    "--target", type=_SHARE, default=0.1, show_default=True, help="A coefficient of variation that will do."
+    "--target",
+    type=_SHARE,
+    default=0.1,
+    show_default=True,
+    help="A coefficient of variation that is small enough.",
 )
 @_storage
 def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: Any) -> int:
-    """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
+    """Bandwidth, standard deviation and coefficient of variation against particles of a rank."""
     subject = size.Size(
         stacks=_stacks(options["program"], options["mpiexec"]),
         particles=particles,
@@ -235,20 +242,29 @@ def study_size(particles: tuple, methods: tuple, operation: str, target: float, 
 @study.command("interference")
 @_shared
 @click.option(
-    "--particles", type=click.IntRange(1), default=52_632, show_default=True, help="A rank of the job (2 MB)."
+    "--particles",
+    type=click.IntRange(1),
+    default=52_632,
+    show_default=True,
+    help="Particles of a rank of the job (2 MB).",
 )
 @click.option(
     "--intensities",
     type=_Numbers(float, 1e-4),
     default=",".join(map(str, interference.INTENSITIES)),
     show_default=True,
-    help="Of the second job: MB a rank.",
+    help="Intensities of the second job: MB of a rank.",
 )
-@click.option("--other-ranks", type=click.IntRange(0), default=0, help="Of the second job; default: as many.")
+@click.option(
+    "--other-ranks",
+    type=click.IntRange(0),
+    default=0,
+    help="Ranks of the second job; default: the same number.",
+)
 @click.option("--method", default="aggregate", show_default=True, help="As haccio --method.")
-@click.option("--other-method", default="", help="Of the second job; default: the same.")
-@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Writes of a run.")
-@_precision(0.05, "Of losses.")
+@click.option("--other-method", default="", help="Method of the second job; default: the same.")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Repetitions in a run.")
+@_precision(0.05, "Precision of losses.")
 @click.option(
     "--tolerated", type=_SHARE, default=0.05, show_default=True, help="A loss that does not matter."
 )
@@ -288,9 +304,11 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
     show_default=True,
     help="Ranks of each communicator.",
 )
-@_precision(0.2, "Of mean times (relative).")
+@_precision(0.2, "Precision of mean times (relative).")
 def study_split(communicators: tuple, sizes: tuple, **options: Any) -> int:
-    """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and MPI library."""
+    """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and
+    MPI library.
+    """
     if min(sizes) > options["ranks"]:
         raise TwinrunError("all --sizes are above the number of --ranks")
     subject = split.Split(

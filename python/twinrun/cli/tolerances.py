@@ -16,10 +16,10 @@ from .common import device_options, format_options, progress_bar
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "-o", "--output", type=click.Path(), default=None, metavar="FILE", help="Write it there; default: stdout."
+    "-o", "--output", type=click.Path(), default=None, metavar="FILE", help="File to write; default: stdout."
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-@click.option("--margin", type=float, default=2.0, show_default=True, help="The spread is multiplied by it.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--margin", type=float, default=2.0, show_default=True, help="Factor on the spread.")
 @click.option("--by-step", is_flag=True, help="A rule for each step: for differences that grow.")
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
@@ -44,7 +44,7 @@ def tolerances(
     options: dict,
     reading: dict,
 ) -> int:
-    """Propose tolerances from two or more RUNS of the same code: the spread that they show, as rules for --tolerances."""
+    """Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances."""
     if output is not None and os.path.lexists(output) and not force:
         raise TwinrunError(
             "is there already, and may have been edited", where=output, fix="give --force to replace it"

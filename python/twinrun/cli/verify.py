@@ -20,7 +20,7 @@ MOST = 20
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     """Check every checksum of histories, or of files that were indexed, and that these still say what they said of their fields.
 
-    Exit status: 0 all is as it was written, 1 something is damaged, 2 could not check.
+    Exit status: 0 all is unchanged, 1 something is damaged, 2 could not check.
     """
     out = console()
     damaged = 0

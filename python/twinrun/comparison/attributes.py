@@ -1,6 +1,6 @@
-"""What files of two runs say beside their elements: attributes, dimensions, links. They are the same or they are not.
+"""Facts that files have beside their elements: attributes, dimensions, links. They compare exactly.
 
-What is told of one place by several ranks' files is compared as the values that it has among them.
+Where files of several ranks have the same fact of one place, the set of its values is compared.
 """
 
 from __future__ import annotations
@@ -30,11 +30,22 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class AttributeDifference:
-    """An attribute, or something else that a file says, in which two runs differ.
+    """An attribute, or something else that a file says beside its elements, in which two runs differ.
 
-    owner: the field or group that it belongs to, '' for the file. name: its own; in parentheses where it is no attribute but
-    something else that the format has, as `(dimensions)`. a, b: the values for people, None where a run has none. meaning:
-    it changes what the owner's numbers mean.
+    Attributes
+    ----------
+    step, rank : int or None, int
+        Where it differs.
+    owner : str
+        The field or group that it belongs to; '' for the file.
+    name : str
+        Its name; in parentheses where it is no attribute, as '(dimensions)'.
+    a, b : str or None
+        The values as text; None where a run has none.
+    meaning : bool
+        True: it changes what the numbers of its owner mean, as a unit does.
+    label : str
+        Owner and name: 'x@units'.
     """
 
     step: int | None
@@ -51,18 +62,30 @@ class AttributeDifference:
         return f"{self.owner}@{self.name}"
 
     def text(self) -> str:
-        """'x@units: 'm' against 'km''."""
+        """The difference as text: "x@units: 'm' against 'km'".
+
+        Returns
+        -------
+        str
+            One line.
+        """
         a, b = ("not there" if value is None else value for value in (self.a, self.b))
         return f"{self.label}: {a} against {b}"
 
     def place(self) -> str:
-        """'step 500, rank 0'."""
+        """Where it is, as text: 'step 500, rank 0'.
+
+        Returns
+        -------
+        str
+            The place.
+        """
         return f"rank {self.rank}" if self.step is None else f"step {self.step}, rank {self.rank}"
 
 
 @dataclass
 class Attributes:
-    """What came of comparing those of a place. compared: how many. problem: why none could be."""
+    """The result for one place. compared: how many attributes. problem: why none could be compared."""
 
     compared: int = 0
     differences: list[AttributeDifference] = field(default_factory=list)
@@ -71,7 +94,7 @@ class Attributes:
 
 
 def _by_label(opened: Sequence[Opened]) -> dict[str, list[Fact]]:
-    """Facts with one label, those of one value once, in the order of their values."""
+    """Facts by label; each value once, in the order of values."""
     found: dict[str, dict[tuple[bytes, str], Fact]] = {}
     for side in opened:
         for label, fact in (side.facts or {}).items():
@@ -89,7 +112,9 @@ def _text(facts: Sequence[Fact]) -> str:
 
 
 def _in_order(x: Sequence[Fact], y: Sequence[Fact], left_out: Callable[[str], bool]) -> bool:
-    """Whether both tell an order of fields, and those that both have and no rule leaves out come in the same one."""
+    """Whether both facts are an order of fields, and the common fields that no rule leaves out come in the
+    same order.
+    """
     if len(x) != 1 or len(y) != 1 or not (x[0].order and y[0].order):
         return False
     inside = f"{x[0].owner}/" if x[0].owner else ""
@@ -100,7 +125,7 @@ def _in_order(x: Sequence[Fact], y: Sequence[Fact], left_out: Callable[[str], bo
 
 
 def _above(owner: str, names: Iterable[str]) -> bool:
-    """Whether one of the names is the owner's, or of something in it."""
+    """Whether one of the names is the owner's, or of something within it."""
     return not owner or any(n == owner or n.startswith((owner + "/", owner + ".")) for n in names)
 
 
@@ -116,11 +141,11 @@ def match_attributes(
     named: bool,
     common: bool,
 ) -> Attributes:
-    """Compares what the files of a place say.
+    """Compares the facts of a place.
 
-    wanted: whether a field is; left_out: whether a rule leaves a name out; ignored: whether a rule leaves an attribute out, by
-    its label. named: fields were chosen by name: of what does not belong to one of them only what their numbers mean is
-    compared. common: what only one run says is left out.
+    wanted: whether to compare a field; left_out: whether a rule leaves a name out; ignored: whether a rule
+    leaves an attribute out, by its label. named: fields were chosen by name: of other owners only facts that
+    change the meaning of numbers are compared. common: facts that only one run has are left out.
     """
     result = Attributes()
     told = [any(side.facts is not None for side in sides) for sides in opened]
@@ -131,7 +156,7 @@ def match_attributes(
             silent, other = (a, b) if told[1] else (b, a)
             some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
             said = f"tells no attributes: those of {other.label} are not compared ({some})"
-            if silent.kind == "file":  # metadata of an older twinrun: its file may have had others
+            if silent.kind == "file":  # metadata of an older twinrun: its file may have had attributes
                 fix = "index it again, or name the data files"
                 result.problem = Uncompared(said, where=silent.label, fix=fix)
             else:  # arrays and histories have none
@@ -153,7 +178,7 @@ def match_attributes(
             continue
         if not concerns(
             owner, fact.meaning, everything, fields, named
-        ):  # of fields: told where they are matched
+        ):  # of fields: reported where they are matched
             continue
         if not x or not y:
             if said_by[0 if x else 1].get(label) not in formats[1 if x else 0] and not fact.meaning:
@@ -165,7 +190,8 @@ def match_attributes(
         elif said_by[0].get(label) != said_by[1].get(label) and not (fact.is_attribute or fact.order):
             continue
         result.compared += 1
-        one_format = said_by[0].get(label) == said_by[1].get(label)  # others have other types for the same
+        # another format has other types for the same value
+        one_format = said_by[0].get(label) == said_by[1].get(label)
         if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
             in_a, in_b = (_text(side) if side else None for side in (x, y))
             if in_a == in_b:
@@ -191,7 +217,10 @@ def match_attributes(
 
 
 def concerns(owner: str, meaning: bool, present: Iterable[str], chosen: Iterable[str], named: bool) -> bool:
-    """Whether what is said of an owner counts. present, chosen: all fields, and those that are compared; named: chosen by name."""
+    """Whether facts of an owner are compared.
+
+    present, chosen: all fields, and the compared ones; named: chosen by name.
+    """
     if owner in present:
         return owner in chosen
     if not named:
@@ -207,7 +236,7 @@ def _part_of(owner: str, fields: Iterable[str]) -> bool:
 def uncompared(
     sides: Iterable[tuple[Subject, Iterable[tuple[str, str, str]]]], wanted: Callable[[str], bool]
 ) -> Iterator[tuple[Subject, Uncompared | None]]:
-    """What is there and cannot be compared, of each run: a problem each, None where the other run said the same already."""
+    """A problem for each thing that cannot be compared; None where the other run reported the same."""
     said: set[tuple[str, str]] = set()
     for subject, skipped in sides:
         for name, where, why in skipped:
@@ -223,9 +252,10 @@ def uncompared(
 
 
 def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
-    """Single arrays are compared whatever they are called: what b has and says of its own goes by a's name.
+    """Gives the single array of b, and its facts, the name of the single array of a: single arrays match
+    whatever their names.
 
-    Where b is metadata alone, which keeps no attributes by name, a's goes by b's.
+    Where b is metadata alone, which keeps no attributes by name, the array of a gets the name of b.
     """
     if a.array_name is None or b.array_name is None or a.array_name == b.array_name:
         return
@@ -236,7 +266,7 @@ def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
 
 
 def rename_array(opened: Opened, old: str, new: str) -> None:
-    """Calls an array otherwise: its field or those of its members, and what is said of them."""
+    """Renames an array: its field or the fields of its members, and their facts."""
 
     def named(name: str) -> str:
         return new + name[len(old) :] if name == old or name.startswith((old + ".", old + "@")) else name
@@ -247,14 +277,14 @@ def rename_array(opened: Opened, old: str, new: str) -> None:
     opened.skipped = [(named(name), where, why) for name, where, why in opened.skipped]
     if opened.facts is not None:
         renamed = [(label, replace(f, owner=named(f.owner))) for label, f in opened.facts.items()]
-        # A label that is there several times has marks behind it (see `subject`).
+        # A label that occurs several times has marks behind it (see `subject`).
         labels = {label: f.label + label[len(opened.facts[label].label) :] for label, f in renamed}
         opened.facts = {labels[label]: f for label, f in renamed}
         opened.format_of = {labels[label]: format for label, format in opened.format_of.items()}
 
 
 def add_summaries(a: Opened, b: Opened) -> None:
-    """Where one run's metadata alone is at hand, what the other one's files say is put together as metadata has it."""
+    """Summarizes the facts of one run as metadata does, where the other run has only metadata."""
     for here, there in ((a, b), (b, a)):
         if SUMMARY in here and SUMMARY not in there and there.facts:
             found: Mapping = {f.name: f for f in summary_fields(there.facts, 0, "attributes")}

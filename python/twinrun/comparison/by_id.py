@@ -1,9 +1,9 @@
-"""Particles: elements matched by their IDs, whatever the order, the rank or the file they lie in.
+"""Particles: rows matched by their IDs, whatever their order, rank or file.
 
-IDs are matched in passes over shares of them (by a hash), so that memory stays bounded: in each, both runs' IDs are read and
-sorted, and the rows of every field that belong to them are brought into the order of IDs and compared by the core. An ID that
-a run holds several times has no partner of its own: such rows are compared in the order in which they lie, where both runs
-hold it equally often, and count as differing where they do not.
+IDs are matched in passes over shares of them (by a hash), so that memory stays bounded. In each pass the IDs
+of both runs are read and sorted, and the core compares the rows of every field in the order of IDs. An ID
+that occurs several times has no unique partner: such rows are compared in the order in which they lie, where
+both runs have it with the same multiplicity, and count as different where they do not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KNOWN_IDS = (
     "pid",
     "global_id",
 )  # for the note that the order changed
-_FEW = 10  # IDs that are named
+_FEW = 10  # IDs that a report names
 _BLOCK_BITS = 20  # a bucket is a megabyte at most
 _NUMBERS = 1 << 20  # IDs whose sums are made at a time
 _BYTES_A_ROW = 56  # of IDs, places and orders, both runs, while a pass matches them
@@ -63,7 +63,7 @@ def ids_of_share(
     sources: dict,
     by_block: bool = False,
 ) -> _Ids:
-    """The IDs of one share of all, of one run. piece: elements that are read in one go.
+    """The IDs of one share, of one run. piece: elements that are read at a time.
 
     by_block: consecutive IDs stay together, as many as a bucket of sums may hold.
     """
@@ -100,7 +100,7 @@ class _Matched:
     born: np.ndarray
     doubled_a: np.ndarray
     doubled_b: np.ndarray
-    unequal: int  # rows of IDs that the runs hold not equally often, though both hold them
+    unequal: int  # rows of IDs that both runs have, with different multiplicity
 
 
 def match_ids(a: _Ids, b: _Ids) -> _Matched:
@@ -114,7 +114,7 @@ def match_ids(a: _Ids, b: _Ids) -> _Matched:
     equal = times_a[in_a] == times_b[in_b]
     unequal = int(np.maximum(times_a[in_a], times_b[in_b])[~equal].sum())
     times = times_a[in_a][equal]
-    # Rows of an ID that comes several times: stretches, one after another, of both sorted lists.
+    # Rows of an ID that occurs several times: stretches of both sorted lists.
     within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
     return _Matched(
         np.repeat(common[equal], times),
@@ -171,7 +171,10 @@ def gather_rows(
 
 @dataclass(frozen=True)
 class _Pass:
-    """How rows are read and compared. piece: elements that are read in one go. sources: of fields, once opened."""
+    """How rows are read and compared.
+
+    piece: elements that are read at a time. sources: of fields, once opened.
+    """
 
     settings: Settings
     step: int | None
@@ -188,7 +191,7 @@ class _Found:
         self.by_tree = 0  # scalars in buckets of equal sums
 
     def add(self, r: dict, ids: np.ndarray, width: int) -> None:
-        """r: of the core, with places in the order of ids, which become (ID, scalar of its row)."""
+        """Adds a result of the core. Its places in the order of ids become (ID, scalar of its row)."""
         scalars = max(width, 1)
         r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
         self.total = r if self.total is None else merged([self.total, r])
@@ -197,14 +200,12 @@ class _Found:
 def _common_fields(
     kind: Particles, chosen: Callable[[str], bool], label_a: str, label_b: str, step: int | None
 ) -> tuple[list[str], list[TwinrunError]]:
-    """Fields that every part of both runs has, alike; and what is to be said of the others."""
+    """Fields that every part of both runs has, with the same type; and problems for the others."""
     problems: list[TwinrunError] = []
     parts = [*((label_a, p) for p in kind.parts_a), *((label_b, p) for p in kind.parts_b)]
     good = []
     for name in dict.fromkeys(n for _, (_, _, own) in parts for n in own if chosen(n)):
-        rows: dict[
-            tuple[str, tuple[int, ...]], str
-        ] = {}  # units and kinds are other types than plain numbers
+        rows: dict[tuple[str, tuple[int, ...]], str] = {}  # a unit or a kind makes another type
         missing = None
         for label, (rank, ids, own) in parts:
             if name in own:
@@ -235,9 +236,11 @@ def compare_particles(
     label_a: str,
     label_b: str,
 ) -> tuple[list[FieldComparison], list[TwinrunError], list[str]]:
-    """Compares one kind of particles of one step: the key's own entry first (which were lost, born, doubled), then each field.
+    """Compares one kind of particles of one step: first the key itself (lost, born, doubled particles), then
+    each field.
 
-    chosen: whether a field of this name is wanted. Returns comparisons, problems (fields that could not be compared), notes.
+    chosen: whether to compare a field of this name. Returns comparisons, problems (fields that could not be
+    compared), notes.
     """
     begin = time.perf_counter()
     fields, problems = _common_fields(kind, chosen, label_a, label_b, step)
@@ -314,7 +317,7 @@ def _shaped(
     begin: float,
     label: str,
 ) -> FieldComparison:
-    """What was found of a field as its comparison. rows: that were matched."""
+    """The result of a field as a FieldComparison. rows: how many were matched."""
     ref, total = _ref(kind, name), found.total
     assert total is not None
     if found.sums is not None:
@@ -329,7 +332,7 @@ def _shaped(
         time.perf_counter() - begin,
     )
     shaped.key = kind.key
-    if ref.kind is not None:  # codes: which elements they are of is not looked up
+    if ref.kind is not None:  # codes: their elements are not looked up
         shaped.first_a = shaped.first_b = None
     shaped.first_id = None if total["first"] is None else total["first"][0]
     shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
@@ -360,10 +363,10 @@ def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None
 def _proven_by_sums(
     kind: Particles, found: Mapping[str, _Found], settings: Settings, step: int | None, totals: Sequence[int]
 ) -> bool:
-    """Whether sums alone prove that both runs hold the same IDs, each once, and that no field differs.
+    """Whether sums alone prove that both runs have the same IDs, each once, and that no field differs.
 
-    That no ID comes twice is proven where they are consecutive: then the sums are those of the numbers from the smallest to the
-    largest. (Sums of rows that share an ID would say nothing of each.)
+    Consecutive IDs are proven to occur once: their sums are those of the numbers from the smallest to the
+    largest. (The sum of rows that share an ID proves nothing about each row.)
     """
     if totals[0] != totals[1] or any(f.sums is None or f.sums.open.any() for f in found.values()):
         return False
@@ -400,7 +403,7 @@ def _all_proven(
     begin: float,
     label: str,
 ) -> list[FieldComparison]:
-    """The comparisons where nothing had to be read. Which particles changed their rank is not known then."""
+    """The comparisons where no element was read. Which particles changed their rank is then unknown."""
     sums = {
         "matched": totals[0],
         "lost": 0,
@@ -432,12 +435,12 @@ def _ref(kind: Particles, name: str) -> FieldRef:
 
 
 def _width(kind: Particles, name: str) -> int:
-    """Items a row."""
+    """Items of a row."""
     return math.prod(_ref(kind, name).user_shape[1:])
 
 
 def _scalars(kind: Particles, name: str) -> int:
-    """Scalars a row."""
+    """Scalars of a row."""
     return _width(kind, name) * (2 if _ref(kind, name).dtype in ("c64", "c128") else 1)
 
 
@@ -458,7 +461,7 @@ def _compare_share(
     found: _Found,
     how: _Pass,
 ) -> None:
-    """The rows of a share: by sums where they prove something, else by elements."""
+    """Compares the rows of a share: by sums where they help, else by elements."""
     sums = found.sums
     if sums is None or not m.ids.size:
         _compare_rows(kind, name, m, found, how)
@@ -469,7 +472,7 @@ def _compare_share(
     starts = m.ids.astype(np.uint64) * stride
     buckets = starts // size
     at = sums.at(buckets)
-    # Where an ID has no partner, or comes several times, sums say nothing of single rows.
+    # Where an ID has no partner, or occurs several times, sums prove nothing about single rows.
     alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
     blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
     found.by_tree += int((~sums.open[at] & ~blind).sum()) * scalars
@@ -489,7 +492,7 @@ def _compare_share(
 
 
 def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
-    """Of both runs, (field, its rows) of each part."""
+    """(field, its rows) of each part, for both runs."""
     return [[(own.get(name), ids.items) for _, ids, own in parts] for parts in (kind.parts_a, kind.parts_b)]
 
 
@@ -504,7 +507,7 @@ def _compare_rows(
     found: _Found,
     how: _Pass,
 ) -> None:
-    """The elements of matched rows."""
+    """Compares the elements of matched rows."""
     ref = _ref(kind, name)
     width, storage = _width(kind, name), storage_dtype(ref.dtype)
     decision = _decision(kind, name, how.settings, how.step)
@@ -562,7 +565,7 @@ def _identity(
 def order_note(
     a: Mapping[str, FieldRef], b: Mapping[str, FieldRef], differing: Sequence[str], memory: int
 ) -> str | None:
-    """What to say where an ID field of two places differs and holds the same IDs: the order changed."""
+    """The note where an ID field of two places differs and holds the same IDs: the order changed."""
     for name in differing:
         x, y = a.get(name), b.get(name)
         if x is None or y is None or x.dtype not in INTEGERS or x.items != y.items or len(x.shape) != 1:

@@ -1,6 +1,7 @@
-"""Every element that differs, a stretch at a time: both runs are opened again, and only fields that differ are read.
+"""Every element that differs, a stretch at a time: both runs are opened again, and only fields that differ
+are read.
 
-Nothing is kept of them while a comparison runs, and memory stays bounded here, however many there are.
+A comparison keeps none of them, and memory stays bounded here, however many there are.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Again", "Differences", "differences"]
 
-_WINDOW = 4 << 20  # bytes of a field that are looked at in one go
-_ROWS = 1 << 18  # differences that are handed over in one go, at most
+_WINDOW = 4 << 20  # bytes of a field that are compared at a time
+_ROWS = 1 << 18  # differences that are returned at a time, at most
 _BYTES_AN_ID = 112  # of IDs, places and orders, both runs, while a share of them is matched
 
 
 class _Gone(TwinrunError):
-    """What was compared is not at hand any more."""
+    """The compared data is gone."""
 
 
 def _held(what: object) -> object:
-    """What a later look needs of one side. Arrays are the caller's: nothing here keeps them alive."""
+    """What is needed to open one side again. Arrays are the caller's: nothing here keeps them alive."""
     if isinstance(what, Subject):
         return what if what.kind != "arrays" else None
     if isinstance(what, (list, tuple)) and is_container(what):
@@ -75,7 +76,7 @@ class _Value:
 
 
 def _there(held: object) -> object:
-    """What `_held` was given. Raises _Gone."""
+    """The argument that `_held` took. Raises _Gone."""
     if isinstance(held, _Container):
         entries = [(k, _there(v)) for k, v in held.entries]
         return [v for _, v in entries] if held.is_list else dict(entries)
@@ -89,7 +90,7 @@ def _there(held: object) -> object:
 
 @dataclass
 class Again:
-    """How to open both sides of a comparison once more, and what it was asked for."""
+    """How to open both sides of a comparison again, and its settings."""
 
     a: object
     b: object
@@ -105,19 +106,19 @@ class Again:
 
     @classmethod
     def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
-        """For paths and arrays as `compare` takes them; arrays are not kept alive."""
+        """Takes paths and arrays as `compare` does; arrays are not kept alive."""
         held_a, held_b = (
             os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
         )
         return cls(held_a, held_b, dataclasses.replace(settings, progress=None), **asked)
 
     def __getstate__(self) -> dict:
-        state = dict(self.__dict__)  # arrays do not travel along
+        state = dict(self.__dict__)  # arrays are not pickled
         state.update({k: None for k in ("a", "b") if not isinstance(state[k], str)}, stream=None)
         return state
 
     def open(self) -> tuple[Subject, Subject]:
-        """Both sides. Raises TwinrunError where one is gone."""
+        """Opens both sides. Raises TwinrunError where one is gone."""
         return self._side(self.a), self._side(self.b)
 
     def _side(self, held: object) -> Subject:
@@ -130,12 +131,32 @@ class Again:
 class Differences:
     """Some of the elements in which one field differs.
 
-    field: what the comparison knows of it. index: (n, dimensions), N-D indices as the user knows them; complex numbers have a
-    last 0 (real part) or 1; of fields that were matched by ID the components, without the particle. ids: (n,) the particles'
-    IDs there, else None. a, b: (n,) values in the type of the field (float32 for bf16, both parts of complex numbers).
-    in_a, in_b: where not every particle is in both runs, which has it: else None. abs_diff: (n,) float64, infinite where a NaN
-    or an infinity meets something else. rows_a: (n,) rows of the first run, numbered through `parts_a`, of what has IDs.
-    parts_a: (rank, fields) of the first run at this place, open until the next stretch is asked for.
+    >>> a, b = {"x": np.zeros(4)}, {"x": np.array([0, 2, 0, 3.0])}
+    >>> part = next(twinrun.compare(a, b).differences())
+    >>> part.field.field, part.index.tolist(), part.b.tolist()
+    ('x', [[1], [3]], [2.0, 3.0])
+
+    Attributes
+    ----------
+    field : FieldComparison
+        What the comparison knows of the field.
+    index : numpy.ndarray
+        (n, dimensions): where the elements are. Complex numbers have a last 0 (real part) or 1. With a key
+        these are the components, without the particle.
+    ids : numpy.ndarray or None
+        (n,): with a key, the IDs of the particles.
+    a, b : numpy.ndarray
+        (n,): the values, in the type of the field; float32 for bf16.
+    abs_diff : numpy.ndarray
+        (n,) of float64: |a - b|; infinite where a NaN or an infinity meets something else.
+    in_a, in_b : numpy.ndarray or None
+        (n,) of bool: which run has the particle. None where all particles are in both.
+    rows_a : numpy.ndarray or None
+        (n,): rows of the first run, numbered through `parts_a`, where rows have IDs.
+    parts_a : sequence of (int, dict)
+        (rank, fields) of the first run at this place. They are open until the next stretch is asked for.
+    count : int
+        n, how many elements these are.
     """
 
     field: FieldComparison
@@ -151,7 +172,7 @@ class Differences:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """How many elements these are."""
         return int(self.abs_diff.size)
 
 
@@ -160,11 +181,12 @@ def differences(
     wanted: Callable[[FieldComparison], bool] | None = None,
     more: Callable[[FieldComparison, int], bool] | None = None,
 ) -> Iterator[Differences]:
-    """Every element that differs, in stretches: by step, rank and field, of a field row by row; particles by shares of their IDs.
+    """Every element that differs, in stretches: by step, rank and field, within a field row by row; particles
+    by shares of their IDs.
 
-    wanted: which fields; all by default. more: is asked before so many bytes are read for a field, and may say that it is
-    enough of it. Of each as many are given as the comparison counted, unless it was. Raises Stale where the data was changed since,
-    and whatever reading raises.
+    wanted: which fields; all by default. more: is called before this many bytes are read for a field; False
+    means that it is enough. Otherwise each field gives as many elements as the comparison counted. Raises
+    Stale where the data changed since, and what reading raises.
     """
     fields = [f for f in comparison.fields if not f.same and (wanted is None or wanted(f))]
     if not fields:
@@ -204,7 +226,7 @@ class _Walk:
 
     def __init__(self, again: Again, more: Callable[[FieldComparison, int], bool] | None) -> None:
         self.again, self.more = again, more
-        self.enough: set[int] = set()  # fields that were left before their end
+        self.enough: set[int] = set()  # fields that were not read to their end
         self.a, self.b = again.open()
         steps = None if again.steps is None else parse_steps(again.steps)
         ranks = None if again.ranks is None else parse_steps(again.ranks, "ranks")
@@ -284,7 +306,7 @@ class _Walk:
     def _pair(
         self, f: FieldComparison, x: FieldRef, y: FieldRef, parts_a: Sequence[tuple[int, Mapping]]
     ) -> Iterator[Differences]:
-        """Of two fields whose elements lie in the same order; they come row by row."""
+        """Differences of two fields whose elements lie in the same order, row by row."""
         x, y = read_by_row(x), read_by_row(y)
         decision = self.again.settings.decision(x, y, f.step)
         source_a, source_b = (self._source(f, ref) for ref in (x, y))
@@ -397,11 +419,12 @@ def _ref(kind: Particles, name: str) -> FieldRef:
 
 
 def _alone(f: FieldComparison, ids_a: np.ndarray, ids_b: np.ndarray) -> Iterator[Differences]:
-    """Particles that only one run has, or one more often than the other: an entry for each that has no partner.
+    """Particles that only one run has, or that one run has more often: an entry for each without a partner.
 
-    Of an ID that both have, not equally often, every one counts, as in the comparison: `in_a` and `in_b` say how often.
+    Where the multiplicity of an ID differs, every row counts, as in the comparison: `in_a` and `in_b` say how
+    often.
     """
-    if not ids_a.size or not ids_b.size:  # a run without particles does not say of what type their IDs are
+    if not ids_a.size or not ids_b.size:  # a run without particles has no type of IDs
         kind = ids_a.dtype if ids_a.size else ids_b.dtype
         ids_a, ids_b = ids_a.astype(kind), ids_b.astype(kind)
     unique_a, times_a = np.unique(ids_a, return_counts=True)
@@ -410,7 +433,7 @@ def _alone(f: FieldComparison, ids_a: np.ndarray, ids_b: np.ndarray) -> Iterator
     times: np.ndarray = np.zeros((2, every.size), np.int64)
     times[0, np.searchsorted(every, unique_a)] = times_a
     times[1, np.searchsorted(every, unique_b)] = times_b
-    # An ID that only one run has counts once, however often that has it.
+    # An ID that only one run has counts once, whatever its multiplicity.
     both = (times > 0).all(axis=0)
     times[:, ~both] = times[:, ~both] > 0
     odd = times[0] != times[1]
@@ -438,7 +461,7 @@ def _scalars_an_item(dtype: str) -> int:
 
 
 def _first_item(f: FieldComparison, ref: FieldRef) -> int:
-    """Where the first difference lies: nothing in front of it needs to be read."""
+    """Where the first difference lies: nothing before it needs to be read."""
     index = f.first_index or ()
     at = index[: len(ref.shape)]
     if len(at) != len(ref.shape) or ref.user_shape != tuple(f.shape):

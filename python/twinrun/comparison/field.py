@@ -33,9 +33,10 @@ __all__ = [
     "put_together",
 ]
 
-# What reading one side to build its metadata may cost, against reading both: the core's choice in words.
+# Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
-# Lists of integers up to so many are looked at as a whole where they differ: are they the IDs of particles, in another order?
+# Lists of integers up to this length are compared as a whole where they differ: they may be IDs in another
+# order.
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 _NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
@@ -50,24 +51,110 @@ def place_text(place: Place) -> str:
 
 @dataclass
 class FieldComparison:
-    """What is known about one field at one place.
+    """What is known of one field at one step and rank.
 
-    elements: scalars (complex numbers count twice: real and imaginary part). different: those with
-    |a - b| > atol + rtol |a|; a is the first-named run. first_index, max_abs_index: N-D indices as the user knows
-    them: the first row by row, however the elements are stored. max_abs_diff: the largest |a - b| of all elements; where max_abs_diff_is_bound, none exceeds it (None: not
-    even a bound is known). max_rel_diff, rms_diff: of |a - b| / |a| and |a - b| over the elements that differ.
-    histogram: of |a - b| over the elements that were read; histogram_different over those that differ.
-    A NaN against a number, or an infinity against anything else, counts as an infinite difference.
-    device: where elements and sketches were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there; device_seconds: of
-    copies to devices and their kernels, added up over devices.
-    ulps: representable values that were forgiven. period: lengths of the circles that values lie on, by component.
-    key: the field with the IDs by which elements were matched, if they were: then first_id and max_abs_id are those of the
-    particles, and the indices the components (empty for one a particle). particles: of the key's own entry, what became of
-    them: matched, lost, born, doubled_a, doubled_b, moved to another rank (numbers; moved is None where metadata alone decided and
-    nothing was read), and lost_ids, born_ids, doubled_ids (the first ten).
-    ranks: of how many ranks' parts the field was put together, where the runs cut it differently; rank is 0 then.
-    kind: what elements are that are no numbers ('text', …). first_a, first_b are such elements for people then, and what
-    is said of |a - b| is None or 0.
+    >>> field = twinrun.compare({"x": np.zeros(4)}, {"x": np.array([0, 0, 1, 0.0])}, atol=0.5).fields[0]
+    >>> field.elements, field.different, field.max_abs_diff, field.place()
+    (4, 1, 1.0, 'rank 0, x[2]')
+
+    `a` is the first-named run. Elements are scalars: a complex number counts twice, for its real and
+    imaginary part. Indices are those of the array as the user knows it; the first difference is the first row
+    by row, however the elements are stored.
+
+    Attributes
+    ----------
+    step : int or None
+        The step; None where the run has none.
+    rank : int
+        The rank; 0 where `ranks` is set.
+    field, dtype, shape : str, str, tuple of int
+        Name, element type and shape of the field.
+    atol, rtol : float
+        The tolerance that was used.
+    elements : int
+        Scalars of the field.
+    bytes : int
+        Bytes of the field in one run.
+    different : int
+        Scalars with |a - b| > atol + rtol |a|.
+    infinite : int
+        Scalars whose difference counts as infinite: a NaN against a number, or an infinity against anything
+        else.
+    first_index : tuple of int or None
+        Where the first difference is.
+    first_a, first_b : float, int, str or None
+        The values there; texts for people where `kind` is set.
+    first_abs_diff : float, int or None
+        |a - b| there.
+    max_abs_diff : float or None
+        The largest |a - b|. Where `max_abs_diff_is_bound`, it is an upper bound; None where not even a bound
+        is known.
+    max_abs_diff_is_bound : bool
+        True: a part was proven without reading, and `max_abs_diff` bounds it.
+    max_abs_diff_at_least : float
+        A lower bound of the largest |a - b|.
+    max_abs_index : tuple of int or None
+        Where the largest |a - b| is, if that is known.
+    max_abs_a, max_abs_b : float, int or None
+        The values there.
+    max_rel_diff : float
+        The largest |a - b| / |a| of the scalars that differ.
+    max_rel_index : tuple of int or None
+        Where it is.
+    rms_diff : float
+        Root mean square of |a - b| over the scalars that differ.
+    rms_diff_all : float or None
+        The same over all scalars. Where `rms_diff_all_is_bound`, it is an upper bound.
+    rms_diff_all_is_bound : bool
+        True: a part was proven without reading.
+    histogram, histogram_different : list of int
+        Counts of |a - b| over the scalars that were read, and over those that differ. The edges are
+        `twinrun.comparison.histogram_edges()`.
+    elements_read : int
+        Scalars that were read and compared.
+    proven_by_tree : int
+        Scalars that equal coarse digests prove to agree.
+    proven_by_cells : list of int
+        Entry c: scalars that fine digests and residues prove to lie c cells apart.
+    cell, coarse_cell : float
+        Widths of a fine and of a coarse cell; 0 where the rule has none.
+    chunks : int
+        Chunks of the field.
+    stages : dict of str to dict
+        For each stage: chunks_in, chunks_out, bytes_read, seconds, and whether it ran.
+    method : str
+        The method that was used.
+    reason : str
+        Why this method, where the user may wonder.
+    io : str
+        How data was read.
+    seconds : float
+        Time of this field, in seconds.
+    warnings : list of str
+        Such as a tolerance below what the type can resolve.
+    device, device_reason : str
+        Where sketches and elements were compared ('cpu', 'cuda:0', 'cuda:0-3'), and why there.
+    device_seconds : float
+        Time of copies to devices and of their kernels, in seconds, added up over devices.
+    ulps : int or None
+        Representable values between a and b that still count as the same.
+    period : tuple of float
+        Lengths of the circles that values lie on, by component; empty on a line.
+    key : str or None
+        The field with the IDs by which rows were matched.
+    first_id, max_abs_id : int or None
+        With `key`: the particle of the first, and of the largest difference. Indices are then those of the
+        component.
+    particles : dict or None
+        In the entry of the key itself, what became of the particles: the counts matched, lost, born,
+        doubled_a, doubled_b and moved (to another rank; None where nothing was read), and the first ten of
+        lost_ids, born_ids and doubled_ids.
+    ranks : int or None
+        Of how many ranks' parts the field was put together, where the runs cut it differently.
+    kind : str or None
+        What elements are that are no numbers, such as 'text'. |a - b| is then None or 0.
+    same : bool
+        True where no element differs; `bool(field)` gives it.
     """
 
     step: int | None
@@ -136,7 +223,13 @@ class FieldComparison:
         return field_html(self)
 
     def place(self) -> str:
-        """'step 500, rank 0, x[1234, 2]' of the first difference, or of the field."""
+        """Where the field first differs, as text: 'step 500, rank 0, x[1234, 2]'.
+
+        Returns
+        -------
+        str
+            The place of the first difference, or of the field where nothing differs.
+        """
         parts = [] if self.step is None else [f"step {self.step}"]
         if self.key is None and self.ranks is None:
             parts.append(f"rank {self.rank}")
@@ -148,7 +241,8 @@ class FieldComparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """What counts as different in one field: |a - b| > atol + rtol |a|, and more than `ulps` representable values apart.
+    """What counts as different in one field: |a - b| > atol + rtol |a|, and more than `ulps` representable
+    values apart.
 
     period: lengths of circles by component; component_stride: scalars from one component to the next.
     """
@@ -161,13 +255,13 @@ class Decision:
     equal_nan: bool = True
 
     def period_of(self, scalar: int | None) -> float:
-        """Length of the circle that a scalar lies on; 0: it lies on a line."""
+        """Length of the circle that a scalar lies on; 0 for a line."""
         if scalar is None or not self.period:
             return 0.0
         return self.period[scalar // self.component_stride % len(self.period)]
 
     def arguments(self) -> dict:
-        """For the core."""
+        """The rule as keyword arguments of the core."""
         return {
             "atol": self.atol,
             "rtol": self.rtol,
@@ -180,7 +274,10 @@ class Decision:
 
 @dataclass
 class Settings:
-    """What `compare` was asked for. tolerances: rules by field and step; the others hold where no rule matches."""
+    """The settings of one `compare` call.
+
+    tolerances: rules by field and step; the others apply where no rule matches.
+    """
 
     atol: float | None = None
     rtol: float | None = None
@@ -204,13 +301,15 @@ class Settings:
     )  # fields that were compared on circles
 
     def rule(self, name: str, step: int | None) -> Rule | None:
-        """The rule of a field; its `skip` says that the field is to be left out."""
+        """The rule of a field; its `skip` leaves the field out."""
         return self.tolerances.find(name, step)
 
     def decision(self, a: FieldRef, b: FieldRef, step: int | None) -> Decision:
-        """By the field's rule, else what was asked for, else what its metadata was made for, else equality."""
+        """The tolerance of a field: from its rule, else from the settings, else from its metadata, else
+        equality.
+        """
         rule = self.rule(a.name, step)
-        if a.kind is not None or b.kind is not None:  # no numbers: they are the same or they are not
+        if a.kind is not None or b.kind is not None:  # no numbers: they are equal or different
             return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.dtype not in FLOATING:
@@ -313,10 +412,12 @@ def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: Settings) 
 
 @dataclass
 class FieldPart:
-    """What comparing some ranges of a field found; parts that are all of it become its comparison (`put_together`).
+    """The result of comparing some ranges of a field.
 
-    found: of the core. first: the scalar that it begins with. like: name, type and shape of the field, nothing to read. ranks: of
-    how many ranks' parts the field was put together, else None.
+    Parts that cover the field become its comparison (`put_together`).
+
+    found: the core's result. first: its first scalar. like: name, type and shape of the field, without data.
+    ranks: of how many ranks' parts the field was put together, else None.
     """
 
     found: dict
@@ -339,12 +440,13 @@ class _Side:
 
 
 def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
-    """The comparison of a field, from those of ranges that are all of it. Seconds are those of all parts, added up."""
+    """Joins the results of ranges that cover a field. Seconds of all parts are added up."""
     parts = sorted(parts, key=lambda part: part.first)
     first = parts[0]
     found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
     if found["scalars"] != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
-        raise RuntimeError("a part of a field was lost")  # must not happen; nothing then counts as compared
+        # a defect of twinrun; nothing then counts as compared
+        raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
     result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
     result.ranks = first.ranks
@@ -352,9 +454,9 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
 
 
 def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
-    """Whether ranges of a field can be compared apart, each at the cost of its share.
+    """Whether ranges of a field can be compared separately, each at the cost of its share.
 
-    Not where metadata must be built first, and not where elements are decoded one after another.
+    They cannot where metadata must be built first, or where elements are decoded one after another.
     """
     have = [ref.metadata is not None for ref in (a, b)]
     builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
@@ -372,7 +474,9 @@ def compare_part(
     settings: Settings,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> FieldPart:
-    """Compares ranges of a `divisible` field, or all of any field. ranges: (first scalar, count), as `_core.compare` takes them.
+    """Compares ranges of a `divisible` field, or all of any field.
+
+    ranges: (first scalar, count), as `_core.compare` takes them.
 
     Raises Incomparable, Stale and other TwinrunErrors, with the place in their text.
     """
@@ -385,7 +489,7 @@ def compare_part(
         for ref in (a, b):
             side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
             sides.append(side)
-            # Digests of the other kind do not serve the method that was asked for.
+            # Digests of the other kind do not fit the requested method.
             unfit = ref.metadata is not None and ref.digest != "published"
             if settings.method == "published" and unfit and side.source is not None:
                 side.metadata = None
@@ -400,7 +504,7 @@ def compare_part(
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and this asks for its data",
+                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and its data is needed",
                     where=ref.where,
                     fix="leave out --no-metadata and --method, or compare with the data at hand",
                 )
@@ -417,7 +521,7 @@ def compare_part(
                     side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
                     side.field = 0
                     built = stage if built is None else {k: built[k] + stage[k] for k in built}
-            reason = _BUILT if any(have) else "metadata was built on the fly, as asked for"
+            reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
         elif settings.method == "auto" and not any(have):
             reason = reason or _DIRECT
         progress = None
@@ -455,7 +559,7 @@ def compare_part(
 
 
 def _tell(found: dict, a: FieldRef, b: FieldRef) -> None:
-    """Puts elements for people in the place of codes."""
+    """Replaces codes by readable elements."""
     if found["first"] is None:
         return
     for key, ref in (("first_a", a), ("first_b", b)):
@@ -484,7 +588,7 @@ def facts_of(
     )
     max_abs = r["max_abs"]
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
-    if a.kind is not None:  # codes: how far they are apart says nothing
+    if a.kind is not None:  # codes: their distance means nothing
         max_abs, at_least, rms_all = (math.nan if different else 0.0), 0.0, None if different else 0.0
         r = {**r, "max_abs": max_abs, "max_abs_at": None, "max_abs_a": None, "max_abs_b": None, "max_abs_is_bound": False,
              "max_rel_different": 0.0, "max_rel_different_at": None, "sum_squares_different": 0.0,

@@ -1,6 +1,6 @@
-"""What of one run belongs to what of the other: steps, ranks and fields.
+"""Which steps, ranks and fields of two runs belong together.
 
-What has no partner is a problem: told, and never counted as compared.
+What has no partner is a problem: it is reported, and never counts as compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .tolerances import missing_steps
 __all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
 
 ALIGNMENTS = ("step", "time")
-# Times that two runs wrote for the same moment: the last digits depend on how each summed them up.
+# Two runs write nearly the same time for the same moment: the last digits depend on the order of additions.
 _SAME_TIME = 1e-9
 
 
 def names(values: Iterable[object], most: int = 5) -> str:
-    """The first few, and how many more."""
+    """The first few names, and how many more."""
     listed = [str(v) for v in values]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
@@ -39,13 +39,13 @@ class StepMatch:
 
     @property
     def step(self) -> int | None:
-        """As reports name it: of the first-named run, where it has one."""
+        """The step as reports name it: the first run's, if it has one."""
         return self.step_b if self.step_a is None else self.step_a
 
 
 @dataclass
 class Steps:
-    """Steps that both runs have, and what is to be said of the others."""
+    """Steps that both runs have, and problems and notes about the others."""
 
     matches: list[StepMatch] = field(default_factory=list)
     problems: list[TwinrunError] = field(default_factory=list)
@@ -66,16 +66,18 @@ def match_steps(
     align: str = "step",
     ranks: Callable[[int | None], bool] | None = None,
 ) -> Steps:
-    """The steps to compare: those of the same number, or of the same time. steps, ranks: which are wanted; None: all.
+    """The steps to compare: those with the same number, or the same time.
 
-    Arrays have no step and belong to any single one. Raises Incomparable where nothing is left to compare.
+    steps, ranks: which to take; None for all.
+
+    Arrays have no step and match any single step. Raises Incomparable where no step remains.
     """
 
     wanted = ranks or (lambda _: True)
     arrays, other = (a, b) if a.kind == "arrays" else (b, a)
     if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
         places = [p for p in other.places if (steps is None or steps(p[0])) and wanted(p[1])]
-        if len(places) > 1:  # beside the steps: files that no step has
+        if len(places) > 1:  # files that belong to no step
             places = [p for p in places if p not in other.unknown]
         if len(places) != 1:
             raise Incomparable(
@@ -114,7 +116,7 @@ def match_steps(
                 fix="compare the common ones with --common, or choose with --steps",
             )
         )
-    # Ranks are chosen within steps: a step stays one of both runs where one of them has lost what is chosen.
+    # Ranks are chosen within steps: a step stays matched where one run lost the chosen ranks.
     for x, y in pairs:
         match = StepMatch(x, y, sorted(filter(wanted, in_a[x])), sorted(filter(wanted, in_b[y])))
         if match.ranks_a or match.ranks_b:
@@ -148,7 +150,7 @@ def _by_time(
             )
         times.append(sorted((known[s], s) for s in mine if s in known))
     pairs: list[tuple[int | None, int | None]] = []
-    if None in in_a and None in in_b:  # files that no step has
+    if None in in_a and None in in_b:  # files that belong to no step
         pairs.append((None, None))
         times = [[entry for entry in side if entry[1] is not None] for side in times]
     at = 0
@@ -171,7 +173,7 @@ def _same_time(x: float, y: float) -> bool:
 
 @dataclass
 class FieldMatch:
-    """Fields of one place. recut: those that both runs have a place in a global array for, cut otherwise."""
+    """Fields of one place. recut: parts of global arrays that the runs cut differently."""
 
     pairs: list[tuple[FieldRef, FieldRef]] = field(default_factory=list)
     recut: list[str] = field(default_factory=list)
@@ -187,9 +189,10 @@ def match_fields(
     named: bool,
     place: Place,
 ) -> FieldMatch:
-    """The fields to compare: those of the same name, or the only ones of one-array files, whatever their names.
+    """The fields to compare: those with the same name, or the single fields of one-array files, whatever
+    their names.
 
-    chosen: whether a field of this name is wanted. named: whether the caller chose by names.
+    chosen: whether to compare a field of this name. named: whether the caller chose by names.
     """
     result = FieldMatch()
     if not named and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
@@ -219,7 +222,8 @@ def match_fields(
 def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject, place: Place) -> None:
     try:
         of_x, of_y = x.user_place, y.user_place
-        if of_x is not None and of_y is not None and of_x[0] != of_y[0]:  # equal parts of them say nothing
+        # that a part is equal proves nothing
+        if of_x is not None and of_y is not None and of_x[0] != of_y[0]:
             raise Incomparable(
                 f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
                 f"of {list(of_y[0])} in {b.label}",
@@ -245,19 +249,22 @@ def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:
 
 
 def same_ranks(match: StepMatch) -> bool:
-    """Whether both runs have the same ranks in a step. Where one has no steps, single places belong together whatever their rank."""
+    """Whether both runs have the same ranks in a step.
+
+    Where one has no steps, single places match whatever their rank.
+    """
     single = len(match.ranks_a) == len(match.ranks_b) == 1 and None in (match.step_a, match.step_b)
     return single or match.ranks_a == match.ranks_b
 
 
 def lost(match: StepMatch, ranks: Iterable[int], of_a: bool) -> bool:
-    """Whether what lies on these ranks of one run lies on none that the other has: it went with its ranks."""
+    """Whether the other run has none of these ranks: what lies on them was lost with its ranks."""
     theirs = match.ranks_b if of_a else match.ranks_a
     return not same_ranks(match) and not set(ranks) & set(theirs)
 
 
 def missing_ranks(match: StepMatch, a: Subject, b: Subject) -> Sequence[TwinrunError]:
-    """Of runs whose parts cannot be put together. Told as what only one run has; who finds fields on them says that they are lost."""
+    """Problems for ranks that only one run has, where parts cannot be joined."""
     found: list[TwinrunError] = []
     for here, there, mine, theirs in (
         (a, b, match.ranks_a, match.ranks_b),

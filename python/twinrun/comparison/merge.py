@@ -1,8 +1,9 @@
-"""What the core found of disjoint parts of one field (`_core.compare`), put together: what it says of them as one.
+"""Joins the core's results (`_core.compare`) for disjoint parts of one field into one result.
 
-Parts are ranges of scalars that were compared apart, by ranks of a job say, or stretches of it in another order (particles by
-their IDs). Counts add up, the first place is the smallest, sums of squares agree up to rounding. Bytes and seconds are those
-that the parts took: where two meet, both read the same pages of metadata.
+Parts are ranges of scalars that were compared separately, by ranks of a job for example, or stretches in
+another order (particles by their IDs). Counts add up, the first place is the smallest, sums of squares agree
+up to rounding. Bytes and seconds are those that the parts took: where two meet, both read the same pages of
+metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .. import _core
 
 __all__ = ["merged", "ranges_of", "with_places"]
 
-# Of the core's result, beside `stages`: how the values of parts become one.
+# How the values of parts are joined, by key of the core's result; `stages` is separate.
 _ALIKE = ("method", "cell", "coarse_cell")  # the same in all parts
 _ADDED = (
     "scalars",
@@ -40,22 +41,27 @@ _OF_STAGE = ("chunks_in", "chunks_out", "bytes_read", "seconds")
 
 
 def with_places(r: dict, place_of: Callable[[Any], object]) -> dict:
-    """A result of the core with other places: `place_of` is given the scalar's number, and returns what can be ordered."""
+    """A result of the core with other places: `place_of` takes the number of a scalar, and returns something
+    ordered.
+    """
     return r | {key: None if r[key] is None else place_of(r[key]) for key in _PLACES}
 
 
 def merged(parts: Sequence[dict], order: Callable[[Any], Any] | None = None) -> dict:
-    """The result of all parts together, in the form of one. parts: at least one, of one field, settings and method. order: what
-    places are ordered by, if not by themselves.
+    """The result of all parts together.
 
-    Parts may come in any order, and merge in groups: the outcome is the same but for the rounding of sums, and for which part's
-    words are kept (why a device was chosen, how files were read). Raises ValueError for parts of different methods.
+    parts: at least one, of one field, settings and method. order: what places are ordered by, if not by
+    themselves.
+
+    Parts may come in any order, and be joined in groups: the outcome differs only in the rounding of sums,
+    and in whose words are kept (why a device was chosen, how files were read). Raises ValueError for parts
+    with different methods.
     """
     first, *others = parts
     if not others:
         return first
     if any(part[key] != first[key] for part in others for key in _ALIKE):
-        raise ValueError("parts of one field were compared by different methods")  # must not happen
+        raise ValueError("parts of one field were compared by different methods")  # a defect of twinrun
     whole = {key: first[key] for key in _ALIKE}
     for key in _ADDED:
         whole[key] = sum(part[key] for part in parts)
@@ -70,13 +76,13 @@ def merged(parts: Sequence[dict], order: Callable[[Any], Any] | None = None) -> 
     whole["max_abs"], whole["max_abs_is_bound"] = _core.largest_of_all(
         whole["max_abs_read"], whole["max_abs_unread"]
     )
-    # The core warns of what it sees at the largest value: a part with smaller ones would warn of these.
+    # The core warns about the largest value that it sees: a part with smaller values would warn about those.
     _take(whole, max(parts, key=lambda part: part["largest"]), ("largest", "warnings"))
     whole["reason"] = next((part["reason"] for part in parts if part["reason"]), "")
     whole["io"] = next((part["io"] for part in parts if part["io"] not in ("", "none")), first["io"])
     devices = sorted({name for part in parts for name in part["device"].split(", ")})
     whole["device"] = ", ".join(devices)
-    # A part that had nothing for a device to do says nothing of why there.
+    # A part without work for a device has no reason for one.
     worked = [part for part in parts if any(part["stages"][s]["ran"] for s in ("sketch", "elements"))]
     on_device = [part for part in worked if part["device"] != "cpu"]
     whole["device_reason"] = (on_device or worked or [first])[0]["device_reason"]
@@ -106,7 +112,8 @@ def _most(values: Sequence[float]) -> float:
 
 
 def ranges_of(scalars: int, unit: int, parts: int) -> list[tuple[int, int]]:
-    """(first, count) of at most so many ranges of about one size, all but the last a multiple of `unit`; they cover the field.
+    """(first, count) of at most so many ranges of about one size, all but the last a multiple of `unit`; they
+    cover the field.
 
     unit: of scalars, a multiple of the core's `range_unit`.
     """

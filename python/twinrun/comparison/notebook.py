@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook."""
+"""Results as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _table(head: tuple[str, ...], rows: list[tuple]) -> str:
 
 
 def comparison_html(c: Comparison) -> str:
-    """For a notebook: the verdict, what could not be compared, the fields that differ."""
+    """The HTML of a comparison: the verdict, what could not be compared, the fields that differ."""
     said = escaped(verdict_line(c).removeprefix(c.verdict), 700)
     parts = [f'<div><p><b style="color:{_COLOURS[c.verdict]}">{c.verdict}</b>{said}</p>']
     if c.problems:
@@ -73,7 +73,7 @@ def comparison_html(c: Comparison) -> str:
 
 
 def field_html(f: FieldComparison) -> str:
-    """For a notebook: one field's facts."""
+    """The HTML of one field."""
     word = "same" if f.same else "different"
     rows: list[tuple] = [
         ("different", f"{f.different:,} of {f.elements:,}"),

@@ -1,8 +1,9 @@
 """Work shared by the ranks of an MPI job: everything that twinrun's Python does with MPI.
 
-The leader (rank 0) opens the runs, hands out batches of tasks, puts their outcomes together, and alone prints and writes. The others
-serve. Batches are handed out as ranks ask for them, the largest tasks first and in ever smaller batches: storage is uneven, and what a
-task takes cannot be known before. The leader works too: its tasks run in a thread that never calls MPI (MPI_THREAD_FUNNELED).
+The leader (rank 0) opens the runs, hands out batches of tasks, joins their outcomes, and alone prints and
+writes. The others serve. Batches are handed out as ranks ask for them, the largest tasks first and in ever
+smaller batches: storage is uneven, and what a task takes cannot be known before. The leader works too: its
+tasks run in a thread that never calls MPI (MPI_THREAD_FUNNELED).
 
     leader                               others
     ------                               ------
@@ -13,8 +14,9 @@ task takes cannot be known before. The leader works too: its tasks run in a thre
     dismiss(status):                       END: return the status
       broadcast END, status
 
-Who waits sleeps between two looks: a rank that spins would take a core from one that compares. A rank that leaves otherwise than by
-`dismiss` ends the job (MPI_Abort), and so does mpiexec where a rank is killed: nobody waits for ever.
+A waiting rank sleeps between two polls: a rank that spins would take a core from one that compares. A rank
+that ends other than by `dismiss` ends the job (MPI_Abort), and so does mpiexec where a rank is killed: no
+rank waits for ever.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ __all__ = ["MODES", "Team", "batches", "cores_each", "joined", "launched"]
 
 MODES = ("auto", "on", "off")
 
-# (launcher, ranks, this rank, MPI library that belongs to it): what launchers put into the environment. Not SLURM_NTASKS: a script
-# of sbatch has it too, and runs once.
+# (launcher, ranks, this rank, MPI library that belongs to it): what launchers put into the environment. Not
+# SLURM_NTASKS: a script of sbatch has it too, and runs once.
 _LAUNCHERS = (
     ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", None),
@@ -48,18 +50,19 @@ _LAUNCHERS = (
     ("mpiexec", "PMI_SIZE", "PMI_RANK", "MPICH"),
     ("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", None),
 )
-_FAILED = 2  # exit status of what could not be done
-_GRACE = 1.0  # seconds that the first rank gets to say what all others would say too
-_FINEST, _COARSEST = 50e-6, 2e-3  # seconds between two looks of who waits
-_MOST_TASKS = 256  # of a batch: outcomes come home now and then
-_AHEAD = 2  # batches that a rank asks for: one to work on, and the next
-_SWITCH = 0.5e-3  # seconds that the leader's own work keeps Python's lock from who answers the others
+_FAILED = 2  # exit status: something could not be done
+_GRACE = 1.0  # seconds that the first rank has to print an error that all others would print too
+_FINEST, _COARSEST = 50e-6, 2e-3  # seconds between two polls of a waiting rank
+_MOST_TASKS = 256  # tasks of a batch: outcomes return now and then
+_AHEAD = 2  # batches that a rank requests: one to work on, and the next
+# seconds that the leader's own work keeps Python's lock from the thread that answers the others
+_SWITCH = 0.5e-3
 _RESULT, _BATCH = 1, 2  # tags
 _WORK, _END = 1, 2  # what is broadcast
 
 
 def launched(environment: Mapping[str, str] | None = None) -> tuple[str, int, int, str | None] | None:
-    """(launcher, ranks, this rank, MPI library) as a launcher says; None where there is none."""
+    """(launcher, ranks, this rank, MPI library) from the environment; None without a launcher."""
     environment = os.environ if environment is None else environment
     for launcher, size, rank, library in _LAUNCHERS:
         if environment.get(size, "").isdigit() and int(environment[size]) > 0:
@@ -69,9 +72,11 @@ def launched(environment: Mapping[str, str] | None = None) -> tuple[str, int, in
 
 
 def batches(sizes: Sequence[int], ranks: int) -> Iterator[list[int]]:
-    """Tasks by number, in the batches in which they are handed out: the largest first, each batch a share of what is left."""
+    """Tasks by number, in the batches in which they are handed out: the largest first, each batch a share of
+    what is left.
+    """
     order = largest_first(sizes)
-    left = sum(sizes) + len(sizes)  # a task costs something, whatever its size
+    left = sum(sizes) + len(sizes)  # every task has a cost, even an empty one
     at = 0
     while at < len(order):
         goal, held = left / (2 * ranks), 0
@@ -88,7 +93,10 @@ def batches(sizes: Sequence[int], ranks: int) -> Iterator[list[int]]:
 
 
 def cores_each(masks: Sequence[Sequence[int]], rank: int) -> int:
-    """Threads of one of the ranks of a node, at least 1. masks: the cores that each may use; those that several may, they share."""
+    """Threads of one rank of a node, at least 1.
+
+    masks: the cores that each rank may use; ranks divide the cores that they share.
+    """
     users: dict[int, int] = {}
     for mask in masks:
         for core in mask:
@@ -98,7 +106,9 @@ def cores_each(masks: Sequence[Sequence[int]], rank: int) -> int:
 
 @contextlib.contextmanager
 def joined(mode: str = "auto") -> Iterator[Team | None]:
-    """The team of this job's ranks; None where this process works alone. auto: where a launcher started several ranks.
+    """The team of this job's ranks; None where this process works alone.
+
+    auto: where a launcher started several ranks.
 
     Raises MissingPackage without mpi4py, TwinrunError where MPI does not belong to the launcher.
     """
@@ -112,7 +122,8 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
             raise _strangers(found, f"{team.library} sees {team.size}")
     except TwinrunError:
         if found is not None and found[2] != 0:
-            time.sleep(_GRACE)  # the first says it, and its end is the job's; where it is fine, this one must
+            # the first rank prints it and ends the job; if the first rank is fine, this one must print it
+            time.sleep(_GRACE)
             atexit.register(_abort_launch)
         raise
     team.ended = False
@@ -125,8 +136,10 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
 
 
 def _abort_launch() -> None:
-    """Ends a job that this rank never joined: others may wait for it in MPI_Init. Most launchers do that by themselves; MPICH's
-    is told on the pipe that it gave this process (PMI 1)."""
+    """Ends a job that this rank never joined: others may wait for it in MPI_Init.
+
+    Most launchers do that themselves; MPICH's needs a message on the pipe that it gave this process (PMI 1).
+    """
     sys.stderr.flush()
     if os.environ.get("PMI_FD", "").isdigit():
         with contextlib.suppress(OSError):
@@ -134,7 +147,7 @@ def _abort_launch() -> None:
 
 
 class _Only:
-    """The one team that a process belongs to."""
+    """The only team of a process."""
 
     team: Team | None = None
 
@@ -157,7 +170,7 @@ def _mpi(found: tuple | None) -> Any:
     except ImportError:
         raise MissingPackage.of("mpi4py", "twinrun[mpi]") from None
     mpi4py.rc.initialize = (
-        False  # what it would do at its import must wait until the library is known to be the right one
+        False  # importing it must not initialise MPI before the library is known to be the right one
     )
     try:
         from mpi4py import MPI
@@ -182,7 +195,9 @@ def _name(library: str) -> str:
 
 
 def _choose_library(found: tuple | None) -> None:
-    """mpi4py's wheels load the MPI of the Python environment first: the launcher's own comes before it, where it can be found."""
+    """Puts the launcher's MPI first, where it is found: mpi4py's wheels prefer the MPI of the Python
+    environment.
+    """
     if found is None or found[3] is None or {"MPI4PY_LIBMPI", "MPI4PY_MPIABI"} & set(os.environ):
         return
     file = "libmpi.so.40" if found[3] == "Open MPI" else "libmpi.so.12"
@@ -194,18 +209,21 @@ def _choose_library(found: tuple | None) -> None:
 
 
 class Team:
-    """The ranks of this job. threads: of this rank, its part of the node's cores. node_rank, node_size: on this node."""
+    """The ranks of this job.
+
+    threads: of this rank, its part of the node's cores. node_rank, node_size: on this node.
+    """
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
         self._comm = mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.library = _name(mpi.Get_library_version())
-        self.busy = False  # others are at work
+        self.busy = False  # other ranks are working
         self.memory_is_each = (
-            False  # read buffers were asked for: of each rank; else a node's ranks share those of one process
+            False  # `memory` counts for each rank; else ranks of a node share the memory of one process
         )
-        self.ended = True  # nobody waits for this rank
+        self.ended = True  # no rank waits for this one
         atexit.register(self._leave)
         node = self._comm.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
         self.node_rank, self.node_size = node.Get_rank(), node.Get_size()
@@ -218,7 +236,10 @@ class Team:
         return self.rank == 0
 
     def _leave(self) -> None:
-        """At the end of the process. Who leaves in between ends the job: the others would wait for ever."""
+        """Runs at the end of the process.
+
+        A rank that ends too early ends the job: the others would wait for ever.
+        """
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -236,9 +257,12 @@ class Team:
         sizes: Sequence[int],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> list[Any]:
-        """job.run(task) of every task, in their order, by all ranks. sizes: bytes of each. Called by the leader.
+        """Runs job.run(task) for every task on all ranks; results in the order of tasks.
 
-        job.arrive(team) is called once on each rank, for what differs between them. What job.run raises is raised here.
+        sizes: bytes of each. Called by the leader.
+
+        job.arrive(team) is called once on each rank, for settings that differ between ranks. What job.run
+        raises is raised here.
         """
         outcomes: list[Any] = [None] * len(tasks)
         missing, done, total = len(tasks), 0, sum(sizes)
@@ -281,7 +305,7 @@ class Team:
         return outcomes
 
     def dismiss(self, status: int) -> None:
-        """Sends the others home, with the job's exit status."""
+        """Ends the other ranks, with the exit status of the job."""
         self._announce(_END, status=status)
         self.ended = True
 
@@ -300,7 +324,7 @@ class Team:
         import numpy as np
 
         head = np.zeros(3, np.int64)
-        # mpirun hands Ctrl-C to all: the leader says it, and ends the job.
+        # mpirun sends Ctrl-C to all ranks: the leader reports it and ends the job.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             while True:
@@ -348,7 +372,7 @@ class Team:
 
 
 class _Pause:
-    """Sleeps between two looks: briefly at first."""
+    """Sleeps between two polls: briefly at first."""
 
     def __init__(self) -> None:
         self.begin()
@@ -357,7 +381,7 @@ class _Pause:
         self._seconds = _FINEST
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Seconds to wait before the next poll."""
         self._seconds = min(_COARSEST, self._seconds * 1.5)
         return self._seconds
 
@@ -366,7 +390,7 @@ class _Pause:
 
 
 class _Thread:
-    """The leader's own work: one batch at a time, in a thread that knows nothing of MPI."""
+    """The leader's own work: one batch at a time, in a thread that does not call MPI."""
 
     def __init__(self, job: Any, team: Team) -> None:
         job.arrive(team)
@@ -374,7 +398,7 @@ class _Thread:
         self._given: queue.SimpleQueue = queue.SimpleQueue()
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         self.free = True
-        # A daemon: where the leader fails, nobody waits for it.
+        # A daemon: the process does not wait for it where the leader fails.
         threading.Thread(target=self._run, name="twinrun-unit", daemon=True).start()
 
     def _run(self) -> None:
@@ -390,7 +414,7 @@ class _Thread:
         self._given.put(batch)
 
     def taken(self, seconds: float) -> list[tuple[int, Any]]:
-        """Outcomes of a batch, if they come within that time. Raises what a task raised."""
+        """The outcomes of a batch, if they arrive within that time. Raises what a task raised."""
         try:
             found = self._done.get(timeout=seconds)
         except queue.Empty:

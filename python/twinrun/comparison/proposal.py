@@ -1,4 +1,4 @@
-"""Tolerances that repeated runs of the same code suggest: the spread that they show, times a margin, as rules to edit."""
+"""Tolerances suggested by repeated runs of the same code: their spread times a margin, as rules to edit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["FieldSpread", "Proposal", "propose"]
 
 @dataclass
 class FieldSpread:
-    """What repeated runs show of a field.
+    """The spread of a field over repeated runs.
 
-    dtype: its type. comparisons: of one step of one rank each. largest: max |a-b| by step, over all comparisons; infinite where a
-    NaN stood against a number. relative: the largest |a-b| / |a| of elements that differ. differing: the largest share of
-    elements that differ in any comparison.
+    dtype: its type. comparisons: of one step of one rank each. largest: max |a-b| by step, over all
+    comparisons; infinite where a NaN stood against a number. relative: the largest |a-b| / |a| of elements
+    that differ. differing: the largest share of elements that differ in any comparison.
     """
 
     name: str
@@ -33,8 +33,8 @@ class FieldSpread:
     differing: float = 0.0
 
     def add(self, f: FieldComparison) -> None:
-        """Takes in what a comparison for equality found."""
-        if f.kind is not None:  # text and the like: no tolerance holds for it
+        """Adds the result of a comparison for equality."""
+        if f.kind is not None:  # texts and the like have no tolerance
             return
         self.comparisons += 1
         value = math.inf if f.infinite or f.max_abs_diff is None else float(f.max_abs_diff)
@@ -51,7 +51,10 @@ class FieldSpread:
 
 @dataclass
 class Proposal:
-    """fields: by name. runs: how many. margin: what the spread is multiplied by. notes: what was left out, and why."""
+    """fields: by name.
+
+    runs: how many. margin: what the spread is multiplied by. notes: what was left out, and why.
+    """
 
     runs: int
     margin: float
@@ -60,7 +63,7 @@ class Proposal:
     by_step: bool = False
 
     def toml(self) -> str:
-        """The rules as a file that `read_tolerances` takes, a comment above each."""
+        """The rules as a file that `read_tolerances` reads, with a comment above each."""
         chance = f"1 in {self.runs}" if self.runs > 1 else "unknown"
         lines = [
             f"# Proposed by twinrun {__version__} from {self.runs} runs: edit it.",
@@ -83,7 +86,7 @@ class Proposal:
             return [f"{said}: always equal", *head, "atol = 0.0"]
         if math.isinf(spread.overall):
             return [
-                f"{said}: a NaN or an infinity stood against a number, which no tolerance forgives",
+                f"{said}: a NaN or an infinity met a number, which no tolerance allows",
                 *head,
                 "# skip = true",
                 "atol = 0.0",
@@ -98,7 +101,7 @@ class Proposal:
         more = [] if spread.dtype in FLOATING else ["integers = true"]
         rules = [said]
         if self.by_step and len(steps) > 1:
-            # Differences grow: a step is allowed what any step before it needed.
+            # Differences grow: a step gets the largest spread of all steps up to it.
             reached = 0.0
             for step in sorted(steps):
                 reached = max(reached, spread.largest[step])
@@ -135,10 +138,11 @@ def propose(
     progress: Callable[[str, int, int], None] | None = None,
     **arguments: object,
 ) -> Proposal:
-    """Tolerances for the fields of repeated runs of the same code: the first against each of the others.
+    """Proposes tolerances from repeated runs of the same code: compares the first run with each of the
+    others.
 
-    runs: two or more, as `compare` takes them. margin: by what the spread is multiplied, at least 1. by_step: a rule a step.
-    arguments: of `compare`, but for tolerances. Raises what `compare` raises.
+    runs: two or more, as `compare` takes them. margin: factor on the spread, at least 1. by_step: one rule
+    for each step. arguments: of `compare`, except tolerances. Raises what `compare` raises.
     """
     if len(runs) < 2:
         raise TwinrunError("a spread needs two runs at least", fix="name more of them")
@@ -161,7 +165,7 @@ def propose(
             if f.particles is not None:
                 if not f.same:
                     notes[
-                        f"{f.field}: particles were lost or born between runs, which no tolerance forgives"
+                        f"{f.field}: particles were lost or born between runs, which no tolerance allows"
                     ] = None
                 continue
             spreads.setdefault(f.field, FieldSpread(f.field, f.dtype)).add(f)

@@ -1,11 +1,11 @@
-"""The parts that a comparison falls into: each can be made anywhere, in any order, and their sum is the whole.
+"""The parts of a comparison. Each can run anywhere and in any order; together they are the whole comparison.
 
-    unit      one place (step, rank) of both runs; or a step as a whole, where what belongs together lies on several ranks
-              (particles matched by ID, fields cut otherwise)
+    unit      one place (step, rank) of both runs; or a whole step, where related data lies on several ranks
+              (particles matched by ID, fields cut differently)
     share     of a unit: some of its fields, and ranges of fields that are larger than a share
-    outcome   what came of a share, with all that comparing it left behind elsewhere (notes of subjects, rules that matched)
+    outcome   the result of a share, and its side effects (notes of subjects, rules that matched)
 
-Outcomes are put together in the order of units: so a comparison that was shared says what a serial one says.
+Outcomes are joined in the order of units, so that a shared comparison reports the same as a serial one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "shares_by_size",
 ]
 
-# Bytes of a range that is worth a unit of its own, and what ranges are multiples of: see `merging.ranges_of`.
+# The smallest range in bytes that is worth a unit of its own, and the unit of ranges: see `merge.ranges_of`.
 LEAST_PIECE = _core.RANGE_BYTES
 
 
@@ -42,9 +42,9 @@ LEAST_PIECE = _core.RANGE_BYTES
 class Unit:
     """A part of a comparison.
 
-    ranks: of the place in a and b; None: the step as a whole. share: (which, of how many) of the unit's fields. recut: the fields
-    to compare as global arrays, after the step's places; else None. entries_a, entries_b: what the subjects know of the places, for
-    processes that do not know it.
+    ranks: of the place in a and b; None for the whole step. share: (which, of how many) of the unit's fields.
+    recut: the fields to compare as global arrays, after the places of the step; else None. entries_a,
+    entries_b: facts of the places, for processes that do not have them.
     """
 
     index: int  # among the units, in the order of the serial comparison
@@ -56,7 +56,7 @@ class Unit:
     entries_b: dict[Place, object] = field(default_factory=dict)
 
     def places(self) -> tuple[list[Place], list[Place]]:
-        """Of both subjects."""
+        """The places of both subjects."""
         if self.ranks is not None:
             return [(self.match.step_a, self.ranks[0])], [(self.match.step_b, self.ranks[1])]
         return (
@@ -67,12 +67,14 @@ class Unit:
 
 @dataclass
 class Outcome:
-    """What came of a unit, or of a share of it.
+    """The result of a unit, or of a share of it.
 
-    problems: with the number of the field pair that each belongs to, -1 for the place itself; results_at: the same of results.
-    parts: ranges that were compared of fields that other shares have the rest of, with the number of the field pair.
-    order: (field pair, note) where particles only lie in another order. recut: fields that are left, as the runs cut them differently.
-    attributes, attributes_compared: those that differ, and the number of all. notes_a, notes_b, left_out: of the subjects. rules: what the tolerances' rules matched, missed and skipped. error: what ended it.
+    problems_at: the number of the field pair that each problem belongs to, -1 for the place itself;
+    results_at: the same for results. parts: ranges of fields that several shares divide, with the number of
+    the field pair. order: (field pair, note) where particles only lie in another order. recut: fields that
+    remain because the runs cut them differently. attributes, attributes_compared: those that differ, and how
+    many were compared. notes_a, notes_b, left_out: of the subjects. rules: what the rules of tolerances
+    matched, missed and skipped. error: the error that ended the share.
     """
 
     results: list[FieldComparison] = field(default_factory=list)
@@ -98,13 +100,19 @@ class Outcome:
     parts: list[tuple[int, FieldPart]] = field(default_factory=list)
 
     def keep_places(self, at: int, results: int, problems: int) -> None:
-        """Says of all results and problems that have no field pair yet that they are of this one. results, problems: their number."""
+        """Assigns the results and problems without a field pair to pair `at`.
+
+        results, problems: how many there are now.
+        """
         self.results_at += [at] * (results - len(self.results_at))
         self.problems_at += [at] * (problems - len(self.problems_at))
 
 
 def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
-    """One unit's outcome, from those of its shares. What all of them met (opening it) counts once. where: the place."""
+    """Joins the outcomes of the shares of one unit.
+
+    What every share meets (opening) counts once. where: the place.
+    """
     if len(outcomes) == 1:
         return outcomes[0]
     first = outcomes[0]
@@ -121,16 +129,16 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
     for at, problem in sorted(problems, key=lambda pair: pair[0]):
         once = (
             at if at >= 0 else str(problem)
-        )  # a field has one problem, though several shares had parts of it
+        )  # a field has one problem, although several shares had parts of it
         if once not in said:
             whole.problems.append(problem)
         said.add(once)
     seen = [o.pairs for o in outcomes if o.pairs is not None]
     changed = any(pairs != seen[0] for pairs in seen)
-    if changed:  # then each left fields to others that the others did not have
+    if changed:  # each share then left fields to shares that did not have them
         whole.problems.append(Stale("was changed while it was compared", where=where, fix="compare again"))
     results = [(at, f) for o in outcomes for at, f in zip(o.results_at, o.results, strict=True)]
-    # Where a share could not open the place, or ended, its ranges are missing: that is told, and the field is not there.
+    # A share that failed has no ranges: its error is reported, and the field has no result.
     if not changed and len(seen) == len(outcomes):
         results += [(at, put_together(parts)) for at, parts in divided.items() if at not in said]
     whole.results = [f for _, f in sorted(results, key=lambda pair: pair[0])]
@@ -147,27 +155,33 @@ def _union(sets):
 
 
 def shares_by_size(sizes: Sequence[int], wanted: int) -> list[int]:
-    """Into how many shares each unit goes that is larger than a share of all. sizes: bytes, of both runs. wanted: shares of all."""
+    """How many shares each unit is cut into, by its size.
+
+    sizes: bytes, of both runs. wanted: shares of all units together.
+    """
     goal = max(2 * LEAST_PIECE, sum(sizes) // wanted)
     return [max(1, min(wanted, size // goal)) for size in sizes]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A field pair, or one of several parts of it. at: its number. part: (which, of how many). bytes: of one run, about."""
+    """A field pair, or one of several parts of it.
+
+    at: its number. part: (which, of how many). bytes: of one run, about.
+    """
 
     at: int
     part: tuple[int, int]
     bytes: int
 
     def ranges(self, items: int, itemsize: int, scalars: int) -> list[tuple[int, int]] | None:
-        """(first scalar, count) of this part of a field; None: all of it. scalars: of an item."""
+        """(first scalar, count) of this part of a field; None for the whole field. scalars: of an item."""
         which, of = self.part
         return None if of == 1 else [ranges_of(items * scalars, LEAST_PIECE // itemsize * scalars, of)[which]]
 
 
 def pieces(sizes: Sequence[int], divisible: Sequence[bool], shares: int) -> list[Piece]:
-    """The field pairs in their order, those that are larger than a share in parts. Everybody comes to the same. sizes: bytes."""
+    """The field pairs in order, large ones in parts. Every rank gets the same result. sizes: bytes."""
     limit = max(LEAST_PIECE, -(-sum(sizes) // shares))
     found = []
     for at, (size, may) in enumerate(zip(sizes, divisible, strict=True)):
@@ -177,7 +191,10 @@ def pieces(sizes: Sequence[int], divisible: Sequence[bool], shares: int) -> list
 
 
 def owners(sizes: Sequence[int], shares: int) -> list[int]:
-    """Which share each piece belongs to: the largest first, to the share that has least. Everybody comes to the same."""
+    """The share of each piece: the largest first, to the share with the fewest bytes.
+
+    Every rank gets the same result.
+    """
     loads = [(0, share) for share in range(shares)]
     found = [0] * len(sizes)
     for at in largest_first(sizes):
@@ -188,5 +205,5 @@ def owners(sizes: Sequence[int], shares: int) -> list[int]:
 
 
 def largest_first(sizes: Sequence[int]) -> list[int]:
-    """Numbers of the sizes, descending; equals in their order."""
+    """Positions of the sizes, largest first; equal sizes in their order."""
     return sorted(range(len(sizes)), key=lambda at: -sizes[at])

@@ -1,8 +1,9 @@
-"""Sums of digests: metadata that proves agreement whatever way two runs cut an array, or order their particles.
+"""Sums of digests: metadata that proves agreement however two runs cut an array or order their particles.
 
-A part's metadata holds what it adds to the digests of the whole, bucket by bucket. Added up over the ranks of each run these
-compare as the digests of one array: equal coarse sums prove a bucket, and so do residues, brought into one order, that explain
-by how much the fine sums differ. What neither proves is open: elements decide there.
+The metadata of a part holds what it adds to the digests of the whole, bucket by bucket. Added up over the
+ranks of each run, these compare as the digests of one array: equal coarse sums prove a bucket, and so do
+residues, brought into one order, that explain by how much the fine sums differ. A bucket that neither proves
+is open, and elements decide there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def scalar_bytes(dtype: str) -> int:
 
 
 def _kind_of(ref: FieldRef) -> str | None:
-    """What the field's sums say of: 'place', 'ids', 'whole' (all of an array, whose own digests serve), or nothing."""
+    """What the sums of a field cover: 'place', 'ids', 'whole' (a whole array, which has its own digests), or
+    nothing.
+    """
     facts = ref.facts
     if ref.metadata is None or facts is None or facts["digest"] != "linear":
         return None
@@ -54,7 +57,7 @@ def why_not(
 ) -> str:
     """Why sums cannot compare these parts of two runs; empty: they can. kind: 'place' or 'ids'."""
     if settings.method not in _METHODS:
-        return "another method was asked for"
+        return "another method was requested"
     if not parts_a or not parts_b:
         return "there are no elements"
     first = parts_a[0]
@@ -108,7 +111,8 @@ def _opened(parts: Sequence[FieldRef]) -> list[_core.Metadata]:
 class TwoSums:
     """The sums of one field of two runs, over all parts, and which buckets they prove.
 
-    buckets: ascending. open: of each bucket, that nothing proved it so far. bucket_scalars: of the whole array.
+    buckets: ascending. open: for each bucket, whether it is not proven yet. bucket_scalars: of the whole
+    array.
     """
 
     def __init__(
@@ -154,7 +158,7 @@ class TwoSums:
         return sum(m.bytes_read for m in self._metadata)
 
     def keep(self, chosen: np.ndarray) -> None:
-        """From now on only these buckets, by their places in `buckets`, are open or counted."""
+        """Restricts the comparison to these buckets, given by their places in `buckets`."""
         mask = np.zeros(self.buckets.size, bool)
         mask[chosen.astype(np.int64)] = True
         self.open &= mask
@@ -163,7 +167,7 @@ class TwoSums:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Around the reading of residues: keeps the sketch stage's account."""
+        """Measures the reading of residues for the sketch stage."""
         before, open_before = self._bytes(), int(self.open.sum())
         if not self.sketch.ran:
             self.sketch.ran, self.sketch.chunks_in, self.sketch.chunks_out = True, open_before, open_before
@@ -173,11 +177,11 @@ class TwoSums:
 
     @property
     def residues_help(self) -> bool:
-        """Whether residues can prove what is open."""
+        """Whether residues can prove the open buckets."""
         return self.bits != 0 and self._proof.widest >= 1
 
     def at(self, buckets: np.ndarray) -> np.ndarray:
-        """Where buckets stand in `buckets`; both runs must have sums of them."""
+        """The positions of buckets in `buckets`; both runs must have sums of them."""
         at = np.minimum(np.searchsorted(self.buckets, buckets), max(self.buckets.size - 1, 0))
         known = self.buckets.size and (self.buckets[at] == buckets).all() and self._held[:, at].all()
         if not known and buckets.size:
@@ -189,7 +193,7 @@ class TwoSums:
         return at
 
     def settle(self, starts: np.ndarray, row_scalars: int, of_a: np.ndarray, of_b: np.ndarray) -> None:
-        """Takes the residues of rows, all of the buckets that they lie in, and closes the buckets that they prove.
+        """Takes the residues of all rows of some buckets, and closes the buckets that they prove.
 
         starts: uint64, index of each row's first scalar in the whole array. of_a, of_b: uint8, one a scalar.
         """
@@ -209,15 +213,18 @@ class TwoSums:
         return bool(self._held.all())
 
     def identical(self) -> bool:
-        """Whether the sums of both runs are the same, of every bucket."""
+        """Whether both runs have the same sum in every bucket."""
         return self.held_by_both() and bool(all((s[0] == s[1]).all() for s in (self._coarse, self._fine)))
 
     def is_sum_of(self, sums: np.ndarray) -> bool:
-        """Whether the first run's are these fine sums, (n, 3) as `_core.add_sums` gives them at this height."""
+        """Whether the first run has these fine sums: (n, 3), as `_core.add_sums` gives them at this height."""
         return np.array_equal(sums[:, 0], self.buckets) and np.array_equal(sums[:, 2], self._fine[0])
 
     def result(self, found: dict, scalars: int, by_tree: int) -> dict:
-        """What the core found of the elements that were read, made that of all. by_tree: scalars in buckets of equal sums."""
+        """Extends the core's result for the elements that were read to all elements.
+
+        by_tree: scalars in buckets of equal sums.
+        """
         unread = self._proof.largest_unread(by_tree, self.proven_by_cells)
         largest, is_bound = _core.largest_of_all(found["max_abs_read"], unread)
         return found | {
@@ -244,8 +251,8 @@ def compare_placed(
 ) -> FieldPart:
     """Compares a field that two runs cut differently, as the global array that its parts are parts of.
 
-    a, b: of `Parts.field`. ranges: (first scalar, count), from multiples of a megabyte to such ones or the end. By sums of digests
-    where every part has them, else by its elements. Raises what `compare_part` raises.
+    a, b: from `Parts.field`. ranges: (first scalar, count); both ends are multiples of a megabyte, or the
+    end. Uses sums of digests where every part has them, else elements. Raises what `compare_part` raises.
     """
     start = time.perf_counter()
     x, y = a.parts, b.parts

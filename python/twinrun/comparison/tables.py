@@ -32,12 +32,12 @@ def _columns(c: Comparison) -> dict[str, list[Any]]:
 
 
 def data_frame(c: Comparison) -> pandas.DataFrame:
-    """A row a step, rank and field. 64-bit integers stay exact. Raises MissingPackage."""
+    """A row for each step, rank and field. 64-bit integers stay exact. Raises MissingPackage."""
     try:
         import pandas as pd
     except ImportError:
         raise MissingPackage.of("pandas", "pandas") from None
-    exact = ("first_a", "first_b", "first_abs_diff")  # integers and floats stand in one column: as they are
+    exact = ("first_a", "first_b", "first_abs_diff")  # one column holds integers and floats, unchanged
     integers = {
         "step": "Int64",
         "first_id": "object",
@@ -54,7 +54,9 @@ def data_frame(c: Comparison) -> pandas.DataFrame:
 
 
 def arrow_table(c: Comparison) -> pyarrow.Table:
-    """A row a step, rank and field. first_a and first_b are doubles, and texts in first_a_exact and first_b_exact.
+    """A row for each step, rank and field.
+
+    first_a and first_b are doubles; first_a_exact and first_b_exact are texts.
 
     Raises MissingPackage.
     """

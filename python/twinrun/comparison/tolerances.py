@@ -18,8 +18,8 @@
     attribute = "*@history"   # a glob, or a list of them, over path@name: attributes have no tolerance
     skip = true
 
-Fields that no rule matches get the tolerance of the caller (--atol, --rtol), else what their metadata was made for, else
-equality.
+Fields that no rule matches get the tolerance of the caller (--atol, --rtol), else what their metadata was
+made for, else equality.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Steps:
 
 
 def missing_steps(chosen: Callable[[int | None], bool] | None, present: Iterable[int | None]) -> list[int]:
-    """Steps that were chosen by number, and are not there. chosen: as `parse_steps` gives it."""
+    """Steps that were chosen by number and do not exist. chosen: as `parse_steps` gives it."""
     spans = getattr(chosen, "spans", ())
     return sorted({first for first, last in spans if first is not None and first == last} - {*present})
 
@@ -99,10 +99,11 @@ def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
 
 @dataclass(frozen=True)
 class Rule:
-    """What counts as different in the fields that it matches. None: not said.
+    """What counts as different in the fields that it matches. None: not given.
 
-    fields: globs; of fields, or of attributes where `of_attributes`, which leaves them out. steps: as `parse_steps` takes them; None: all. ulps: representable values between a and b that are
-    forgiven. period: lengths by component; (): on a line. label: for messages.
+    fields: globs; of fields, or of attributes where `of_attributes`, which leaves them out. steps: as
+    `parse_steps` takes them; None: all. ulps: representable values between a and b that are forgiven. period:
+    lengths by component; (): on a line. label: for messages.
     """
 
     fields: tuple[str, ...] = ("*",)
@@ -116,11 +117,11 @@ class Rule:
     skip: bool = False
     label: str = ""
     of_attributes: bool = False
-    said: bool = True  # in a file of tolerances: then fields without a rule are told
+    said: bool = True  # from a file of tolerances: fields without a rule are then reported
     _chosen: Callable[[int | None], bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.steps is not None:  # once, not for each field that is asked for
+        if self.steps is not None:  # parsed once, not for each field
             object.__setattr__(self, "_chosen", parse_steps(self.steps))
 
     def matches(self, name: str, step: int | None) -> bool:
@@ -132,7 +133,7 @@ class Rule:
 
 @dataclass
 class Tolerances:
-    """Rules in their order. Keeps count of what each matched: `unused` and `without` are told to the user.
+    """Rules in their order. Counts what each matches: `unused` and `without` are reported to the user.
 
     Not thread-safe.
     """
@@ -165,7 +166,7 @@ class Tolerances:
         return False
 
     def leaves_out(self, name: str, step: int | None) -> bool:
-        """Whether a rule leaves out what has this name. Counts nothing."""
+        """Whether a rule leaves this name out. Counts nothing."""
         first = next(
             (rule for rule in self.rules if not rule.of_attributes and rule.matches(name, step)), None
         )
@@ -176,7 +177,7 @@ class Tolerances:
         return [g for rule in self.rules if rule.of_attributes and rule.steps is None for g in rule.fields]
 
     def with_left_out(self, fields: Iterable[str], attributes: Iterable[str]) -> Tolerances:
-        """These rules, behind those that leave out fields and attributes by globs."""
+        """These rules, after new rules that leave out fields and attributes by globs."""
         front = [Rule(fields=(glob,), skip=True, label=f"--leave-out {glob}", said=False) for glob in fields]
         front += [
             Rule(
@@ -191,18 +192,21 @@ class Tolerances:
         return Tolerances((*front, *self.rules), self.source)
 
     def met(self) -> tuple[list[int], list[str], list[str]]:
-        """What `find` has met: rules that matched, fields that none matched, fields to leave out."""
+        """The counts of `find`: rules that matched, fields without a rule, fields to leave out."""
         return sorted(self._matched), list(self._without), list(self._skipped)
 
     def add(self, met: tuple[Iterable[int], Iterable[str], Iterable[str]]) -> None:
-        """Counts what `find` has met elsewhere."""
+        """Adds the counts of `find` of another process."""
         if met:
             self._matched.update(met[0])
             self._without.update(dict.fromkeys(met[1]))
             self._skipped.update(dict.fromkeys(met[2]))
 
     def skipped(self) -> list[str]:
-        """Globs of the rules that leave fields out at every step. Which fields those are `find` says: an earlier rule may hold."""
+        """Globs of the rules that leave fields out at every step.
+
+        `find` decides for a field: an earlier rule may match.
+        """
         return [
             glob
             for rule in self.rules
@@ -222,12 +226,12 @@ class Tolerances:
         if self._without:
             found.append(f"{where}no rule for {_listed(self._without)}")
         if self._skipped:
-            found.append(f"{where}left out as told: {_listed(self._skipped)}")
+            found.append(f"{where}left out on request: {_listed(self._skipped)}")
         return found
 
 
 def attribute_glob(text: str) -> str:
-    """A glob over path@name; a name alone is that attribute of whatever."""
+    """A glob over path@name; a name alone is that attribute of any owner."""
     return text if "@" in text else f"*@{text}"
 
 
@@ -238,11 +242,14 @@ def _listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
-    """Rules of a TOML file. Raises TwinrunError: not there, not TOML, a key that is not understood, a wrong value."""
+    """Reads rules from a TOML file.
+
+    Raises TwinrunError: no such file, not TOML, an unknown key, a wrong value.
+    """
     path = os.fspath(path)
     try:
         kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would keep us waiting
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # reading a pipe would block
             raise TwinrunError("is not a regular file", where=path, fix="write its content to a file first")
         with open(path, "rb") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -349,8 +356,8 @@ def _length(value: object, error: Callable[[], TwinrunError]) -> float:
     return number
 
 
-# Fields that hold positions, by the names that codes give them: a period alone is for these. A letter below another name is a
-# component of whatever that is ("momentum/x"), so only below such a name it is one of a position.
+# Names that codes give to fields of positions: a period without a name is for these. A letter below another
+# name is a component of that field ("momentum/x"), so it is a position only below a name of positions.
 _POSITIONS = (
     "pos",
     "pos_[xyz]",
@@ -387,7 +394,7 @@ class Periods:
     named: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def of(self, name: str, shape: tuple[int, ...]) -> tuple[float, ...]:
-        """Lengths by component of a field of this shape (as the user knows it); (): it is not periodic."""
+        """Lengths by component of a field of this shape (as the user knows it); () where it is not periodic."""
         for glob, lengths in self.named:
             if fnmatch.fnmatchcase(name, glob):
                 return lengths
@@ -405,7 +412,10 @@ class Periods:
 
 
 def parse_periods(text: str) -> Periods:
-    """'62.5', '10,10,20' (by axis), 'Coordinates=62.5,pos_*=10x10x20' (by field). 0: not periodic along it."""
+    """'62.5', '10,10,20' (by axis), 'Coordinates=62.5,pos_*=10x10x20' (by field).
+
+    0: not periodic along it.
+    """
 
     def lengths(part: str, separator: str) -> tuple[float, ...]:
         found = []

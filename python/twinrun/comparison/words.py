@@ -1,4 +1,4 @@
-"""What is said of a comparison in one line: its verdict, a tolerance, a difference."""
+"""A comparison in one line: its verdict, a tolerance, a difference."""
 
 from __future__ import annotations
 

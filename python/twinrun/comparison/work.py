@@ -1,4 +1,7 @@
-"""Compare two runs: histories, folders, files or arrays. `compare` gives facts; report/ makes them readable."""
+"""Compare two runs: histories, folders, files or arrays.
+
+`compare` finds facts; report/ makes them readable.
+"""
 
 from __future__ import annotations
 
@@ -41,30 +44,87 @@ __all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_
 
 METHODS = ("auto", "staged", "direct", "published")
 STAGES = ("tree", "sketch", "elements")
-# Shares a rank, where places have fields enough: what one takes longer, the others make up for with theirs.
+# Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
 _SHARES_A_RANK = 4
-_FILES_A_PLACE = 4  # open at once: metadata, data, a record's
+_FILES_A_PLACE = 4  # open at once: metadata, data, files of a record
 _OTHER_FILES = 256
-_LEAST_MEMORY = 64 << 20  # of a rank's read buffers, where ranks of a node share what one process would take
+_LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
 
 
 def histogram_edges() -> list[float]:
-    """Edges of the histograms: bin 0 is |a-b| = 0, bin 1 below the first edge, the last two 1e40 and up, infinite."""
+    """The edges of the histograms of |a - b|.
+
+    Bin 0 counts |a - b| = 0, and bin 1 what lies below the first edge. The last two bins count 1e40 and
+    above, and infinite differences.
+
+    Returns
+    -------
+    list of float
+        The edges, ascending.
+    """
     return _core.histogram_edges()
 
 
 @dataclass
 class Comparison:
-    """The result of `compare`. verdict: 'same', 'different', or 'incomparable' where problems are left. True only if 'same'.
+    """The result of `compare`: the verdict, and what is known of each field.
 
-    problems: what could not be compared though one run has it, a line each; the rest was (only with `partial`: else the
-    first one raises). A verdict never is 'same' with one of them.
+    >>> result = twinrun.compare({"x": np.zeros(4)}, {"x": np.array([0, 0, 1, 0.0])}, atol=0.5)
+    >>> result.verdict, result.different
+    ('different', 1)
+    >>> result.first_divergence
+    {'step': None, 'rank': 0, 'field': 'x', 'index': [2], 'a': 0.0, 'b': 1.0, 'abs_diff': 1.0}
 
-    fields: by step, rank and field. attributes: in what else the files differ, first what changes the meaning of numbers;
-    attributes_compared: how many of these there are in all. seconds: of all work. not_compared: things that cannot be compared,
-    in both runs: they are problems, or left out by `common`. notes: what the user should know (left-out datasets, …).
-    device_asked: as `compare` was told ('auto', 'cpu', 'cuda:0', …). provenance_a, provenance_b: under which conditions
-    the runs ran, where their histories say.
+    Attributes
+    ----------
+    a, b : str
+        The two runs, as messages call them.
+    verdict : {'same', 'different', 'incomparable'}
+        'same': everything was compared and agrees. 'incomparable': something was not compared, see
+        `problems`.
+    fields : list of FieldComparison
+        One for each step, rank and field, in this order.
+    seconds : float
+        Time of all work, in seconds.
+    bytes_compared : int
+        Bytes of the data that was compared, of one run.
+    bytes_read : int
+        Bytes that were read: headers, metadata and data of both runs.
+    notes : list of str
+        What the user should know, such as left-out data sets.
+    not_compared : int
+        Things of both runs that cannot be compared. They are problems, or `common` left them out.
+    device_asked : str
+        The parameter `device` of `compare`.
+    provenance_a, provenance_b : Provenance or None
+        Under which conditions the runs ran. None where a history does not say.
+    problems : list of str
+        What could not be compared, a line each. A verdict is never 'same' with one of them.
+    attributes : list of AttributeDifference
+        What differs beside numbers. What changes the meaning of numbers comes first.
+    attributes_compared : int
+        How many attributes were compared.
+    conditions : list of Difference or None
+        Conditions in which the runs differ, the likeliest explanation first. None where a run does not say.
+    device : str
+        Where the fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'.
+    device_seconds : float
+        Time of copies to devices and of their kernels, in seconds, added up over fields.
+    same : bool
+        True only if the verdict is 'same'; `bool(comparison)` gives it.
+    different : int
+        Elements that differ, in all fields.
+    first : FieldComparison or None
+        The field in which the runs first differ: the earliest step, then the lowest rank, then the order of
+        fields. None where no field differs.
+    first_divergence : dict or None
+        step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id.
+    stages : dict of str to dict
+        For each stage (tree, sketch, elements) the sums of chunks_in, chunks_out, bytes_read and seconds.
+
+    Notes
+    -----
+    A result can be pickled. `differences` then works for paths, and not for arrays.
     """
 
     a: str
@@ -85,17 +145,62 @@ class Comparison:
     _again: Again | None = field(default=None, repr=False, compare=False)
 
     def differences(self) -> Iterator[Differences]:
-        """Every element that differs, in stretches: both runs are opened again, and what differs is read."""
+        """Yields every element that differs, a stretch at a time.
+
+        >>> a, b = {"x": np.zeros(4)}, {"x": np.array([0, 2, 0, 3.0])}
+        >>> for part in twinrun.compare(a, b).differences():
+        ...     print(part.index.ravel(), part.abs_diff)
+        [1 3] [2. 3.]
+
+        Both runs are opened again, and only fields that differ are read. Memory stays bounded.
+
+        Returns
+        -------
+        iterator of Differences
+            Stretches, in the order of `fields`.
+
+        Raises
+        ------
+        TwinrunError
+            A run is not there any more (keep the arrays until this is done), or changed since it was
+            compared.
+        """
         return list_differences(self)
 
     def to_arrow(self) -> pyarrow.Table:
-        """A row a step, rank and field. Raises MissingPackage without pyarrow."""
+        """Makes a table with a row for each step, rank and field.
+
+        Returns
+        -------
+        pyarrow.Table
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pyarrow is not installed.
+        """
         from .tables import arrow_table
 
         return arrow_table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a step, rank and field. Raises MissingPackage without pandas."""
+        """Makes a table with a row for each step, rank and field.
+
+        >>> table = twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).to_pandas()
+        >>> table[["field", "elements", "different"]].values.tolist()
+        [['x', 4, 4]]
+
+        Returns
+        -------
+        pandas.DataFrame
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pandas is not installed.
+        """
         from .tables import data_frame
 
         return data_frame(self)
@@ -107,7 +212,9 @@ class Comparison:
 
     @property
     def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not say."""
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not
+        say.
+        """
         if self.provenance_a is None or self.provenance_b is None:
             return None
         return difference(self.provenance_a, self.provenance_b)
@@ -119,12 +226,12 @@ class Comparison:
 
     @property
     def device_seconds(self) -> float:
-        """Of copies to devices and their kernels, in all fields."""
+        """Time of copies to devices and of their kernels, in all fields, in seconds."""
         return sum(f.device_seconds for f in self.fields)
 
     @property
     def same(self) -> bool:
-        """Everything was compared, and agrees within the tolerance. So says `bool(comparison)`."""
+        """True only if everything was compared and agrees within the tolerance; `bool(comparison)` gives it."""
         return self.verdict == "same"
 
     def __bool__(self) -> bool:
@@ -137,7 +244,8 @@ class Comparison:
 
     @property
     def first(self) -> FieldComparison | None:
-        """The field in which the runs first part: the earliest step, then the lowest rank, then the order of fields.
+        """The field in which the runs first differ: the earliest step, then the lowest rank, then the order
+        of fields.
 
         None where they only differ in `attributes`, or not at all.
         """
@@ -175,7 +283,7 @@ class Comparison:
 
 
 def _provenance(subject: Subject) -> Provenance | None:
-    """Of a history; one that is damaged takes no verdict away, but the user is told."""
+    """The provenance of a history. Damaged provenance does not change the verdict; it becomes a note."""
     try:
         return read_provenance(subject.settings or {})
     except TwinrunError as e:
@@ -208,12 +316,12 @@ class _Work:
         self.notes: list[str] = []
         self.opening = 0  # bytes of headers and directories
         self.keyed: set[str] = set()
-        # The field pair whose particles only lie in another order, and what to say.
+        # The field pair whose particles only lie in another order, and the note about it.
         self.order: tuple[int, str] | None = None
-        self.told_order: int | None = None  # the first unit of this process that had such a note
+        self.noted_order: int | None = None  # the first unit of this process that had such a note
         self.matched: StepMatch | None = None  # of what is being compared
 
-    # ---- units: see units.py ----
+    # ---- units: see shares.py ----
 
     def compare(self, matches: Sequence[StepMatch], team: Team | None) -> None:
         """Compares all steps, here or on all ranks of the team."""
@@ -242,7 +350,7 @@ class _Work:
             self._merge(outcomes, None if unit is None else in_shares(next(made_again), self._labels))
 
     def _units(self, match: StepMatch, first: int) -> list[Unit]:
-        """Of a step: its places, or the step as a whole. first: the number of the first one."""
+        """The units of a step: its places, or the step as a whole. first: the number of the first unit."""
         paired = same_ranks(match)
         if self.key is not None or not paired:
             return [Unit(first, match)]
@@ -250,16 +358,21 @@ class _Work:
         return [Unit(first + at, match, ranks) for at, ranks in enumerate(pairs)]
 
     def _left(self, match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -> Unit | None:
-        """What is left of a step when its places are compared: fields that the runs cut differently."""
+        """The unit that remains of a step after its places are compared: fields that the runs cut
+        differently.
+        """
         recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
         return Unit(index, match, recut=tuple(recut)) if recut else None
 
     def _shares(self, units: Sequence[Unit], sizes: Sequence[int], ranks: int) -> list[int]:
-        """Into how many shares each unit goes, so that all ranks have work. sizes: bytes of the units, of both runs."""
+        """How many shares each unit is cut into, so that all ranks have work.
+
+        sizes: bytes of the units, of both runs.
+        """
         wanted = _SHARES_A_RANK * ranks
         found = shares_by_size(sizes, wanted)
         places = [at for at, unit in enumerate(units) if unit.ranks is not None]
-        if places and len(places) < wanted:  # few: their fields are counted
+        if places and len(places) < wanted:  # few places: their fields are counted
             most = math.ceil(wanted / len(places))
             least = min(most, self._pieces_of(units[places[0]], most))
             for at in places:
@@ -269,8 +382,8 @@ class _Work:
         return found
 
     def _pieces_of(self, unit: Unit, shares: int) -> int:
-        """How many pieces of fields a place holds for so many shares, as far as its first run tells."""
-        a = copy.copy(self.a)  # what opening it says is said when it is compared
+        """How many pieces of fields a place has for so many shares, judged by the first run."""
+        a = copy.copy(self.a)  # its notes are reported when it is compared
         a.notes = []
         with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
             refs = list(opened.values())
@@ -305,7 +418,7 @@ class _Work:
         return iter([[next(made) for _ in range(n)] for n in shares])
 
     def run(self, unit: Unit) -> Outcome:
-        """Compares a part of both runs, and leaves everything else as it was."""
+        """Compares a part of both runs. Changes nothing outside the returned outcome."""
         own = copy.copy(self)
         own.results, own.problems, own.notes, own.opening, own.keyed, own.order = [], [], [], 0, set(), None
         own.attributes, own.attributes_compared = [], 0
@@ -316,8 +429,8 @@ class _Work:
         own.settings = replace(
             self.settings, periodic={}, tolerances=Tolerances(tolerances.rules, tolerances.source)
         )
-        if self.told_order is not None and self.told_order < unit.index:
-            own.order = (-1, "")  # said already, of an earlier unit
+        if self.noted_order is not None and self.noted_order < unit.index:
+            own.order = (-1, "")  # an earlier unit reported it
         found = Outcome()
         if unit.recut is not None:
             own._recut(unit.match, set(unit.recut), set(), unit.share, found)
@@ -326,7 +439,7 @@ class _Work:
         else:
             own.step(unit.match, unit.share, found)
         if own.order is not None and own.order[0] >= 0:
-            found.order, self.told_order = own.order, unit.index
+            found.order, self.noted_order = own.order, unit.index
         found.results, found.problems, found.notes = own.results, own.problems, own.notes
         found.keep_places(-1, len(found.results), len(found.problems))
         found.opening, found.keyed, found.periodic = own.opening, own.keyed, own.settings.periodic
@@ -337,7 +450,9 @@ class _Work:
         return found
 
     def _merge(self, outcomes: Sequence[Sequence[Outcome]], again: Outcome | None) -> None:
-        """Adds what came of a step: of its units in their order, each in shares; and of the fields that were left."""
+        """Adds the outcomes of a step: of its units in order, each in shares; and of the fields that
+        remained.
+        """
         results: list[FieldComparison] = []
         whole = [in_shares(of_place, self._labels) for of_place in outcomes]
         for outcome in [*whole, *([] if again is None else [again])]:
@@ -366,14 +481,16 @@ class _Work:
         self.results += results
 
     def tell(self, problem: TwinrunError) -> None:
-        """Keeps it, or raises it where the caller wants all or nothing."""
+        """Keeps a problem, or raises it where the caller wants all or nothing."""
         problem = self.explained(problem)
         if not self.partial:
             raise problem
         self.problems.append(problem)
 
     def explained(self, problem: TwinrunError) -> TwinrunError:
-        """The problem, or that a run which is being written let the step go meanwhile."""
+        """The problem itself; or, where a run that is still written dropped the step meanwhile, an error that
+        says so.
+        """
         if self.matched is None or isinstance(problem, Incomparable):
             return problem
         for subject, step in ((self.a, self.matched.step_a), (self.b, self.matched.step_b)):
@@ -396,7 +513,9 @@ class _Work:
         return wanted
 
     def say(self, opened: tuple[Sequence[Opened], Sequence[Opened]], place: tuple[int | None, int]) -> None:
-        """Compares what the files of a place say beside their elements, and tells what in them cannot be compared."""
+        """Compares what the files of a place say beside their elements, and reports what in them cannot be
+        compared.
+        """
         step, tolerances = place[0], self.settings.tolerances
         wanted = self.chosen(step)
         sides = [
@@ -425,7 +544,10 @@ class _Work:
         self.notes += found.notes
 
     def step(self, match: StepMatch, share: tuple[int, int], outcome: Outcome) -> None:
-        """Compares one step of both runs. share, outcome: as of `_recut`; one that is matched by ID has one share only."""
+        """Compares one step of both runs.
+
+        share, outcome: as for `_recut`; a step that is matched by ID has one share.
+        """
         done: set[str] = set()
         before = len(self.results)
         if self.key is not None:
@@ -451,9 +573,10 @@ class _Work:
         share: tuple[int, int] = (0, 1),
         outcome: Outcome | None = None,
     ) -> list[str]:
-        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they are left.
+        """Compares one rank's part of a step. Returns the fields that the runs cut differently: they remain.
 
-        share: (which, of how many) of the fields. outcome: gets which of them each result and problem belongs to.
+        share: (which, of how many) of the fields. outcome: receives the field that each result and problem
+        belongs to.
         """
         step = match.step
         place = (step, rank_a if match.step_a is not None else rank_b)
@@ -524,7 +647,10 @@ class _Work:
         share: tuple[int, int],
         outcome: Outcome,
     ) -> list[Piece]:
-        """What of the field pairs belongs to a share. pairs: each with its number, ascending. outcome: gets to know all pairs."""
+        """The pieces of field pairs that belong to a share.
+
+        pairs: each with its number, ascending. outcome: receives all pairs.
+        """
         if share[1] == 1:
             return [Piece(at, (0, 1), 0) for at, _ in pairs]
         outcome.pairs = [
@@ -563,7 +689,7 @@ class _Work:
         outcome.keep_places(piece.at, len(self.results), len(self.problems))
 
     def _say_texts(self, x: FieldRef, y: FieldRef, found: FieldComparison) -> None:
-        """What the first two texts are that differ: their digests say nothing to a person."""
+        """The first two texts that differ: their digests mean nothing to a person."""
         if not found.same and found.first_index is not None and x.text is not None and y.text is not None:
             try:
                 of_a, of_b = x.text(found.first_index), y.text(found.first_index)
@@ -579,7 +705,7 @@ class _Work:
     def _say_order(
         self, in_a: dict[str, FieldRef], in_b: dict[str, FieldRef], place: tuple[int | None, int]
     ) -> None:
-        """Particles whose order changed, where nobody asked for a key."""
+        """Notes particles whose order changed, where no key was given."""
         if self.key is not None or self.order is not None:
             return
         names = list(in_a)
@@ -594,7 +720,7 @@ class _Work:
 
     @contextlib.contextmanager
     def _all_ranks(self, match: StepMatch):
-        """((rank, fields) of each place of the step) of both runs, all open."""
+        """(rank, fields) of each place of the step, for both runs, all open."""
         _allow_files(_FILES_A_PLACE * (len(match.ranks_a) + len(match.ranks_b)))
         with contextlib.ExitStack() as stack:
             yield tuple(
@@ -606,7 +732,7 @@ class _Work:
             )
 
     def _particles(self, match: StepMatch) -> set[str]:
-        """Compares what has IDs. Returns the names of these fields."""
+        """Compares the fields that have IDs. Returns their names."""
         done: set[str] = set()
         assert self.key is not None
         self.matched = match
@@ -639,7 +765,10 @@ class _Work:
     def _global_pair(
         self, match: StepMatch, name: str, held: Sequence[Mapping[str, Sequence[tuple[int, FieldRef]]]]
     ) -> tuple[FieldRef, FieldRef]:
-        """A field of both runs as global arrays. held: its parts. Raises TwinrunError where that cannot be."""
+        """A field of both runs as global arrays.
+
+        held: its parts. Raises TwinrunError where the parts do not fit together.
+        """
         labels = (self.a.label, self.b.label)
         for side, label in zip(held, labels, strict=True):
             if name not in side:
@@ -686,7 +815,7 @@ class _Work:
                 give_places(held)
                 scattered: list[
                     str
-                ] = []  # fields of ranks that only one run has, and that only rank by rank could be compared
+                ] = []  # fields that could only be compared rank by rank, on ranks that only one run has
                 entries: list[tuple[Place, tuple[FieldRef, FieldRef] | TwinrunError]] = []
                 for name in dict.fromkeys((*held[0], *held[1])):
                     parts = [*held[0].get(name, ()), *held[1].get(name, ())]
@@ -699,7 +828,8 @@ class _Work:
                         if set(of_a) != set(of_b):
                             scattered.append(name)
                             continue
-                        for rank in of_a:  # the same ranks of both have it: numbers of a header, say
+                        # the same ranks of both runs have it: numbers of a header, for example
+                        for rank in of_a:
                             place = (match.step, rank)
                             entries.append((place, self._pair_at(place, of_a[rank], of_b[rank])))
                         continue
@@ -719,7 +849,7 @@ class _Work:
                     for piece in mine.get(at, ()):
                         self._field(*entry, place, piece, outcome)
                 if scattered:
-                    # Not as what only one run has: a rank that is lost is nothing that the runs just do not have in common.
+                    # Not Unmatched: `common` must not leave out a rank that one run lost.
                     lacking = "; ".join(map(str, missing_ranks(match, self.a, self.b)))
                     self.tell(Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}"))
                     outcome.keep_places(len(entries), len(self.results), len(self.problems))
@@ -765,35 +895,133 @@ def compare(
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
-    a, b: histories, folders, files, arrays or what holds arrays ({name: array}, nested ones, models, tables, labelled arrays), on
-    the host or on a GPU; a is the reference. Elements differ where
-    |a - b| > atol + rtol |a|, decided as if in infinite precision; without atol and rtol the tolerance that the
-    metadata was made for, or equality. Integers and booleans compare exactly unless tolerate_integers. ulp: floating-point
-    numbers at most so many representable values apart agree all the same. tolerances: a TOML file with rules by field and step
-    (see `tolerances`), which come before atol, rtol and ulp. equal_nan: a NaN equals a NaN.
+    >>> x = np.linspace(0, 1, 1000)
+    >>> y = x.copy()
+    >>> y[7] += 1e-3
+    >>> result = twinrun.compare({"x": x}, {"x": y}, atol=1e-6)
+    >>> result.verdict, result.first.first_index
+    ('different', (7,))
 
-    key: name or glob of the field with the IDs of particles ('auto': what the files say): what belongs to it is matched by ID,
-    whatever the order, rank or file; IDs that only one run has differ. period: lengths of the periodic box, for fields that hold
-    positions (by their names), or 'pos=10x10x20' for fields by glob. Parts of global arrays that the runs cut differently are
-    compared as the arrays that they are parts of.
+    Parameters
+    ----------
+    a, b : path, array or container of arrays
+        The two runs; `a` is the reference. A path is a history, a folder or a file. A container is `{name:
+        array}`, nested mappings and lists, a model, a table or labelled arrays. Arrays lie on the host or on
+        a GPU.
+    atol, rtol : float, default None
+        Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. `atol` has the
+        unit of the data. With neither: the tolerance that the metadata was made for, or equality. Integers
+        and booleans compare exactly.
+    ulp : int, default None
+        Floating-point numbers that are at most so many representable values apart agree, whatever `atol` and
+        `rtol` say.
+    tolerances : path or Tolerances, default None
+        A TOML file with rules by field and step (docs/guide.md). A rule comes before `atol`, `rtol` and
+        `ulp`.
+    key : str, default None
+        The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Rows
+        are matched by ID, whatever the order, rank or file. IDs that only one run has differ.
+    period : float, iterable of float, or str, default None
+        Lengths of the periodic box, in the unit of positions, for fields whose names say that they hold
+        positions; or 'pos=10x10x20' for fields that match a glob.
+    align : {'step', 'time'}
+        How steps are matched: by their numbers, or by the physical time that files give.
+    common : bool, default False
+        True: steps and fields that only one run has are left out and noted. False: they are problems. A rank
+        that only one run has in a step is always a problem.
+    partial : bool, default False
+        True: what cannot be compared goes to `problems`, and the rest is compared. False: the first problem
+        raises.
+    equal_nan : bool, default True
+        Whether a NaN equals a NaN.
+    method : {'auto', 'staged', 'direct', 'published'}
+        'staged' works on metadata first (tree, sketch, elements), 'direct' reads every element, 'published'
+        is the method of the paper. All give the same differences.
+    fields : iterable of str, default None
+        Globs of the fields to compare; None for all.
+    steps, ranks : str, default None
+        The steps and ranks to compare: '10,20' or '100:200', both ends included.
+    tolerate_integers : bool, default False
+        True: the tolerance holds for integers and booleans too.
+    use_metadata : bool, default True
+        False: metadata is ignored, and elements are compared.
+    residue_bits : {4, 2, 0}
+        For metadata that is built during the comparison: bits an element.
+    chunk_bytes : int, default 4096
+        For metadata that is built during the comparison: bytes of a chunk.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread', 'gds'}
+        How data is read; 'gds' is GPUDirect Storage.
+    cache : {'auto', 'buffered', 'direct'}
+        Whether reads go through the page cache.
+    device : str, default 'auto'
+        'cpu'; 'cuda' for all GPUs; 'cuda:0' or 'cuda:0,1' for some; 'auto' for where it is expected to be
+        faster.
+    stream : int or stream object, default None
+        The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
+        default the arrays themselves name it.
+    options : dict, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+    progress : callable, default None
+        `progress(label, done, total)` is called now and then.
+    team : Team, default None
+        The ranks of an MPI job that share the work; the leader calls this, the others serve
+        (docs/scaling.md).
+    leave_out : iterable of str, default ()
+        Globs of fields and files that are not compared.
+    ignore_attributes : iterable of str, default ()
+        Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
 
-    align: 'step' (the same number) or 'time'. common: steps and fields that only one run has are left out, and noted; else
-    they are problems. A rank that only one run has in a step is a problem in any case. partial: what cannot be compared is kept in `problems`, and the rest is compared; else it raises.
+    Returns
+    -------
+    Comparison
+        The verdict, and what is known of each field. `bool(result)` is True only if everything was compared
+        and is the same.
 
-    method: 'auto', 'staged' (tree, sketch, elements), 'direct' (every element) or
-    'published'; all give the same differences. fields: globs. steps: '10,20' or '100:200'; ranks: the same.
-    residue_bits, chunk_bytes: of metadata that is built on the fly. threads: 0 for all cores. memory: bytes of read
-    buffers at most. io: 'auto', 'uring', 'pread', or 'gds' (GPUDirect Storage). cache: 'auto', 'buffered' or 'direct' reads.
-    device: 'auto' (where it is expected to be faster), 'cpu', 'cuda' (all GPUs), 'cuda:0', 'cuda:0,1'. stream: the one
-    whose work makes arrays on a GPU, as a handle or an object of PyTorch, CuPy or Numba; else what the arrays say.
-    options: of formats (format, dtype, shape, …). progress(label, done, total) is called now and then. team: the ranks of
-    an MPI job that share the work; the leader calls this, the others serve (see `parallel`).
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning. It is also the base of all errors here.
+    MissingFile, DamagedFile, Unsupported, MissingPackage
+        A run cannot be read.
+    Incomparable
+        Shapes, types or sets of fields differ (without `partial`), nothing was compared, or no field fits
+        `key` or `period`.
+    Stale
+        Metadata is older than its data.
 
-    What files say beside their elements (attributes, dimensions, links) is compared exactly, and what they hold that cannot be
-    compared is a problem; see docs/formats.md. leave_out: globs of fields and files that are not looked at. ignore_attributes:
-    globs of attributes, over `path@name`; a name alone is that attribute of whatever.
+    Notes
+    -----
+    After an error nothing counts as compared. What files say beside elements (attributes, dimensions, links)
+    is compared exactly, and what cannot be compared is a problem (docs/formats.md). Calls from several
+    threads do not share state; arrays must not change meanwhile.
 
-    Raises Incomparable, MissingFile, DamagedFile, Stale and their base TwinrunError: then nothing counts as compared.
+    The digests are defined in spec/digest.md, with a proof of the promise. 'published' follows Tan et al.,
+    Middleware 2024 (see README.md).
+
+    Examples
+    --------
+    Two histories:
+
+    >>> for path, error in (("runs/a", 0.0), ("runs/b", 1e-3)):
+    ...     with twinrun.Run(path, atol=1e-6) as run:
+    ...         for step in (0, 10):
+    ...             facts = run.capture(step, {"x": x + (error if step == 10 else 0)})
+    >>> result = twinrun.compare("runs/a", "runs/b")
+    >>> result.verdict, result.first_divergence["step"]
+    ('different', 10)
+
+    Particles in another order:
+
+    >>> ids = np.array([3, 1, 2])
+    >>> order = np.array([1, 2, 0])
+    >>> a = {"id": ids, "x": ids * 0.5}
+    >>> b = {"id": ids[order], "x": a["x"][order]}
+    >>> twinrun.compare(a, b, key="id").verdict
+    'same'
     """
     start = time.perf_counter()
     if method not in METHODS:
@@ -843,7 +1071,8 @@ def compare(
         subject_a, subject_b, settings, globs, key, use_metadata, partial or common, common, align == "time"
     )
     wanted = work.chosen(None)
-    for subject in (subject_a, subject_b):  # a place of nothing but files that nobody asks for is none
+    # a place is dropped where all its files are unknown and not selected
+    for subject in (subject_a, subject_b):
         asked_for = [name for name in subject.unknown_names if wanted(name)]
         if subject.unknown and not asked_for:
             subject.places = [place for place in subject.places if place not in subject.unknown]
@@ -869,13 +1098,13 @@ def _globs(given: str | Iterable[str]) -> list[str]:
 
 
 class _Job:
-    """The work as ranks get it."""
+    """The work in the form that ranks receive."""
 
     def __init__(self, work: _Work) -> None:
         self._work = work
 
     def arrive(self, team: Team) -> None:
-        """Settles what ranks of a node share: cores, memory, devices."""
+        """Divides what ranks of a node share: cores, memory, devices."""
         work, asked = copy.copy(self._work), self._work.settings
         memory = asked.memory if team.memory_is_each else max(_LEAST_MEMORY, asked.memory // team.node_size)
         work.settings = replace(
@@ -887,7 +1116,7 @@ class _Job:
         self._work = work
 
     def run(self, unit: Unit) -> Outcome:
-        """Compares a part; whatever goes wrong is part of the outcome, for the leader to raise."""
+        """Compares a part. An error becomes part of the outcome, and the leader raises it."""
         self._work.a.know(unit.entries_a)
         self._work.b.know(unit.entries_b)
         try:
@@ -897,7 +1126,7 @@ class _Job:
 
 
 def _allow_files(count: int) -> None:
-    """Lets this process have so many more files open, as far as its hard limit goes: the soft one is often 1024."""
+    """Raises the soft limit of open files by `count`, up to the hard limit: the soft limit is often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
@@ -907,7 +1136,7 @@ def _allow_files(count: int) -> None:
 
 
 def _own_devices(settings: Settings, team: Team) -> list[int]:
-    """GPUs of one of the ranks of a node: each as its own, where there are several."""
+    """The GPUs of one rank of a node: ranks divide them where there are several."""
     if settings.device == "cpu" or team.node_size == 1:
         return settings.devices
     usable = settings.devices or [
@@ -930,7 +1159,7 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     a, b, settings, results = work.a, work.b, work.settings, work.results
     problems = work.problems
     notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
-    if common:  # what only one run has is no problem, what cannot be read is
+    if common:  # what only one run has is no problem; what cannot be read is one
         notes += [str(p) for p in problems if isinstance(p, Unmatched)]
         problems = [p for p in problems if not isinstance(p, Unmatched)]
     if problems and (not partial or not (results or work.attributes_compared)):

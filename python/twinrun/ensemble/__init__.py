@@ -1,4 +1,4 @@
-"""Is the *time* reproducible, and if not, what makes it vary? Studies of identical tasks, and their analyses.
+"""Whether the *time* is reproducible, and what makes it vary: studies of identical tasks, and their analyses.
 
     tasks           a study's folder as a table: a row an attempt
     model           what a study planned (conditions, blocks) taken out of its times; tests of its terms
@@ -16,14 +16,15 @@
     regimes         makespan with fewer, as many, more resources than tasks, by simulation
     planning        how many repetitions are needed
     outcome         did the slow task also compute something else?
-    hypotheses      what the study was to show: supported, refuted, undecided
+    hypotheses      what the study should show: supported, refuted, undecided
     noise           what the operating system takes from each core
     extras          what a folder has beside its tasks: hypotheses, noise before and after
     results         what a task computed, compared with what the first one did
     packages        a clear error where a package is missing
     findings        all of them on one study, their false alarms held down together
 
-An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of twinrun[ensemble].
+An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of
+twinrun[ensemble].
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Means, deviations and coefficients of variation with intervals, and their ratios.
 
-Everything here is a product of powers of means and standard deviations of columns: the logarithm is a sum, and its standard error
-is known from the influence of each block. Blocks (rows) are resampled together, for their runs share what the machine did
-meanwhile; the resampled statistic, studentized by its own error, gives the interval (bootstrap-t: Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, section 12.5). With 10 blocks of normal or lognormal values, intervals of 95% hold the true
-mean in 94 to 96% and the true coefficient of variation in 92 to 94% of simulations; percentiles of the same resamples hold them in
-90 and 78%. With fewer than five blocks there is no interval.
+Everything here is a product of powers of means and standard deviations of columns: the logarithm is a sum,
+and its standard error is known from the influence of each block. Blocks (rows) are resampled together,
+because their runs share what the machine did meanwhile; the resampled statistic, studentized by its own
+error, gives the interval (bootstrap-t: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section
+12.5). With 10 blocks of normal or lognormal values, intervals of 95% hold the true mean in 94 to 96% and the
+true coefficient of variation in 92 to 94% of simulations; percentiles of the same resamples hold them in 90
+and 78%. With fewer than five blocks there is no interval.
 """
 
 from __future__ import annotations
@@ -30,13 +31,39 @@ __all__ = [
 
 LEAST = 5  # blocks
 RESAMPLES = 1999
-_ROUNDING = 1e-12  # of logarithms: x against 2 x differ by nothing but rounding
+_ROUNDING = 1e-12  # of logarithms: x and 2 x differ only by rounding
 _SEED = 20171128  # fixed: the same data give the same interval
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its interval; without an end where nothing is known."""
+    """An estimate with its confidence interval.
+
+    >>> from twinrun.ensemble.intervals import mean
+    >>> rng = np.random.default_rng(1)
+    >>> found = mean(rng.normal(10.0, 1.0, size=20))
+    >>> found.low < 10 < found.high, found.blocks
+    (True, 20)
+
+    Attributes
+    ----------
+    value : float
+        The estimate; NaN where it is not known.
+    low, high : float
+        The ends of the interval, infinite where they are not known.
+    blocks : int
+        How many blocks of runs it rests on.
+    confidence : float
+        With which probability the interval holds the true value.
+    known : bool
+        Whether there is an interval.
+    half_width : float
+        Half of its width.
+
+    Notes
+    -----
+    Bootstrap-t over blocks: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5.
+    """
 
     value: float
     low: float
@@ -55,15 +82,38 @@ class Interval:
         return (self.high - self.low) / 2
 
     def within(self, half_width: float) -> bool:
-        """Whether the interval is no wider than value +- half_width."""
+        """Whether the interval is no wider than value +- half_width.
+
+        Parameters
+        ----------
+        half_width : float
+            In the unit of the value.
+
+        Returns
+        -------
+        bool
+            False also where there is no interval.
+        """
         return self.known and self.half_width <= half_width
 
     def loss(self) -> Interval:
-        """1 - x, for a ratio x."""
+        """1 - x, for a ratio x.
+
+        Returns
+        -------
+        Interval
+            Of the loss.
+        """
         return Interval(1 - self.value, 1 - self.high, 1 - self.low, self.blocks, self.confidence)
 
     def json(self) -> dict:
-        """Strict JSON: null for what is not known."""
+        """The interval for strict JSON: null for what is not known.
+
+        Returns
+        -------
+        dict
+            value, low, high, confidence, blocks.
+        """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         return {
             **{k: v if math.isfinite(v) else None for k, v in numbers.items()},
@@ -73,19 +123,56 @@ class Interval:
 
     @classmethod
     def of(cls, x: Mapping) -> Interval:
-        """What `json` made."""
+        """Makes the interval of what `json` gave.
+
+        Parameters
+        ----------
+        x : dict
+            value, low, high, confidence, blocks.
+
+        Returns
+        -------
+        Interval
+            The same interval.
+        """
         unknown = {"value": math.nan, "low": -math.inf, "high": math.inf}
         numbers = {k: unknown[k] if x[k] is None else x[k] for k in unknown}
         return cls(**numbers, blocks=x["blocks"], confidence=x["confidence"])
 
     def bars(self, scale: float = 1.0) -> tuple[float, float]:
-        """Lengths of a picture's error bars, down and up; none where the interval is not known."""
+        """Lengths of error bars for a picture.
+
+        Parameters
+        ----------
+        scale : float, default 1
+            A factor, such as 100 for percent.
+
+        Returns
+        -------
+        (float, float)
+            Down and up; 0 where there is no interval.
+        """
         if not self.known:
             return 0.0, 0.0
         return scale * (self.value - self.low), scale * (self.high - self.value)
 
     def text(self, scale: float = 1.0, unit: str = "", digits: int = 3) -> str:
-        """'12.3% [8.1, 20.4]'."""
+        """The interval as text: '12.3% [8.1, 20.4]'.
+
+        Parameters
+        ----------
+        scale : float, default 1
+            A factor, such as 100 for percent.
+        unit : str, default ''
+            What follows the value.
+        digits : int, default 3
+            Significant digits.
+
+        Returns
+        -------
+        str
+            '?' stands for what is not known.
+        """
 
         def number(x: float) -> str:
             if not math.isfinite(x):
@@ -127,14 +214,14 @@ def _estimate(
         error[error < _ROUNDING] = 0
         t = (statistic[1:] - statistic[0]) / error[1:]
     if not np.isfinite(statistic[0]):
-        # No spread at all: a deviation of 0, of which nothing else is known.
+        # No spread: the deviation is 0, and there is no interval.
         return Interval(0.0 if statistic[0] == -np.inf else math.nan, 0.0, math.inf, n, confidence)
     value = math.exp(statistic[0])
     if n < LEAST:
         return Interval(value, 0.0, math.inf, n, confidence)
     if error[0] == 0:
         return Interval(value, value, value, n, confidence)
-    # Resamples without spread say how far away the value may be: as far as can be, on the side where they lie.
+    # Resamples without spread count as infinitely far away, on the side where they lie.
     undefined = ~np.isfinite(t)
     t[undefined] = np.where(
         np.nan_to_num(statistic[1:][undefined], nan=-np.inf) < statistic[0], -np.inf, np.inf
@@ -151,7 +238,7 @@ def _estimate(
 
 
 def median(x: Sequence[float]) -> float:
-    """The middle one."""
+    """The median."""
     return float(np.median(x))
 
 

@@ -1,23 +1,25 @@
-"""Runs one attempt of a task and writes down what it took: a program of its own, beside the task, on the task's node.
+"""Runs one attempt of a task and records what it took: a separate program beside the task, on the task's
+node.
 
 usage: python -I -S watch.py FOLDER      FOLDER/spec.json says what to run
 
-It imports nothing but the standard library, so that it starts within some 20 ms and needs no installation on a node. Being its own
-process makes three promises possible:
+It imports nothing but the standard library, so that it starts within some 20 ms and needs no installation on
+a node. Being its own process makes three promises possible:
 
 * What is counted is the task alone. All processes that the task leaves behind become children of this one
-  (PR_SET_CHILD_SUBREAPER), so that wait4 tells the CPU time, faults and context switches of the whole tree, and /proc/self/io
-  its I/O, exactly; only descendants whose parent ignored SIGCHLD are missing from these.
-* The death of the runner costs nothing: the attempt goes on, and its record lies in the folder when the runner comes back.
-* Nothing runs twice: `claim` is made with O_EXCL, by whoever comes first, this program or a runner that gives the attempt up.
+  (PR_SET_CHILD_SUBREAPER), so that wait4 tells the CPU time, faults and context switches of the whole tree,
+  and /proc/self/io its I/O, exactly; only descendants whose parent ignored SIGCHLD are missing from these.
+* A killed runner loses nothing: the attempt goes on, and the next runner finds its record in the folder.
+* Nothing runs twice: `claim` is made with O_EXCL, by this program or by a runner that gives the attempt up.
 
     lock        held (flock) as long as this process lives      claim         who runs the attempt
-    stop        the runner asks for the end                     record.json   what was measured: written once, whole
+    stop        the runner asks for the end                     record.json   the measurements: written once,
+                whole
 
-Run-queue delay: the kernel keeps it by thread and adds it up nowhere. Where it lets us (root, CONFIG_TASKSTATS), it sends the
-figures of every thread that ends: exact. Elsewhere threads are read every `period` seconds: exact for what lives when it is read
-and for the task's first process, less the last period of threads that ended in between; `coverage` is the share of the exact CPU time
-that the same readings saw.
+Run-queue delay: the kernel counts it for each thread, and never adds it up. Where permitted (root,
+CONFIG_TASKSTATS), it sends the figures of every thread that ends: exact. Elsewhere threads are read every
+`period` seconds: exact for what lives when it is read and for the task's first process, less the last period
+of threads that ended in between; `coverage` is the share of the exact CPU time that the same readings saw.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ import time
 
 VERSION = 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_OWN_SHARE = 1 / 200  # of a core that sampling may take: where a reading takes longer, there are fewer
+_OWN_SHARE = 1 / 200  # share of a core that sampling may take: slow readings are made less often
 _MOST_OPEN = 400  # files of threads that stay open between readings
-_LEFT_BEHIND = 2.0  # seconds that processes which the task left behind get to end
-_GATE = struct.Struct("=2d5q")  # what the child had used before its program began
+_LEFT_BEHIND = 2.0  # seconds that processes have to end after their task
+_GATE = struct.Struct("=2d5q")  # what the child used before its program began
 
 
 def read_text(path: str) -> str | None:
@@ -58,7 +60,7 @@ def read_text(path: str) -> str | None:
 
 
 def numbers_of_list(text: str) -> list[int]:
-    """0-2,5 as the kernel writes it."""
+    """The numbers of "0-2,5", as the kernel writes lists."""
     found: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -68,7 +70,7 @@ def numbers_of_list(text: str) -> list[int]:
 
 
 def list_of_numbers(numbers: object) -> str:
-    """The reverse: 0-2,5."""
+    """Numbers as "0-2,5"."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):  # type: ignore[call-overload]
         if runs and n == runs[-1][1] + 1:
@@ -79,7 +81,8 @@ def list_of_numbers(numbers: object) -> str:
 
 
 def cores_of_level(level: str, share: list[int], spare: int | None = None) -> list[int]:
-    """The cores that a level names, of those that the task may have: all | all-but-one | a number | a list as 0,2-3.
+    """The cores of a level, among those that the task may have: all | all-but-one | a number | a list as
+    0,2-3.
 
     spare: the core that all-but-one leaves free; by default the first, where interrupts go by default.
     """
@@ -101,16 +104,16 @@ def cores_of_level(level: str, share: list[int], spare: int | None = None) -> li
     return sorted(set(wanted))
 
 
-# ---- what the kernel says of threads that end -----------------------------------------------------------------------
+# ---- what the kernel says of threads that end --------------------------------------------------------------
 
 
 class ExitListener:
     """Delay and CPU time of every thread of this node that ends: taskstats over netlink (linux/taskstats.h).
 
-    Raises OSError where the kernel does not let us: it wants CAP_NET_ADMIN.
+    Raises OSError where the kernel does not permit it: it needs CAP_NET_ADMIN.
     """
 
-    # Offsets of struct taskstats; checked against what it says of this process.
+    # Offsets of struct taskstats; checked against its figures of this process.
     _PID, _PARENT, _DELAY, _CPU, _PEAK = 128, 132, 24, 64, 200
 
     def __init__(self) -> None:
@@ -178,7 +181,7 @@ class ExitListener:
         return [(*struct.unpack_from("II", stats, self._PID), delay, cpu, peak)]
 
     def drain(self) -> None:
-        """Takes what has come."""
+        """Reads the messages that have arrived."""
         while True:
             try:
                 data = self._socket.recv(1 << 16)
@@ -199,7 +202,9 @@ class ExitListener:
                 at += (length + 3) & ~3
 
     def total(self, root: int, main: int, without: set[int]) -> tuple[int, int, int, int]:
-        """(delay, CPU time, threads, peak memory) of all that descended from `root`, ns, but not from these; `main` must be among them."""
+        """(delay, CPU time, threads, peak memory) of the descendants of `root`, in ns, without those of the
+        excluded processes; `main` must be among them.
+        """
         self.drain()
         self._socket.close()
         members = {root}
@@ -215,19 +220,19 @@ class ExitListener:
 
 
 def most_memory(reaped: int, before: int, told: int, read: int) -> int | None:
-    """Bytes that a task's largest process had; None where nothing says.
+    """Bytes of the largest process of a task; None where no source is known.
 
-    reaped: by what wait() says, which begins with what the child held before it became the program: before, or a little more, as
-    the kernel knows it. told: by the kernel where threads end; read: while it ran. 0: these say nothing.
+    reaped: what wait() reports. It includes the memory of the child before exec, which is `before` or a little
+    more. told: what the kernel reports where threads end. read: what was read while it ran. 0: no report.
     """
     return reaped if reaped > before + (2 << 20) else told or read or None
 
 
-# ---- what is read while the task runs -------------------------------------------------------------------------------
+# ---- what is read while the task runs ----------------------------------------------------------------------
 
 
 class _Process:
-    """A process that descended from this one."""
+    """A descendant process."""
 
     def __init__(self, pid: int, first: int) -> None:
         self.pid, self.first = pid, first
@@ -250,7 +255,7 @@ class _Process:
                 data = os.pread(entry[0], 128, 0)
             cpu, delay, _ = data.split()
             entry[1], entry[2] = int(cpu), int(delay)
-        except (OSError, ValueError):  # it ended: its last figures stay
+        except (OSError, ValueError):  # it ended: its last figures count
             self.close(tid)
 
     def close(self, tid: int) -> None:
@@ -261,7 +266,9 @@ class _Process:
 
 
 class Sampler:
-    """Reads schedstat of all threads below this process, and which cores, how many threads and how much memory they have."""
+    """Reads schedstat of all threads below this process, and which cores, how many threads and how much
+    memory they have.
+    """
 
     def __init__(self) -> None:
         self.samples = 0
@@ -292,7 +299,7 @@ class Sampler:
             os.close(file)
 
     def descendants(self) -> list[int]:
-        """All that is below this process now."""
+        """All descendants now."""
         found: list[int] = []
         todo = [os.getpid()]
         while todo:
@@ -308,7 +315,7 @@ class Sampler:
         return found
 
     def sample(self) -> None:
-        """One reading."""
+        """Takes one reading."""
         own = os.getpid()
         seen = set()
         todo = self._children(own, own)
@@ -327,7 +334,7 @@ class Sampler:
             self.most_threads = max(self.most_threads, len(tids))
             for tid in process.threads.keys() - set(tids):
                 process.close(tid)
-            # Any thread may have children; where there are many threads, most are asked now and then only.
+            # Any thread may have children; with many threads, most are asked only now and then.
             all_of_them = len(tids) <= 4 or self.samples % 10 == 0
             for tid in tids:
                 process.read(tid)
@@ -340,9 +347,9 @@ class Sampler:
         self.samples += 1
 
     def _look(self, process: _Process) -> None:
-        """What changes seldom."""
+        """Reads figures that change seldom."""
         process.looked = self.samples + 1 + min((self.samples - process.first) // 2, 20)
-        # A child that has not become its program yet holds what the watcher holds, and has its command line: asked before.
+        # A child before exec has the memory and the command line of the watcher: checked first.
         ours = read_text(f"/proc/{process.pid}/cmdline") == read_text("/proc/self/cmdline")
         text = read_text(f"/proc/{process.pid}/status") or ""
         cores = re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.M)
@@ -362,7 +369,7 @@ class Sampler:
             self.threads_seen += 1
 
     def last(self, pid: int) -> None:
-        """Reads a child that has ended and was not waited for yet: its main thread's figures are final."""
+        """Reads a child that has ended, before it is waited for: the figures of its main thread are final."""
         process = self._processes.get(pid)
         if process is None:
             process = self._processes[pid] = _Process(pid, self.samples)
@@ -370,7 +377,7 @@ class Sampler:
         self._forget(pid)
 
     def look_at_processor(self, cores: list[int]) -> None:
-        """Frequency of these cores, highest temperature: where the system says."""
+        """Frequency of these cores and the highest temperature, where the system has them."""
         for core in cores:
             text = read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
             if text and text.strip().isdigit():
@@ -386,13 +393,15 @@ class Sampler:
             self.temperatures.append(max(found))
 
     def finish(self) -> None:
-        """Adds up what is left."""
+        """Adds up the figures."""
         for pid in list(self._processes):
             self._forget(pid)
 
 
 def pressure() -> dict[str, float] | None:
-    """Seconds that tasks of the node waited since it started (pressure stall information); None: not kept."""
+    """Seconds that tasks of the node waited since it started (pressure stall information); None where not
+    available.
+    """
     found = {}
     for kind, lines in (("cpu", ("some",)), ("io", ("some", "full")), ("memory", ("some",))):
         text = read_text(f"/proc/pressure/{kind}")
@@ -416,7 +425,7 @@ _IO = {
 
 
 def _io_of(path: str) -> tuple[dict[str, int], int]:
-    """A file io of /proc in one call, and how many bytes that was."""
+    """Reads an io file of /proc in one call; also returns its length."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(file, 4096)
@@ -427,7 +436,7 @@ def _io_of(path: str) -> tuple[dict[str, int], int]:
 
 
 def reaped_io() -> dict[str, int] | None:
-    """I/O of all processes that this one has waited for, and of those which they waited for.
+    """I/O of all processes that this process, or its children, have waited for.
 
     A process's figures hold its threads' and those of its children that ended; this one has a single thread.
     """
@@ -442,11 +451,14 @@ def reaped_io() -> dict[str, int] | None:
     return found
 
 
-# ---- the conditions -------------------------------------------------------------------------------------------------
+# ---- the conditions ----------------------------------------------------------------------------------------
 
 
 def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
-    """As src/core/history/variables.hpp, whose rules the specification brings along: this program knows no package."""
+    """Filters variables like src/core/history/variables.hpp.
+
+    The spec file has the rules: this program imports no package.
+    """
     words = "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
     listed = name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
     bookkeeping = name.startswith(tuple(rules["bookkeeping"]))
@@ -455,15 +467,16 @@ def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
 
 
 def _upper(name: str) -> str:
-    """Of ASCII letters only, as the core does it."""
+    """Upper case of ASCII letters only, as in the core."""
     return re.sub("[a-z]+", lambda m: m[0].upper(), name)
 
 
 def environment_facts(
     environment: dict[str, str], command: list[str], folder: str, rules: dict[str, list[str]]
 ) -> dict[str, dict[str, str]]:
-    """Facts by group and name, all text, as a history keeps them: what is the same for tasks of one setting on one node.
-    rules: which variables of the environment."""
+    """Facts by group and name, all text, as a history keeps them: what is the same for tasks of one setting
+    on one node. rules: which variables of the environment.
+    """
     system = os.uname()
     facts: dict[str, dict[str, str]] = {
         "host": {
@@ -519,18 +532,18 @@ def environment_facts(
 
 
 def candidates(program: str, environment: dict[str, str]) -> list[str]:
-    """Where a program may lie."""
+    """Folders in which a program may lie."""
     if "/" in program:
         return [program]
     return [os.path.join(f, program) for f in environment.get("PATH", os.defpath).split(":") if f]
 
 
 def node_name() -> str:
-    """As the batch system calls this node, or as it calls itself."""
+    """The name of this node in the batch system, or its own name."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
-# ---- one attempt ----------------------------------------------------------------------------------------------------
+# ---- one attempt -------------------------------------------------------------------------------------------
 
 
 class Attempt:
@@ -582,7 +595,7 @@ class Attempt:
         return share
 
     def _child(self, cores: list[int], environment: dict[str, str], said: int, gate: int) -> None:
-        """In the child: gets everything ready, waits at the gate, becomes the program."""
+        """Runs in the child: prepares everything, waits at the gate, becomes the program."""
         parent = os.getppid()
         os.setsid()
         self._library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -648,7 +661,7 @@ class Attempt:
     # -- running
 
     def _kill(self, number: int) -> None:
-        """The whole tree, whatever sessions it made."""
+        """Sends a signal to the whole tree, whatever sessions it made."""
         for pid in self._sampler.descendants():
             try:
                 os.kill(pid, number)
@@ -656,11 +669,11 @@ class Attempt:
                 pass
 
     def _reap(self, usage: list[resource.struct_rusage]) -> int | None:
-        """Waits for what has ended; the status of the task's first process if that is among it."""
+        """Waits for ended processes; returns the status of the task's first process if it is among them."""
         status = None
         while True:
             try:
-                # Only looked at, for figures that waiting would take away.
+                # Does not reap: waiting would remove the figures.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return status
@@ -692,7 +705,7 @@ class Attempt:
         return found
 
     def _check(self, name: str, how: dict) -> None:
-        """Starts a command that looks at the running task."""
+        """Starts a command that inspects the running task."""
         words = [w.replace("{pid}", str(self._main)) for w in how["command"]]
         with open(os.path.join(self.folder, f"check-{name}"), "wb") as said:
             try:
@@ -716,7 +729,7 @@ class Attempt:
             self._verified[name] = text.strip()
 
     def run(self) -> dict:
-        """Runs it; what was measured."""
+        """Runs the task; returns what was measured."""
         spec = self.spec
         record: dict = {"version": VERSION, "node": node_name(), "submit": spec["submit"]}
         environment = self._environment()
@@ -765,12 +778,12 @@ class Attempt:
             gate_io, _ = _io_of(f"/proc/{self._main}/io")
         except (OSError, ValueError, KeyError):
             gate_io = dict.fromkeys(_IO.values(), 0)
-        gate_io["read_chars"] += 1  # what it will read at the gate
+        gate_io["read_chars"] += 1  # the byte that it reads at the gate
         gate_io["read_calls"] += 1
         with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
             json.dump(
                 {"pid": self._main, "start": time.time()}, file
-            )  # all that is known should this process be killed
+            )  # the facts that remain should this process be killed
         own_before = time.process_time()
         record["start"] = time.time()
         begin = time.monotonic()
@@ -855,7 +868,7 @@ class Attempt:
         return record
 
     def _nothing(self, why: str) -> dict:
-        """The record of an attempt that came to nothing."""
+        """The record of an attempt that could not start."""
         now = time.time()
         return {"status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None, "reason": why,
                 "verified": {}, "interrupted": False}  # fmt: skip
@@ -870,7 +883,9 @@ class Attempt:
     def _wait(
         self, begin: float, usage: list[resource.struct_rusage], cores: list[int]
     ) -> tuple[float, int | None, str | None]:
-        """Until the task's first process ends: when, its status, and what ended it, if that was this program."""
+        """Waits until the first process of the task ends: when, its status, and the reason, if this program
+        ended it.
+        """
         spec, sampler = self.spec, self._sampler
         limit = begin + spec["time_limit"] if spec["time_limit"] else float("inf")
         checks = [
@@ -924,7 +939,7 @@ class Attempt:
                 return now, status, ending
 
     def _clear(self, usage: list[resource.struct_rusage]) -> int:
-        """Ends what the task left behind; how many that were."""
+        """Ends processes that outlive the task; returns how many."""
         deadline = time.monotonic() + _LEFT_BEHIND
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -946,7 +961,7 @@ class Attempt:
 
 
 def write_whole(path: str, document: dict) -> None:
-    """A file that is there whole or not at all."""
+    """Writes a file whole or not at all."""
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(document, file, allow_nan=False)
@@ -961,7 +976,7 @@ def write_whole(path: str, document: dict) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Status 0 where a record was written or the attempt is another's."""
+    """Runs the program. Status 0 where a record was written, or another process has the attempt."""
     folder = os.path.abspath(arguments[0])
     with open(os.path.join(folder, "spec.json"), encoding="utf-8", errors="surrogateescape") as file:
         spec = json.load(file)

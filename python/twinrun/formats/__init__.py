@@ -1,5 +1,4 @@
-"""Readers of the formats of the field: `open_file` gives the named arrays of a file, wherever their bytes
-lie.
+"""Readers of file formats: `open_file` gives the named arrays of a file, wherever their bytes lie.
 
 Every module of this folder that has a `FORMAT` is a format; README.md says how to add one. Nothing is loaded
 and no optional package is imported before a file asks for it.
@@ -44,7 +43,16 @@ def _built_in() -> tuple[Format, ...]:
 
 
 def formats() -> dict[str, Format]:
-    """All formats by name, in the order in which detection asks them."""
+    """All known formats by name.
+
+    >>> "npy" in twinrun.formats.formats()
+    True
+
+    Returns
+    -------
+    dict of str to Format
+        In the order in which detection asks them.
+    """
     return dict(_ordered(*_extra.values()))
 
 
@@ -54,14 +62,55 @@ def _ordered(*extra: Format) -> dict[str, Format]:
 
 
 def register(new: Format) -> None:
-    """Adds a format of another package, or replaces one of the same name."""
+    """Adds a format of another package, or replaces one of the same name.
+
+    >>> from twinrun.formats import Field, FileContent, Format, register
+    >>> def open_mine(path):
+    ...     x = np.ones(2)
+    ...     content = FileContent(path, "mine")
+    ...     content.add(Field("x", "f64", "little", (2,), read=lambda first, count: x[first : first + count]))
+    ...     return content
+    >>> register(Format("mine", "My format", open_mine, suffixes=(".mine",)))
+    >>> with open("data.mine", "wb") as file:
+    ...     _ = file.write(b"anything")
+    >>> twinrun.compare("data.mine", {"x": np.ones(2)}).verdict
+    'same'
+
+    Parameters
+    ----------
+    new : Format
+        The format.
+
+    Notes
+    -----
+    Not thread-safe: register formats before other threads open files.
+    """
     _extra[new.name] = new
 
 
 def detect(path: str) -> Format | None:
-    """The format of a file or folder: by a name that settles it, then by content, then by suffix.
+    """Finds the format of a file or folder: by a name that settles it, then by content, then by suffix.
 
-    None: not known.
+    >>> np.save("x.npy", np.zeros(3))
+    >>> twinrun.formats.detect("x.npy").name
+    'npy'
+
+    Parameters
+    ----------
+    path : str or path
+        An existing file or folder.
+
+    Returns
+    -------
+    Format or None
+        None: the format is not known.
+
+    Raises
+    ------
+    MissingFile
+        The file does not exist.
+    FormatError
+        It is no regular file, or cannot be read.
     """
     path = os.fspath(path)
     known = list(formats().values())
@@ -101,12 +150,39 @@ def by_name(name: str, where: str) -> Format:
 
 
 def open_file(path: str | os.PathLike[str], format: str | None = None, **options: object) -> FileContent:
-    """The fields of a file.
+    """Opens a file: its named arrays, wherever their bytes lie.
 
-    path: the file (or the folder, for formats that are folders). format: a name of `formats()`; by default
-    found out. options: of the format; raw takes dtype, shape, offset, order, fields, record, name, partial;
-    hdf5 takes cache. Raises FormatError or one of its kinds (MissingFile, DamagedFile, Unsupported,
-    MissingPackage), and nothing else.
+    >>> np.save("x.npy", np.arange(3.0))
+    >>> with twinrun.formats.open_file("x.npy") as content:
+    ...     content.fields["x"].elements()
+    array([0., 1., 2.])
+
+    Parameters
+    ----------
+    path : str or path
+        The file, or the folder for formats that are folders.
+    format : str, default None
+        A name of `formats()`; None to detect it.
+    **options : object
+        Options of the format: raw takes dtype, shape, offset, order, fields, record, name and partial; hdf5
+        takes cache. docs/formats.md has all.
+
+    Returns
+    -------
+    FileContent
+        Its fields and facts. Close it, or use it in a `with` statement.
+
+    Raises
+    ------
+    FormatError
+        The format is not known, the file cannot be read as this format, or the format has no such option.
+    MissingFile, DamagedFile, Unsupported, MissingPackage
+        These kinds of FormatError. No other error is raised.
+
+    Notes
+    -----
+    Opening reads headers only, and of tables of text all of it. A file is never trusted: sizes are checked
+    against the file.
     """
     path = os.fspath(path)
     with reading(path):
@@ -125,9 +201,26 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
 
 
 def open_whatever(path: str, found: str | None = None, **options: object) -> FileContent:
-    """As `open_file`, of a file that nobody said the format of; a text that is no table is bytes, with a note.
+    """Opens a file of an unknown format; a text that is no table becomes bytes, with a note.
 
-    found: the format that detection gave; by default found out.
+    Parameters
+    ----------
+    path : str
+        The file.
+    found : str, default None
+        The format that detection gave; None to detect it.
+    **options : object
+        Options of the format, as for `open_file`. With any of them nothing becomes bytes.
+
+    Returns
+    -------
+    FileContent
+        Its fields and facts.
+
+    Raises
+    ------
+    FormatError
+        As `open_file`.
     """
     try:
         return open_file(path, found, **options)
@@ -155,7 +248,27 @@ def _is_plain_text(path: str, found: str | None) -> bool:
 
 
 def open_as(path: str, how: str, where: str) -> FileContent:
-    """A file, read as metadata records it (`FileContent.how`). where: the metadata, for messages."""
+    """Opens a file as metadata records it.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    how : str
+        The format and its options, as `FileContent.how` has them.
+    where : str
+        The metadata file, for messages.
+
+    Returns
+    -------
+    FileContent
+        Its fields and facts.
+
+    Raises
+    ------
+    FormatError
+        As `open_file`; or `how` is damaged.
+    """
     name, options = read_as(how, where)
     return open_file(path, name or None, **options)
 

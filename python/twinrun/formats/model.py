@@ -175,8 +175,22 @@ def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str)
 class Extent:
     """Elements that can be read from a file without a format library.
 
-    path: the file. offset: bytes to the first element. count: elements. stride: bytes from one element to the
-    next; the element's size where they lie dense, more in an array of structs.
+    >>> np.save("x.npy", np.zeros(4))
+    >>> with twinrun.formats.open_file("x.npy") as content:
+    ...     content.fields["x"].extents
+    (Extent(path='x.npy', offset=128, count=4, stride=8),)
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    offset : int
+        Bytes before the first element.
+    count : int
+        How many elements.
+    stride : int
+        Bytes from one element to the next: the size of an element where they lie densely, more in an array of
+        structs.
     """
 
     path: str
@@ -192,37 +206,66 @@ Reader = Callable[[int, int], np.ndarray]
 class Field:
     """A named array of a file. Exactly one of `extents` and `read` is set.
 
-    name: unique in its file.
-    dtype: f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool c64 c128.
-    byte_order: 'little' or 'big', of the bytes that `extents` name.
-    shape: may be () or hold zeros.
-    extents: in the order of the elements; their counts sum up to the number of elements; () for an empty array.
-    read: read(first, count) -> elements [first, first + count) of the flattened array in C order, as a
-        contiguous 1-D array in native byte order (bf16 as the u16 of its bits). Ascending reads, one field after
-        another, are fast; any order is right. May be called from any thread. Raises FormatError only.
-    fortran_order: the file holds the array in column-major order. `shape` and the order of elements are those
-        of its transpose, which is what lies in the file in C order; `stored_shape` and `index()` turn both back
-        to what the user knows.
-    problem: why this field cannot be read though the file can (a missing filter, a missing external file).
-        `read` raises the same error.
-    text: of digests of texts (`texts`), what the one at an index of the field was made of, for messages.
-    told_as_text: numbers that a text tells, of which f64 holds all: 1 in one file may be 1.5 in the other.
-    reads_anywhere: `read` takes as long as what it reads, wherever that begins: several processes may read a part each.
+    >>> np.save("x.npy", np.arange(6.0).reshape(2, 3))
+    >>> with twinrun.formats.open_file("x.npy") as content:
+    ...     field = content.fields["x"]
+    ...     field.dtype, field.shape, field.elements(first=1, count=2)
+    ('f64', (2, 3), array([1., 2.]))
 
-    What a file may tell beside the elements, None where it does not:
-
-    step: the step it belongs to, in files that hold several; then `series` is the name that the same array has
-        in every step (`name` stays unique in the file).
-    group: fields of the same group have an element, or a row along their first axis, for each of the same
-        things: the particles of a kind.
-    key: name of the field of the same file (and group, and step) that holds the IDs of those things; of the ID
-        field itself too.
-    unit: of dates and time spans, as `unit_of` tells it.
-
-    Elements that are no numbers:
-
-    kind: what they are ('text', 'struct', …); no tolerance holds for them. They are bytes (u8), or codes (u64): see `facts`.
-    tell: tell(position) -> an element for people.
+    Attributes
+    ----------
+    name : str
+        Its name, unique in the file.
+    dtype : str
+        f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool c64 c128.
+    byte_order : {'little', 'big'}
+        The byte order that `extents` have.
+    shape : tuple of int
+        May be () or hold zeros.
+    extents : tuple of Extent or None
+        In the order of the elements. Their counts add up to the number of elements; () for an empty array.
+    read : callable or None
+        `read(first, count)` gives elements [first, first + count) of the flattened array in C order, as a
+        contiguous 1-D array in native byte order (bf16 as the u16 of its bits). Ascending reads, one field
+        after another, are fast; any order works. It may be called from any thread, and raises FormatError
+        only.
+    fortran_order : bool
+        True: the file holds the array in column-major order. `shape` and the order of elements are those of
+        the transpose, which lies in the file in C order; `stored_shape` and `index` give what the user knows.
+    problem : FormatError or None
+        Why this field cannot be read although the file can (a missing filter, a missing external file).
+        `read` raises it.
+    step : int or None
+        The step that it belongs to, in files of several steps.
+    series : str or None
+        The name that the same array has in every step, in files of several steps.
+    group : str or None
+        Fields of one group have an element, or a row along the first axis, for each of the same things, such
+        as particles.
+    key : str or None
+        The field of the same file, group and step that holds the IDs of those things; also set in that field
+        itself.
+    unit : str or None
+        What dates and time spans count, as `unit_of` gives it.
+    text : callable or None
+        For digests of texts: `text(index)` gives the text, for messages.
+    told_as_text : bool
+        True: numbers that the file has as text, all of which f64 can hold. 1 in one file may be 1.5 in the
+        other.
+    reads_anywhere : bool
+        True: `read` takes as long as the size of what it reads, wherever that begins. Several processes may
+        read a part each.
+    kind : str or None
+        What elements are that are no numbers ('text', 'struct', ...). They are bytes (u8) or codes (u64), see
+        `facts`, and no tolerance holds for them.
+    tell : callable or None
+        `tell(position)` gives such an element as text.
+    size : int
+        Number of elements.
+    itemsize : int
+        Bytes of an element.
+    stored_shape : tuple of int
+        The shape as the user knows it: reversed where `fortran_order`.
     """
 
     name: str
@@ -259,7 +302,7 @@ class Field:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element."""
+        """Bytes of an element."""
         return ITEMSIZE[self.dtype]
 
     @property
@@ -268,7 +311,18 @@ class Field:
         return self.shape[::-1] if self.fortran_order else self.shape
 
     def index(self, position: int) -> tuple[int, ...]:
-        """N-D index, as the user knows it, of element `position` of the flattened array."""
+        """The N-D index of an element, as the user knows it.
+
+        Parameters
+        ----------
+        position : int
+            The position in the flattened array.
+
+        Returns
+        -------
+        tuple of int
+            The index; reversed where `fortran_order`.
+        """
         result = []
         for size in reversed(self.shape):
             position, at = divmod(position, size)
@@ -276,9 +330,28 @@ class Field:
         return tuple(result) if self.fortran_order else tuple(reversed(result))
 
     def elements(self, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Elements [first, first + count) in C order of `shape`, 1-D, native byte order, however stored.
+        """Reads elements of the flattened array, in C order of `shape`.
 
-        The plain way, for small things and for tests: the core reads extents itself.
+        Parameters
+        ----------
+        first : int, default 0
+            The first element.
+        count : int, default None
+            How many; None for all that follow.
+
+        Returns
+        -------
+        numpy.ndarray
+            1-D, in native byte order, however the file stores them.
+
+        Raises
+        ------
+        FormatError
+            The file cannot be read, or the range is not within the field.
+
+        Notes
+        -----
+        The plain way, for small arrays and for tests. The core reads extents itself.
         """
         count = self.size - first if count is None else count
         if self.read is not None:
@@ -433,19 +506,47 @@ def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], p
 
 @dataclass
 class FileContent:
-    """An open file: its fields and what was left out. Close it, or use it in a `with`.
+    """An open file: its fields, and what was left out. Close it, or use it in a `with` statement.
 
-    path: the file. format: name of its format. fields: by name, in the order of the file or of names.
-    skipped: (name, reason) of what it holds and cannot be compared: nothing that has any is the same as anything. facts:
-    attributes and whatever else the file says beside its elements, by label; see `facts`. one_array: the format holds a single,
-    unnamed array; the name of its field comes from the file's name. array_name: what the fields of the file's only array are
-    called after, where that is a struct: `name.member`. sources: other files whose bytes belong to it.
+    >>> np.savez("both.npz", x=np.zeros(3), y=np.ones(3))
+    >>> with twinrun.formats.open_file("both.npz") as content:
+    ...     content.format, sorted(content.fields)
+    ('npz', ['x', 'y'])
 
-    time: physical time of the file, in its own units; None where it tells none, or holds several steps.
-    times: physical time by step, of files that hold several steps. period: length of the periodic box along
-    each axis, in the units of positions; None where the file tells none. notes: lines that a user should see
-    beside any result, such as that values are compared as stored. how: the format and the options that it was
-    opened with, as metadata records them; see `how`. dialect: what files of one format tell other facts, where it has several.
+    Attributes
+    ----------
+    path : str
+        The file.
+    format : str
+        The name of its format.
+    fields : dict of str to Field
+        By name, in the order of the file or of names.
+    skipped : list of (str, str)
+        (name, reason) of what the file holds and what cannot be compared. A file with any of it is the same
+        as nothing.
+    facts : dict of str to Fact
+        Attributes, and whatever else the file says beside its elements, by label.
+    one_array : bool
+        True: the format holds a single, unnamed array, and the name of its field comes from the name of the
+        file.
+    array_name : str or None
+        The prefix of the fields of such an array where it is a struct: `name.member`.
+    sources : tuple of str
+        Other files whose bytes belong to it.
+    time : float or None
+        Physical time of the file, in its own unit. None where it has none, or has several steps.
+    times : dict of int to float
+        Physical time by step, of files of several steps.
+    period : tuple of float or None
+        Length of the periodic box along each axis, in the unit of positions.
+    notes : list of str
+        What a user should see beside any result, such as that values are compared as stored.
+    how : str
+        The format and the options that it was opened with, as metadata records them.
+    dialect : str
+        Which kind of files of this format it is, where kinds have different facts.
+    on_close : callable or None
+        What `close` calls.
     """
 
     path: str
@@ -465,7 +566,18 @@ class FileContent:
     on_close: Callable[[], None] | None = None
 
     def add(self, new: Field) -> None:
-        """Takes one more field; two of the same name are a damaged file."""
+        """Adds a field.
+
+        Parameters
+        ----------
+        new : Field
+            Its name must be new.
+
+        Raises
+        ------
+        DamagedFile
+            A field of this name exists.
+        """
         if new.name in self.fields:
             raise DamagedFile(f"two fields are named {new.name!r}", where=self.path)
         self.fields[new.name] = new
@@ -481,7 +593,25 @@ class FileContent:
         step: int | None = None,
         kind: str = "",
     ) -> None:
-        """Takes a fact; what cannot be compared is skipped, with a reason. meaning: where the name does not say it. kind: see `Fact`."""
+        """Adds a fact. A value that cannot be compared goes to `skipped`, with the reason.
+
+        Parameters
+        ----------
+        owner : str
+            The field or group that it belongs to; '' for the file.
+        name : str
+            Its name; in parentheses where it is no attribute.
+        value : object
+            A number, a text, an array, or a nested mapping or list of these.
+        encode : callable, default None
+            Gives the bytes of values that are not known here; None where it cannot.
+        meaning : bool, default None
+            Whether it changes what the numbers of its owner mean. None: its name decides.
+        step : int, default None
+            The step that it belongs to; None for all steps of the file.
+        kind : str, default ''
+            The type that the file keeps the value in, where the format has more types than values have here.
+        """
         try:
             fact = Fact.of(owner, name, value, encode)
         except (TypeError, ValueError) as error:
@@ -492,26 +622,46 @@ class FileContent:
         self.add_fact(fact)
 
     def add_fact(self, fact: Fact, label: str | None = None) -> None:
-        """Takes a fact. label: to keep it by, unique in the file; by default its own."""
+        """Adds a fact that is made already.
+
+        Parameters
+        ----------
+        fact : Fact
+            The fact.
+        label : str, default None
+            Its key in `facts`; None for its own label. A key that exists gets a prime (').
+        """
         key = fact.label if label is None else label
         while key in self.facts:
             key += "'"
         self.facts[key] = fact
 
     def steps(self) -> list[int]:
-        """Steps that its fields name, ascending; empty where the file is of one step."""
+        """The steps that its fields name.
+
+        Returns
+        -------
+        list of int
+            Ascending; empty where the file is of one step.
+        """
         return sorted({f.step for f in self.fields.values() if f.step is not None})
 
     def files(self) -> tuple[str, ...]:
-        """Every file that holds its data, this one first; of a data set that is a folder those in it."""
+        """Every file that holds its data.
+
+        Returns
+        -------
+        tuple of str
+            This file first. Of a data set that is a folder: the files in it.
+        """
         named = [e.path for f in self.fields.values() for e in f.extents or ()]
         own = [] if os.path.isdir(self.path) else [self.path]
         return tuple(dict.fromkeys([*own, *self.sources, *named]))
 
     def close(self) -> None:
-        """Closes files that readers hold; fields with `read` cannot be read any more.
+        """Closes files that readers hold. A second call does nothing.
 
-        A second call does nothing.
+        Fields with `read` cannot be read any more.
         """
         action, self.on_close = self.on_close, None
         if action is not None:
@@ -526,19 +676,57 @@ class FileContent:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how to know it, how to open it.
+    """A file format: how to recognise its files, and how to open them.
 
-    name: for --format. title: for people. open: open(path, **options) -> FileContent; path is an existing
-    regular file (or folder, where `is_folder`). suffixes: lower case with the dot. magic: first bytes of such
-    a file. claims: by name and neighbours alone, before any content is looked at. sniff: sniff(path, file)
-    looks at content. is_folder: whether a folder is one data set of this format. options: what `open` takes.
-    one_array: its files hold a single array, as a rule, named after the file. order: detection asks lower
-    ones first. place: step, rank and name from the path relative to the run's folder, where the format has
-    rules of its own; None: those of `naming`. parts: paths of other files that `open` reads with this one, so
-    that a folder does not list them again. many_steps: its files may hold several steps (`Field.step`), so
-    that a folder's listing has to open them. aside: options that do not change what is read, so that metadata
-    serves whatever they are. describers: names of files that describe others of their folder, and are no data.
-    is_text: whether a file of this format is plain text, which is compared as bytes where it cannot be opened.
+    >>> twinrun.formats.formats()["npy"].suffixes
+    ('.npy',)
+
+    Attributes
+    ----------
+    name : str
+        The name for --format.
+    title : str
+        The name for people.
+    open : callable
+        `open(path, **options)` gives a FileContent. The path is an existing regular file, or a folder where
+        `is_folder`.
+    suffixes : sequence of str
+        In lower case, with the dot.
+    magic : sequence of bytes
+        The first bytes of such a file.
+    claims : callable or None
+        `claims(path)` decides by the name and its neighbours alone, before any content is read.
+    sniff : callable or None
+        `sniff(path, file)` decides by content.
+    is_folder : callable or None
+        `is_folder(path)`: whether a folder is one data set of this format.
+    options : frozenset of str
+        The options that `open` takes.
+    one_array : bool
+        True: as a rule its files hold a single array, which gets the name of the file.
+    order : int
+        Detection asks formats of a lower order first.
+    place : callable or None
+        `place(path)` gives step, rank and name from a path relative to the folder of the run; None for the
+        common rules.
+    parts : callable or None
+        `parts(path)` gives other files that `open` reads along with this one, so that a folder does not list
+        them again.
+    many_steps : bool
+        True: its files may hold several steps, so that listing a folder has to open them.
+    aside : frozenset of str
+        Options that do not change what is read: metadata holds whatever they are.
+    describers : frozenset of str
+        Names of files that describe others of their folder and hold no data.
+    is_text : callable or None
+        `is_text(path)`: whether a file of this format is plain text, which is compared as bytes where it
+        cannot be opened.
+    opens_files : bool
+        Whether files are of this format, and not only folders.
+
+    Notes
+    -----
+    python/twinrun/formats/README.md says how to add a format.
     """
 
     name: str
@@ -561,7 +749,7 @@ class Format:
 
     @property
     def opens_files(self) -> bool:
-        """Whether files are of this format, and not folders alone."""
+        """Whether files are of this format, and not only folders."""
         return bool(self.is_folder is None or self.suffixes or self.magic or self.sniff or self.claims)
 
 

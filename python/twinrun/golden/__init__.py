@@ -1,7 +1,11 @@
-"""Golden files: what a run was, in a few percent of its bytes; and whether another run agrees with it, without its data.
+"""Golden files: what a run was, in a few percent of its bytes; and whether another run agrees with it.
 
-golden.save("run", "golden", atol=1e-6)             # once, and again when a change of the results is meant
-result = golden.check("golden", "new-run")          # ever after: result.verdict, result.fields
+>>> from twinrun import golden
+>>> x = np.linspace(0, 1, 1000)
+>>> facts = golden.save({"x": x}, "golden/x", atol=1e-6)  # once, and when a change of the results is meant
+>>> result = golden.check("golden/x", {"x": x})  # ever after; the data of the first run is not needed
+>>> result.verdict, len(result.fields)
+('same', 1)
 
 What is kept and why it suffices: docs/golden.md.
 """
@@ -65,7 +69,28 @@ _FOLDER = re.compile(r"/[^\s,;:]*/")
 
 @dataclass(frozen=True)
 class SaveFacts:
-    """What `save` kept. bytes: of all files; data_bytes: of the elements that they stand for."""
+    """What `save` kept.
+
+    >>> from twinrun import golden
+    >>> facts = golden.save({"x": np.zeros(100_000, np.float32)}, "golden/x", atol=1e-6)
+    >>> facts.fields, facts.files, facts.data_bytes, facts.bytes < 0.2 * facts.data_bytes
+    (1, 2, 400000, True)
+
+    Attributes
+    ----------
+    path : str
+        The folder of the golden files.
+    files : int
+        How many files it has.
+    fields : int
+        How many fields were kept, over all steps and ranks.
+    data_bytes : int
+        Bytes of the elements that the digests stand for.
+    bytes : int
+        Bytes of all files.
+    notes : list of str
+        What the user should know, such as left-out data sets.
+    """
 
     path: str
     files: int
@@ -77,7 +102,23 @@ class SaveFacts:
 
 @dataclass(frozen=True)
 class GoldenProblem:
-    """Something that was not compared, and why. field: None for a whole place; step and rank: None for more than that."""
+    """Something that was not compared, and why.
+
+    >>> from twinrun import golden
+    >>> facts = golden.save({"x": np.zeros(10)}, "golden/x")
+    >>> problem = golden.check("golden/x", {"x": np.zeros(9)}).problems[0]
+    >>> problem.field, problem.place()
+    ('x', 'rank 0, x')
+
+    Attributes
+    ----------
+    step, rank : int or None
+        Where it belongs; None where it is not of one step or rank.
+    field : str or None
+        The field; None where it is a whole step or rank.
+    text : str
+        Why it was not compared.
+    """
 
     step: int | None
     rank: int | None
@@ -85,7 +126,13 @@ class GoldenProblem:
     text: str
 
     def place(self) -> str:
-        """'step 500, rank 0, x'."""
+        """Where it belongs, as text: 'step 500, rank 0, x'.
+
+        Returns
+        -------
+        str
+            The place; '' where it is not of one step or rank.
+        """
         parts = [] if self.step is None else [f"step {self.step}"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         return ", ".join(parts + ([] if self.field is None else [self.field]))
@@ -93,12 +140,49 @@ class GoldenProblem:
 
 @dataclass
 class GoldenCheck:
-    """The result of `check`.
+    """The result of `check`: a verdict, and what is known of each field.
 
-    verdict: 'incomparable' if anything was not compared (problems say what), else 'different', else 'undecided' if
-    something cannot be told within one cell, else 'same'. fields: by step, rank and field. attributes: in what else the files
-    differ from what was saved (a), now (b). undecided_passes: as `check`
-    was told.
+    >>> from twinrun import golden
+    >>> facts = golden.save({"x": np.zeros(10)}, "golden/x", atol=1e-6)
+    >>> x = np.zeros(10)
+    >>> x[3] = 1e-3
+    >>> result = golden.check("golden/x", {"x": x})
+    >>> result.verdict, result.different, result.status
+    ('different', 1, 1)
+
+    Attributes
+    ----------
+    golden, run : str
+        The folder of golden files and the run, as messages call them.
+    fields : list of GoldenField
+        One for each step, rank and field, in this order.
+    problems : list of GoldenProblem
+        What was not compared, and why.
+    notes : list of str
+        What the user should know.
+    seconds : float
+        Time of the check, in seconds.
+    undecided_passes : bool
+        Whether `check` was called with undecided='pass'.
+    golden_bytes : int
+        Bytes of the golden files.
+    provenance : dict or None
+        Conditions of the saved run: {group: {name: text}}.
+    attributes : list of AttributeDifference
+        What files say otherwise than when they were saved: a is saved, b is now.
+    attributes_compared : int
+        How many attributes were compared.
+    verdict : {'same', 'different', 'undecided', 'incomparable'}
+        'incomparable' if anything was not compared; else 'different' if anything differs; else 'undecided' if
+        something cannot be decided within one cell.
+    same : bool
+        True where `status` is 0; `bool(result)` gives it.
+    status : {0, 1, 2}
+        Exit status: 0 the same, 1 different or undecided, 2 something was not compared.
+    first : GoldenField or None
+        The first field that differs; else the first that is undecided.
+    different : int
+        Elements that differ, at least.
     """
 
     golden: str
@@ -123,7 +207,7 @@ class GoldenCheck:
 
     @property
     def same(self) -> bool:
-        """Every element of every field was compared and agrees; or cannot be told, where that passes."""
+        """Every element of every field was compared and agrees, or is undecided where `undecided_passes`."""
         return self.status == 0
 
     def __bool__(self) -> bool:
@@ -138,7 +222,7 @@ class GoldenCheck:
 
     @property
     def first(self) -> GoldenField | None:
-        """The first field that differs; else the first that cannot be told."""
+        """The first field that differs; else the first that is undecided."""
         return next(
             (f for v in ("different", "undecided") for f in self.fields if f.verdict == v),
             None,
@@ -178,9 +262,11 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _old_files(folder: str) -> set[str]:
-    """Golden files that are to be replaced: those that golden.json lists, as it lists them. Whatever else is there may be anybody's.
+    """Golden files to replace: those that golden.json lists, unchanged.
 
-    Raises where the folder to write is no folder of golden files.
+    Any other file there may be the user's.
+
+    Raises TwinrunError where the folder to write is no folder of golden files.
     """
     if not os.path.lexists(folder):
         return set()
@@ -212,7 +298,9 @@ def _is_listed(folder: str, place: GoldenPlace) -> bool:
 
 
 def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
-    """Moves new files over old ones, the manifest last: a check in between says that files are damaged, nothing worse."""
+    """Moves new files over old ones, the manifest last: a check in between reports damaged files, and no
+    false result.
+    """
     os.makedirs(folder, exist_ok=True)
     for name in sorted(names - old):
         path = os.path.join(folder, name)
@@ -266,14 +354,72 @@ def save(
     progress: Callable[[str, int, int], None] | None = None,
     ignore_attributes: Iterable[str] = (),
 ) -> SaveFacts:
-    """Keeps the digests of a run in a folder: about 13% of float32 data with 4 residue bits, 0.4% with none.
+    """Keeps the digests of a run: 13% of the bytes of float32 data, or 0.4% without residue bits.
 
-    run: a history, folder, file, array or {name: array}; its data is read. output: a new folder, or one of golden files:
-    those that golden.json lists are replaced, and no others. atol, rtol: for floating point; without them the tolerance that the run was captured for, or
-    equality. tolerances(step, field): that of one field, None for the common one. Integers are held to equality unless
-    tolerate_integers. residue_bits: 4, 2 or 0; how far `check` can tell: docs/golden.md. fields, leave_out: globs; steps: '10,20'
-    or '100:200'. keep(step, field): decides in place of leave_out, which then says which fields may come and go.
-    ignore_attributes: globs over path@name of attributes that may change. The same run gives the same files. Raises TwinrunError; then the old files stay.
+    >>> from twinrun import golden
+    >>> x = np.linspace(0, 1, 1000)
+    >>> facts = golden.save({"x": x}, "golden/x", atol=1e-6)
+    >>> golden.check("golden/x", {"x": x + 1e-9}).verdict
+    'same'
+
+    Parameters
+    ----------
+    run : path, array or container of arrays
+        A history, folder, file, array or `{name: array}`. Its data is read.
+    output : str or path
+        A new folder, or a folder of golden files. In the latter the files that golden.json lists are
+        replaced, and no others.
+    atol, rtol : float, default None
+        The tolerance of floating-point fields: |a - b| <= atol + rtol |a|. `atol` has the unit of the data.
+        With neither: the tolerance that the run was captured for, or equality.
+    tolerances : callable, default None
+        `tolerances(step, field)` gives (atol, rtol) of one field, or None for the common tolerance.
+    residue_bits : {4, 2, 0}
+        Bits an element. They decide how far apart `check` can tell values (docs/golden.md).
+    chunk_bytes : int, default 16384
+        Bytes of a chunk: a power of two from 4096 to 1048576.
+    fields : iterable of str, default None
+        Globs of the fields to keep; None for all.
+    leave_out : iterable of str, default ()
+        Globs of the fields to leave out.
+    keep : callable, default None
+        `keep(step, field)` decides in place of `leave_out`, which then names fields that may appear and
+        disappear.
+    steps : str, default None
+        The steps to keep: '10,20' or '100:200', both ends included; None for all.
+    tolerate_integers : bool, default False
+        True: the tolerance holds for integers and booleans too.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread'}
+        How data is read.
+    options : dict, default None
+        Options of the file formats (docs/formats.md).
+    progress : callable, default None
+        `progress(place, done, total)` is called after each step of each rank.
+    ignore_attributes : iterable of str, default ()
+        Globs of attributes that may change, over `path@name`.
+
+    Returns
+    -------
+    SaveFacts
+        How many files and bytes were written.
+
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning; or `output` is a file, or a folder with other files, or cannot be written.
+    Incomparable
+        There is no step or field to save, or something cannot be compared and is not left out.
+    MissingFile, DamagedFile
+        The run cannot be read.
+
+    Notes
+    -----
+    The same run gives the same files. After an error the old golden files stay. One process at a time writes
+    a folder. Digests: spec/digest.md; what they prove: docs/golden.md.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
@@ -300,7 +446,7 @@ def save(
         return float(chosen[0]), float(chosen[1])
 
     def refuse(entries: Iterable[tuple[str, str, str]], step: int | None) -> None:
-        """Raises where something cannot be kept, and nobody said that it may be left out."""
+        """Raises where something cannot be kept, and is not left out by the caller."""
         for name, where, why in entries:
             kept = keep(step, name) if keep is not None else not (skipped and _chosen(name, skipped))
             if _chosen(name, globs) and kept:
@@ -403,7 +549,7 @@ def save(
 def _attributes(
     present: Opened, chosen: Iterable[str], named: bool, ignored: Iterable[str]
 ) -> tuple[GoldenAttribute, ...] | None:
-    """What the files of a place say, by label."""
+    """The facts of the files of a place, by label."""
     if present.facts is None:
         return None
     chosen = set(chosen)
@@ -424,7 +570,7 @@ def _said(place: Place) -> str:
 
 
 def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
-    """The digests of a place, sure to be those that the manifest names."""
+    """Opens the digests of a place, and checks that they are those of the manifest."""
     path = os.path.join(folder, place.file)
     try:
         if os.path.exists(path):
@@ -448,7 +594,7 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
 
 
 def _by_label(attributes: Iterable[GoldenAttribute]) -> dict[str, GoldenAttribute]:
-    """The second one of a label is called otherwise, as in `Opened`."""
+    """Facts by label. A second fact with the same label gets another label, as in `Opened`."""
     found: dict[str, GoldenAttribute] = {}
     for one in attributes:
         label = one.label
@@ -468,7 +614,10 @@ def _check_attributes(
     ignored: Iterable[str],
     subject: Subject,
 ) -> None:
-    """Holds what files say against what they said. renamed: what single arrays are called in the golden files."""
+    """Compares the facts of files with the saved facts.
+
+    renamed: names of single arrays in the golden files.
+    """
     if present.facts and not place.knows_attributes:
         text = "attributes: the golden files were saved by a twinrun that did not keep them: save again"
         result.problems.append(GoldenProblem(place.step, place.rank, None, text))
@@ -578,14 +727,64 @@ def check(
     progress: Callable[[str, int, int], None] | None = None,
     ignore_attributes: Iterable[str] = (),
 ) -> GoldenCheck:
-    """Holds a run against golden files: which elements differ, and by how many cells.
+    """Compares a run with golden files: which elements differ, and by how much.
 
-    golden: a folder that `save` wrote. run: as for `save`. fields, steps: only these of the golden files. undecided: 'fail'
-    or 'pass', for what cannot be told within one cell. most_listed: elements and chunks to list of each field.
-    ignore_attributes: globs over path@name of attributes that may differ, beside those that `save` was told. What cannot be
-    compared (missing, of another shape or type, new) is in the result's problems, and the rest is compared.
+    >>> from twinrun import golden
+    >>> x = np.linspace(0, 1, 1000)
+    >>> facts = golden.save({"x": x}, "golden/x", atol=1e-6)
+    >>> y = x.copy()
+    >>> y[7] += 1e-3
+    >>> result = golden.check("golden/x", {"x": y})
+    >>> result.verdict, result.first.first.index
+    ('different', (7,))
 
-    Raises TwinrunError where golden files or run cannot be read at all.
+    Parameters
+    ----------
+    golden : str or path
+        A folder that `save` wrote.
+    run : path, array or container of arrays
+        As for `save`. Arrays have no step, and are compared with golden files of one step.
+    fields : iterable of str, default None
+        Globs of the fields to check; None for all.
+    steps : str, default None
+        The steps to check: '10,20' or '100:200', both ends included; None for all.
+    undecided : {'fail', 'pass'}
+        Whether what cannot be decided within one cell counts as a failure.
+    most_listed : int, default 100
+        How many elements and chunks to list of each field, at most.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread'}
+        How data is read.
+    options : dict, default None
+        Options of the file formats (docs/formats.md).
+    progress : callable, default None
+        `progress(place, done, total)` is called after each step of each rank.
+    ignore_attributes : iterable of str, default ()
+        Globs of attributes that may differ, over `path@name`, besides those that `save` was told.
+
+    Returns
+    -------
+    GoldenCheck
+        The verdict, and what is known of each field. What could not be compared (missing, new, of another
+        shape or type) is in `problems`, and the rest is compared.
+
+    Raises
+    ------
+    MissingFile
+        The golden files or the run do not exist.
+    DamagedFile
+        golden.json cannot be read, or the run contradicts its checksums.
+    Incomparable
+        No step is left to check.
+    TwinrunError
+        A parameter has no meaning.
+
+    Notes
+    -----
+    What golden digests prove, and how far: docs/golden.md.
     """
     start = time.perf_counter()
     check_settings(threads=threads, memory=memory, io=io)

@@ -1,4 +1,4 @@
-"""One field: its golden digests, and what they say of a field at hand."""
+"""One field: its golden digests, and its check against them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,26 @@ _MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class GoldenElement:
-    """An element that differs, or that cannot be told to agree.
+    """An element that differs, or that is undecided.
 
-    index: as the user knows it; b: its value now. cells: how many cells the reference lies above b, None where only the
-    residue is known. at_least, at_most: bounds of |a - b|; at_most may be infinite. verdict: 'different' or 'undecided'.
+    >>> from twinrun import golden
+    >>> facts = golden.save({"x": np.zeros(4)}, "golden/x", atol=1.0)
+    >>> element = golden.check("golden/x", {"x": np.array([0, 0, 8.0, 0])}).fields[0].first
+    >>> element.index, element.b, element.at_least <= 8 <= element.at_most
+    ((2,), 8.0, True)
+
+    Attributes
+    ----------
+    index : tuple of int
+        Where it is in the array, as the user knows it.
+    b : float, int or str
+        Its value now.
+    cells : int or None
+        How many cells the golden value lies above b; None where only the residue is known.
+    at_least, at_most : float
+        Bounds of |a - b|. `at_most` may be infinite.
+    verdict : {'different', 'undecided'}
+        Whether it is known to differ.
     """
 
     index: tuple[int, ...]
@@ -43,11 +59,24 @@ class GoldenElement:
 
 @dataclass(frozen=True)
 class GoldenSpan:
-    """A chunk that differs, or may: scalars first to last (both counted, in the order of the array).
+    """A chunk that differs, or may differ.
 
-    different: so many of them differ, at least. exact: of each of them it is known how many cells apart it is; undecided: so
-    many of these may differ all the same, or not. located: by one outlier that explains
-    the digests, which is wrong with a probability of 2^-23. verdict: 'different' or 'undecided'.
+    Attributes
+    ----------
+    first, last : int
+        Its first and last scalar, both included, in the order of the array.
+    first_index, last_index : tuple of int
+        The same, as indices.
+    different : int
+        Scalars that differ, at least.
+    exact : bool
+        True: it is known of each scalar how many cells apart it is.
+    located : bool
+        True: the digests are explained by one outlier, which is wrong with a probability of 2^-23.
+    verdict : {'different', 'undecided'}
+        Whether the chunk is known to differ.
+    undecided : int
+        Scalars of which it is undecided whether they differ, where `exact`.
     """
 
     first: int
@@ -63,13 +92,54 @@ class GoldenSpan:
 
 @dataclass
 class GoldenField:
-    """What golden digests say of one field at one place.
+    """What golden digests show of one field at one step and rank.
 
-    elements: scalars (complex numbers count twice). different: that differ, at least; exactly so many where
-    different_is_exact, that is where nothing is undecided. undecided: of which cells are known, and whether they agree is not; chunks_undecided: chunks of which
-    not even that is. spans, listed: chunks and elements that differ or may, in order, capped; spans_left_out,
-    kind: what elements are that are no numbers; then `listed` has them for people. listed_left_out: how many more there are. cell: width of a cell, 0 where it has none. at_least, at_most: bounds of the
-    largest |a - b|; at_most is None where none is known.
+    >>> from twinrun import golden
+    >>> facts = golden.save({"x": np.zeros(4)}, "golden/x", atol=1e-6)
+    >>> field = golden.check("golden/x", {"x": np.array([0, 0, 1.0, 0])}).fields[0]
+    >>> field.verdict, field.different, field.different_is_exact, field.place(field.first.index)
+    ('different', 1, True, 'rank 0, x[2]')
+
+    Attributes
+    ----------
+    step, rank : int or None
+        Where the field is; None where the run has no steps.
+    field, dtype, shape : str, str, tuple of int
+        Name, element type and shape of the field.
+    atol, rtol : float
+        The tolerance that the golden files were saved for.
+    elements : int
+        Scalars; a complex number counts twice.
+    bytes : int
+        Bytes of the field.
+    chunks : int
+        Chunks of the field.
+    residue_bits : int
+        Bits an element in the golden files.
+    cell : float
+        Width of a cell; 0 where the rule has none.
+    different : int
+        Scalars that differ, at least.
+    different_is_exact : bool
+        True: exactly so many differ, because nothing is undecided.
+    undecided : int
+        Scalars whose cells are known, and of which it is undecided whether they agree.
+    chunks_different : int
+        Chunks that differ.
+    chunks_undecided : int
+        Chunks of which not even the cells are known.
+    spans, listed : list of GoldenSpan, list of GoldenElement
+        Chunks and elements that differ or may differ, in order, up to `most_listed`.
+    spans_left_out, listed_left_out : int
+        How many more there are.
+    at_least, at_most : float or None
+        Bounds of the largest |a - b|. `at_most` is None where none is known.
+    kind : str or None
+        What elements are that are no numbers; `listed` then has them as text.
+    verdict : {'same', 'different', 'undecided'}
+        'undecided': cannot be decided within one cell.
+    first : GoldenElement or None
+        The first element that is known to differ; else the first that is undecided.
     """
 
     step: int | None
@@ -99,7 +169,7 @@ class GoldenField:
 
     @property
     def verdict(self) -> str:
-        """'same', 'different' or 'undecided': cannot be told within one cell."""
+        """'same', 'different' or 'undecided' (within one cell)."""
         if self.different:
             return "different"
         return "undecided" if self.undecided or self.chunks_undecided else "same"
@@ -109,13 +179,24 @@ class GoldenField:
 
     @property
     def first(self) -> GoldenElement | None:
-        """The first element that is known to differ; else the first that cannot be told."""
+        """The first element that is known to differ; else the first that is undecided."""
         return next(
             (e for e in self.listed if e.verdict == "different"), self.listed[0] if self.listed else None
         )
 
     def place(self, index: tuple[int, ...] | None = None) -> str:
-        """'step 500, rank 0, x[1234, 2]'."""
+        """Where the field is, as text: 'step 500, rank 0, x[1234, 2]'.
+
+        Parameters
+        ----------
+        index : tuple of int, default None
+            An element of the field; None for the field.
+
+        Returns
+        -------
+        str
+            The place.
+        """
         parts = [] if self.step is None else [f"step {self.step}"]
         parts.append(f"rank {self.rank}")
         at = "" if not index else "[" + ", ".join(map(str, index)) + "]"
@@ -123,7 +204,7 @@ class GoldenField:
 
 
 def _moment(data_bytes: int) -> tempfile.TemporaryDirectory:
-    """A folder for digests of so many bytes of data that live for a moment: in memory, where there is room."""
+    """A temporary folder for digests of this many bytes of data: in memory, where there is room."""
     folder = None
     with contextlib.suppress(OSError):
         room = os.statvfs(_MEMORY)
@@ -143,7 +224,7 @@ def golden_bytes(
     memory: int = 1 << 28,
     io: str = "auto",
 ) -> bytes:
-    """The metadata file of these fields, for tolerances as the user means them: nothing in it depends on the machine."""
+    """The metadata file of these fields, for the user's tolerances. Nothing in it depends on the machine."""
 
     def plan(ref: FieldRef) -> dict:
         atol, rtol = (0.0, 0.0) if ref.name in labels else tolerance(ref)
@@ -151,7 +232,7 @@ def golden_bytes(
         return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
                                   chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
 
-    refs = [read_by_row(ref) for ref in refs]  # in one order, whatever that of a run
+    refs = [read_by_row(ref) for ref in refs]  # in one order, whatever the order of a run
     labelled = label_refs(refs, "golden files")
     labels = {ref.name for ref in labelled}
     refs += labelled
@@ -174,7 +255,7 @@ def _told(metadata: _core.Metadata) -> tuple[dict[str, dict[str, str]], set[str]
 
 
 def _stored(plan: dict) -> dict:
-    """Digests do not depend on the byte order of storage, and neither shall golden files."""
+    """The plan with little-endian order: golden files must not depend on the byte order of storage."""
     return {**plan, "byte_order": "little"}
 
 
@@ -208,7 +289,7 @@ def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -
 
 
 def _values(raw: bytes, dtype: str) -> np.ndarray:
-    """Scalars as numpy has them: floats that hold every value, or integers; complex numbers as pairs."""
+    """Scalars in numpy types that hold every value: floats or integers; complex numbers as pairs."""
     if dtype == "bf16":
         return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     values = np.frombuffer(raw, storage_dtype(dtype).newbyteorder("="))
@@ -261,10 +342,12 @@ def check_field(
     memory: int = 1 << 28,
     io: str = "auto",
 ) -> GoldenField:
-    """Holds a field against the golden digests of field number `at`. An element differs where |a-b| > atol + rtol |a|.
+    """Compares a field with the golden digests of field number `at`.
 
-    label: names the run in messages. most_listed: elements, and chunks, to list. Raises Incomparable, DamagedFile, and
-    what reading the field raises.
+    An element differs where |a-b| > atol + rtol |a|.
+
+    label: names the run in messages. most_listed: elements, and chunks, to list. Raises Incomparable,
+    DamagedFile, and what reading the field raises.
     """
     known = golden.fields[at]
     ref = in_type(ref, known["dtype"])
@@ -336,7 +419,9 @@ def _open_chunks(
     rule: Rule,
     result: GoldenField,
 ) -> np.ndarray:
-    """Chunks that equal digests, or the core's proof, leave open; what they prove of the others goes into the result."""
+    """The chunks that equal digests, or the core's proof, leave open; proofs for the others go into the
+    result.
+    """
     atol, rtol = result.atol, result.rtol
     integers = result.dtype not in FLOATING
     equal = fine_a == fine_b
@@ -362,12 +447,12 @@ def _number(value: np.generic) -> float | int:
 
 
 def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
-    """Adds what is known of one chunk."""
+    """Adds the result of one chunk."""
     result.different += s.different
     undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0
     if s.exact:
         result.undecided += undecided
-        result.different_is_exact &= undecided == 0  # any of them may differ
+        result.different_is_exact &= undecided == 0  # each of them may differ
         result.at_least = max(result.at_least, float(s.least.max(initial=0.0)))
         if result.at_most is not None:
             result.at_most = max(result.at_most, float(s.most.max(initial=0.0)))
@@ -391,7 +476,7 @@ def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldR
     telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
     room = max(most - len(result.listed), 0)
     shown = telling[:room].tolist()
-    # One that differs is listed whatever stood before it: it is the one to tell.
+    # A span that differs is listed even where the list is full, because reports name it first.
     if not any(e.verdict == "different" for e in result.listed) and DIFFERENT not in s.state[shown]:
         shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
     for i in shown:
@@ -408,7 +493,10 @@ def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldR
 
 
 def _list(listed: list, entry: GoldenElement | GoldenSpan, most: int) -> int:
-    """Lists an entry where there is room, or in place of the last one if it is the first that differs. Returns how many are left out."""
+    """Lists an entry where there is room, or instead of the last one if it is the first that differs.
+
+    Returns how many are left out.
+    """
     if len(listed) < most:
         listed.append(entry)
         return 0

@@ -1,4 +1,7 @@
-"""The manifest of a folder of golden files, golden.json: what was kept, for which tolerances. It may come from anywhere."""
+"""The manifest of a folder of golden files, golden.json: what was kept, for which tolerances.
+
+It is not trusted.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ _DIGITS = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class GoldenFieldFacts:
-    """A field as it was saved. shape: as the user knows it. atol, rtol: what is checked; digests are made for another."""
+    """A field as it was saved.
+
+    shape: as the user knows it. atol, rtol: the checked tolerance; digests have another.
+    """
 
     name: str
     dtype: str
@@ -52,7 +58,10 @@ class GoldenFieldFacts:
 
 @dataclass(frozen=True)
 class GoldenAttribute:
-    """An attribute, or something else that a file says: see `twinrun.attributes`. digest: of its value; text: for people."""
+    """An attribute, or another fact of a file: see `formats.facts`.
+
+    digest: of its value; text: the value as text.
+    """
 
     owner: str
     name: str
@@ -70,8 +79,8 @@ class GoldenAttribute:
 class GoldenPlace:
     """The fields of one step and rank, and the file of their digests.
 
-    attributes: what the files said beside their elements; None where what was saved could tell nothing, as arrays, or was saved
-    before attributes were kept (then not `knows_attributes`).
+    attributes: facts that the files had beside their elements; None for arrays, which have none, and for
+    golden files of a version that did not keep attributes (then not `knows_attributes`).
     """
 
     step: int | None
@@ -86,7 +95,7 @@ class GoldenPlace:
 
 
 def is_manifest(path: str) -> bool:
-    """Whether a regular file, no link, says that it is a manifest of golden files; whatever else is wrong with it."""
+    """Whether a regular file, no link, names itself a manifest of golden files; it may be damaged otherwise."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode) or os.path.getsize(path) > _MOST_BYTES:
             return False
@@ -98,7 +107,7 @@ def is_manifest(path: str) -> bool:
 
 
 def is_metadata(path: str) -> bool:
-    """Whether a regular file, no link, begins as metadata files do: twinrun wrote it."""
+    """Whether a regular file, no link, begins like a metadata file: twinrun wrote it."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return False
@@ -110,8 +119,11 @@ def is_metadata(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of golden files holds. chosen_fields, chosen_steps: what `save` was told to keep; None: everything.
-    left_out, ignored_attributes: globs of fields, and of attributes, that it was told to leave out."""
+    """The content of a folder of golden files.
+
+    chosen_fields, chosen_steps: what `save` had to keep; None for everything. left_out, ignored_attributes:
+    globs of fields, and of attributes, that it had to leave out.
+    """
 
     places: tuple[GoldenPlace, ...]
     residue_bits: int
@@ -124,13 +136,13 @@ class Manifest:
     ignored_attributes: tuple[str, ...] = ()
 
     def keeps(self, name: str) -> bool:
-        """Whether `save` was to keep a field of this name."""
+        """Whether `save` had to keep a field of this name."""
         if any(fnmatch.fnmatchcase(name, glob) for glob in self.left_out):
             return False
         return self.chosen_fields is None or any(fnmatch.fnmatchcase(name, g) for g in self.chosen_fields)
 
     def text(self) -> str:
-        """As JSON, a field a line: small changes are small in a diff."""
+        """JSON with a line for each field, so that small changes are small in a diff."""
         head = {
             "format": _FORMAT,
             "version": VERSION,
@@ -178,7 +190,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str) -> Manifest:
-        """That of a folder. Raises MissingFile, DamagedFile, Unsupported."""
+        """Reads the manifest of a folder. Raises MissingFile, DamagedFile, Unsupported."""
         path = os.path.join(folder, MANIFEST)
         try:
             if os.path.exists(path) and file_size(path) > _MOST_BYTES:
@@ -195,7 +207,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, content: bytes, path: str) -> Manifest:
-        """Of the bytes of a manifest; path: for messages."""
+        """Reads the bytes of a manifest; path: for messages. Raises DamagedFile, Unsupported."""
         try:
             d = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as e:
@@ -321,7 +333,7 @@ def _field(d: dict) -> GoldenFieldFacts:
 
 
 def _checksum(document: dict) -> str:
-    """Of the content, however it is broken into lines."""
+    """The checksum of the content, whatever its line breaks."""
     return checksum(json.dumps(document, sort_keys=True).encode())
 
 

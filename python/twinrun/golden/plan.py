@@ -1,4 +1,4 @@
-"""For which tolerance golden digests are made: so that the cells within the tolerance of a value are fewer than residues."""
+"""The tolerance of golden digests: it makes the cells within tolerance of a value fewer than the residues."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..runs.index import FLOATING
 
 __all__ = ["digest_settings"]
 
-# 4 bits would be half of these: where values must be equal, they have digests alone.
+# Residues would take half of the bytes of such types: where values must be equal, digests are enough.
 _NARROW = frozenset({"i8", "u8", "bool"})
 
 
 @functools.lru_cache(maxsize=256)
 def _rule(atol: float, rtol: float, bits: int) -> tuple[str, int]:
-    """(kind, exponent) of the cells that the core makes for this tolerance, of whatever type."""
+    """(kind, exponent) of the cells that the core makes for this tolerance, for any type."""
     entries, keep = captured_entries({"x": np.zeros(1, np.float32)}, {}, None)
     facts = _core.sketch_fields(entries, atol, rtol, bits, 4096, "linear", 1)[0].facts
     del keep
@@ -48,10 +48,12 @@ def _relative(rtol: float, bits: int) -> int:
 
 
 def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[float, float, int]:
-    """(atol, rtol, residue bits) for digests that decide the tolerance atol + rtol |a| of elements of this type.
+    """(atol, rtol, residue bits) for digests that decide the tolerance atol + rtol |a| of elements of this
+    type.
 
-    For absolute tolerances cells s with 3.75 s < atol <= 7.5 s (4 bits); for relative ones the like. Integers are their own
-    cells. Where nothing better can be had the tolerance itself: then more is undecided, and nothing is decided wrongly.
+    For absolute tolerances cells s with 3.75 s < atol <= 7.5 s (4 bits); for relative ones likewise. Integers
+    are their own cells. Where no such cells exist, the tolerance itself: more is then undecided, and nothing
+    is decided wrongly.
     """
     if bits == 0:
         return atol, rtol, 0
@@ -59,7 +61,7 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
     if not floating and dtype in _NARROW:
         return atol, rtol, 0 if atol == 0 and rtol == 0 else bits
     try:
-        # Where |a| times rtol is next to nothing beside atol, the core's own cells are those of atol.
+        # Where |a| times rtol is negligible beside atol, the core makes the cells of atol.
         if rtol > 0 and not (
             floating and atol > 0 and rtol < 0.25 and _rule(atol, rtol, bits)[0] == "absolute"
         ):

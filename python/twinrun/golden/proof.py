@@ -1,7 +1,7 @@
-"""What digests and residues of a reference say of values that are at hand. Formulas and proofs: docs/golden.md.
+"""What digests and residues of a reference prove about new values. Formulas and proofs: docs/golden.md.
 
-a is the reference, known by the residue of each cell and the digest of each chunk; b is at hand. Everything here is sound in
-floating point: what is called the same or different is so in exact arithmetic.
+a is the reference, of which residues of cells and digests of chunks are known; b is the new value. Everything
+here is sound in floating point: a value that is called the same or different is so in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["DIFFERENT", "SAME", "UNDECIDED", "UNKNOWN", "Rule", "Settled", "equa
 
 P, TOKEN_LIMIT, SMALLEST_SUM = _core.PRIME, _core.TOKEN_LIMIT, _core.SMALLEST_SUM
 
-# Of an element. UNKNOWN: of a chunk whose cells could not be told, and not out of tolerance by its own residue.
+# States of an element. UNKNOWN: the cells of its chunk are not known, and its residue proves no difference.
 SAME, DIFFERENT, UNDECIDED, UNKNOWN = range(4)
 
-_WIDEST_OUTLIER = 1 << 24  # times 2^bits cells: how far a single outlier is looked for
+_WIDEST_OUTLIER = 1 << 24  # the search for a single outlier ends at this many times 2^bits cells
 _TINY = 2.0**-1000
 
 
 @functools.lru_cache(maxsize=16)
 def weights(scalars: int, block_scalars: int) -> tuple[int, ...]:
-    """By what a chunk digest multiplies each of its scalars' values, modulo 2^61 - 1, as the core has it."""
+    """The coefficient of each scalar in a chunk digest, modulo 2^61 - 1, as in the core."""
     return tuple(_core.digest_weights(scalars, block_scalars).tolist())
 
 
@@ -43,7 +43,7 @@ def _split_weights(scalars: int, block_scalars: int) -> tuple[np.ndarray, np.nda
 
 
 def digest_of(cells: np.ndarray, block_scalars: int) -> int:
-    """The chunk digest of small integers taken as values: |c| <= 2^9, at most 2^20 of them."""
+    """The chunk digest of small integers: |c| <= 2^9, at most 2^20 of them."""
     high, low = _split_weights(cells.size, block_scalars)
     return ((int(cells @ high) << 31) + int(cells @ low)) % P
 
@@ -60,11 +60,12 @@ class Rule:
 
 @dataclass
 class _Values:
-    """Of the values at hand: their cells, and which cells of the reference are within tolerance.
+    """The cells of the new values, and the cells of references within tolerance.
 
-    cell: floor(x / s) or the relative cell; token: has none. low, high: cells away from its own within which a reference in
-    tolerance lies. complete: any reference in tolerance has a cell in that window, or the same token. fraction_low,
-    fraction_high: bounds of x / s - cell (absolute). point: the reference is exactly cell * s.
+    cell: floor(x / s) or the relative cell; token: the value has no cell. low, high: cells away from its own
+    within which a reference in tolerance lies. complete: any reference in tolerance has a cell in that
+    window, or the same token. fraction_low, fraction_high: bounds of x / s - cell (absolute). point: the
+    reference is exactly cell * s.
     """
 
     x: np.ndarray
@@ -96,7 +97,7 @@ def _absolute_floats(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _Va
         token = ~finite | (np.abs(cell) >= TOKEN_LIMIT)
         fraction = u - cell
         fraction_low, fraction_high = fraction.copy(), fraction.copy()
-        # Inexact only where -1 < u < 0, and where scaling left the normal numbers.
+        # Inexact only where -1 < u < 0, and where scaling gives denormal numbers.
         inexact = (u > -1) & (u < 0) & (fraction - 1.0 != u)
         fraction_low[inexact] = np.nextafter(fraction[inexact], 0.0)
         fraction_high[inexact] = np.minimum(np.nextafter(fraction[inexact], 2.0), 1.0)
@@ -120,7 +121,7 @@ def _absolute_floats(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _Va
         low = np.floor(below)
         low[(low == below) & (error < 0)] -= 1
         high = np.floor(fraction_high + wide)
-    # Beyond 2^59 cells neighbours are at least 64 cells apart: none is within tolerance but the value itself.
+    # Beyond 2^59 cells neighbours are at least 64 cells apart: only the value itself is within tolerance.
     complete = within <= 32
     complete |= np.isnan(x) | np.isinf(x)
     low[token], high[token] = 0.0, 0.0
@@ -153,7 +154,7 @@ def _absolute_integers(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _
     # Near the last cell a reference in tolerance may be a token.
     complete = np.full(x.shape, rtol == 0) & ~token & (np.abs(cell) < TOKEN_LIMIT >> 1)
     if atol == 0 and rtol == 0:
-        complete[...] = True  # in tolerance is the value itself alone, in its cell or as its token
+        complete[...] = True  # only the value itself is within tolerance, in its cell or as its token
     if e <= 0:
         most = math.floor(reach)
         low, high = np.full(x.shape, -most, np.int64), np.full(x.shape, most, np.int64)
@@ -173,7 +174,7 @@ def _absolute_integers(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _
 
 
 def _keys(x: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
-    """(cells, which values have one) under a relative rule; x: float64."""
+    """Cells under a relative rule, and which values have one. x: float64."""
     with np.errstate(all="ignore"):
         y = np.abs(x) + rule.origin
         valid = np.isfinite(x) & ((y == 0) | ((y >= SMALLEST_SUM) & np.isfinite(y)))
@@ -248,7 +249,9 @@ def equal_cells_prove(rule: Rule, atol: float, rtol: float, integers: bool) -> b
 
 
 def _absolute_bounds(v: _Values, c: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of |a - b| / s for cells c apart: rounded to nearest, so that comparing them with < and > is sound."""
+    """Bounds of |a - b| / s for cells c apart: rounded to nearest, so that comparing them with < and > is
+    sound.
+    """
     if v.point:
         d = np.abs(c).astype(np.float64)
         return d, d
@@ -293,7 +296,7 @@ def _relative_interval(q: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarra
     with np.errstate(all="ignore"):
         y0 = np.minimum(small + base, top).view(np.float64)
         y1 = np.minimum(large + base, top).view(np.float64)
-        if rule.origin == 0:  # smaller sums than 2^-1000 have no cell, but for 0
+        if rule.origin == 0:  # sums below 2^-1000 have no cell, except 0
             least = np.where(y0 < SMALLEST_SUM, 0.0, y0)
             most = np.where(y1 < SMALLEST_SUM, 0.0, y1)
         else:  # sums were rounded
@@ -322,21 +325,22 @@ def _relative_states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: f
         surely = np.nextafter((atol + rtol * least_a) * (1.0 - 2.0**-50), -np.inf)
         maybe = np.nextafter((atol + rtol * most_a) * (1.0 + 2.0**-50), np.inf)
         same = most <= surely
-        # Values of both zeros' cell with nothing allowed are equal: c = 0 and x = 0 under a purely relative rule.
+        # Zeros are equal where no difference is allowed: c = 0 and x = 0 under a purely relative rule.
         same |= (v.x == 0) & (c == 0) & (rule.origin == 0) & (most == 0)
         state = np.where(same, SAME, np.where(least > maybe, DIFFERENT, UNDECIDED))
     return state
 
 
 def _states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: float) -> np.ndarray:
-    """State of each element, its cells being c apart."""
+    """The state of each element, for cells that are c apart."""
     if rule.kind == "tokens":
         return np.where(c == 0, SAME, np.where(v.complete, DIFFERENT, UNDECIDED))
     if rule.kind == "relative":
         state = _relative_states(v, c, rule, atol, rtol)
     else:
         state = _absolute_states(v, c, rule, atol, rtol)
-    # A token that is the same is the same value. Another one is another value, and out of tolerance where that is proven.
+    # Equal tokens are equal values. Different tokens are different values, and out of tolerance where that is
+    # proven.
     return np.where(v.token, np.where(c == 0, SAME, np.where(v.complete, DIFFERENT, UNDECIDED)), state)
 
 
@@ -361,9 +365,10 @@ def _bounds(v: _Values, c: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarr
 class Settled:
     """What is known of one chunk.
 
-    verdict: SAME, DIFFERENT or UNDECIDED. exact: how many cells apart is known of every element; located: found out by the
-    one outlier that explains the digests. state, cells, least, most: of each element; cells are what the residues allow
-    nearest to 0 where not exact; least and most bound |a - b|. different: so many elements differ, at least.
+    verdict: SAME, DIFFERENT or UNDECIDED. exact: the distance in cells is known for every element; located:
+    known from the single outlier that explains the digests. state, cells, least, most: of each element; where
+    not exact, cells are the distances nearest to 0 that residues allow; least and most bound |a - b|.
+    different: elements that differ, at least.
     """
 
     verdict: int
@@ -393,7 +398,9 @@ def _unexplained(state: np.ndarray, c: np.ndarray, different: int) -> Settled:
 def _outlier(
     rest: int, v: _Values, outside: np.ndarray, bits: int, block_scalars: int
 ) -> tuple[int, int] | None:
-    """(element, multiple of 2^bits) that alone explains what the residues leave of the digests; None: no single one."""
+    """The single outlier that explains the rest of the digests: (element, multiple of 2^bits); None where
+    there is none.
+    """
     inverses = _inverse_weights(v.x.size, block_scalars, 1 << bits)
     among = np.flatnonzero(outside) if outside.any() else range(v.x.size)
     found = []
@@ -417,7 +424,8 @@ def settle(
     rtol: float,
     block_scalars: int,
 ) -> Settled:
-    """Decides one chunk: x its values at hand (flat, float or integer), residues uint8 of each, fine_a and fine_b digests.
+    """Decides one chunk: x its new values (flat, float or integer), residues uint8 of each, fine_a and fine_b
+    digests.
 
     residues may be None where there are none. An element differs where |a - b| > atol + rtol |a|.
     """
@@ -426,14 +434,14 @@ def settle(
     located = False
     if fine_a != fine_b:
         if residues_a is None or residues_b is None:
-            # Values of two cells somewhere: a difference where a cell, or a token, is a value.
+            # Some cells differ: that is a difference where a cell, or a token, stands for one value.
             exactly = atol == 0 and rtol == 0 and (rule.kind == "tokens" or v.point)
             return _unexplained(np.full(x.size, UNKNOWN), c, int(exactly))
         modulus = 1 << rule.bits
         apart = (residues_a.astype(np.int64) - residues_b) & (modulus - 1)
-        room = modulus - (
-            v.high - v.low + 1
-        )  # the window leaves room for one value of each residue, and more
+        # Residues beyond those of the window; negative where the window has more cells than there are
+        # residues.
+        room = modulus - (v.high - v.low + 1)
         start = np.where(room >= 0, v.low - room // 2, -(modulus // 2))
         c = start + ((apart - start) & (modulus - 1))
         outside = ((c < v.low) | (c > v.high)) & v.complete & (room >= 0)
@@ -443,7 +451,8 @@ def settle(
             alone = None
             if complete and outside.sum() <= 1:
                 alone = _outlier(rest, v, outside, rule.bits, block_scalars)
-            # Were all in tolerance, c would be how far their cells are apart, and the digests would agree: one differs.
+            # If all were within tolerance, their cells would be c apart and the digests would agree: so one
+            # element differs.
             different = max(int(outside.sum()), int(complete))
             if alone is None:
                 return _unexplained(np.where(outside, DIFFERENT, UNKNOWN), c, different)

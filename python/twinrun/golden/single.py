@@ -29,11 +29,15 @@ _CHUNK_BYTES = 8192
 
 
 class NotReproduced(AssertionError):
-    """Arrays are not what they were, or there is nothing to compare them with."""
+    """Arrays differ from their golden file, or there is no golden file to compare them with.
+
+    It is an AssertionError, so that pytest reports it as a failure. The message lists what differs, and has
+    the command that writes the file again.
+    """
 
 
 def file_name(text: str) -> str:
-    """`text` where that is a plain file name, else what is plain of it, and a checksum of all of it."""
+    """`text` if it is a plain file name; else its plain characters, and a checksum of all of it."""
     if _PLAIN.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -41,7 +45,7 @@ def file_name(text: str) -> str:
 
 
 def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
-    """The arrays, their first axes in the order of the IDs: of the array named `key`, or of these."""
+    """The arrays with their first axes in the order of IDs. key: the IDs, or the name of their array."""
     if isinstance(key, str):
         if key not in arrays:
             raise TwinrunError(
@@ -67,7 +71,9 @@ def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
 
 
 def _write_whole(path: Path, content: bytes) -> bool:
-    """Writes the file, whole or not at all, also if others write it at the same time; False if it is that already."""
+    """Writes the file whole or not at all, also if other processes write it at the same time; False if it is
+    unchanged.
+    """
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return False
@@ -87,9 +93,28 @@ def _write_whole(path: Path, content: bytes) -> bool:
 
 
 class Reproducible:
-    """What a test calls. folder: of the test module's golden files; inside: names that lead to the test in it.
+    """Golden files of one test: what the fixture `reproducible` of the pytest plugin gives.
 
-    update: write instead of comparing. command: that does so, for messages. written: gets (path, changed) of each file.
+    >>> from pathlib import Path
+    >>> from twinrun.golden.single import Reproducible
+    >>> x = np.linspace(0, 1, 100)
+    >>> Reproducible(Path("golden"), ["test_heat"], update=True).check("plate", x, atol=1e-6)
+    >>> fields = Reproducible(Path("golden"), ["test_heat"]).check("plate", x + 1e-9, atol=1e-6)
+    >>> fields[0].verdict
+    'same'
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the golden files of the test module.
+    inside : sequence of str
+        The names that lead to the test in its module.
+    update : bool, default False
+        True: `check` writes golden files, and compares nothing.
+    command : str, default 'pytest --twinrun-update'
+        The command that writes them, for messages.
+    written : list, default None
+        Gets (path, changed) of each written file.
     """
 
     def __init__(
@@ -119,13 +144,44 @@ class Reproducible:
         residue_bits: int = 4,
         undecided: str = "fail",
     ) -> list[GoldenField] | None:
-        """Raises NotReproduced unless the arrays are what they were: |a - b| <= atol + rtol |a|, a the golden values.
+        """Raises `NotReproduced` unless arrays agree with their golden file.
 
-        name: of the golden file, once in a test. arrays: an array (numpy, PyTorch, CuPy, JAX, a list, a number) or a container
-        of arrays: {name: array}, nested ones, a model, a table. Integers and booleans are held to equality unless tolerate_integers. key: IDs, or the name of the
-        array that holds them: then the order of elements along the first axis does not matter. residue_bits: 4, 2 or 0;
-        undecided: 'fail' or 'pass', for what cannot be told within one cell. Gives what is known of each field; None
-        where the file was written.
+        In a test: `reproducible.check("temperature", array, atol=1e-9)`.
+
+        Parameters
+        ----------
+        name : str
+            The name of the golden file, used once in a test.
+        arrays : array or container of arrays
+            An array (numpy, PyTorch, CuPy, JAX, a list, a number), or a container: `{name: array}`, nested
+            ones, a model, a table.
+        atol, rtol : float, default 0
+            Elements agree where |a - b| <= atol + rtol |a|, a the golden values. `atol` has the unit of the
+            data. Integers and booleans are compared exactly.
+        key : str or array of int, default None
+            IDs, or the name of the array that has them: the order of elements along the first axis then does
+            not matter.
+        tolerate_integers : bool, default False
+            True: the tolerance holds for integers and booleans too.
+        residue_bits : {4, 2, 0}
+            Bits an element, when the file is written.
+        undecided : {'fail', 'pass'}
+            Whether what cannot be decided within one cell counts as a failure.
+
+        Returns
+        -------
+        list of GoldenField or None
+            What is known of each field; None where the file was written.
+
+        Raises
+        ------
+        NotReproduced
+            Something differs or could not be compared, or there is no golden file.
+        TwinrunError
+            A parameter has no meaning, the name was used before, or a file that is not twinrun's has the
+            name.
+        DamagedFile
+            The golden file contradicts its checksums.
         """
         __tracebackhide__ = True
         if not isinstance(name, str) or not name:

@@ -1,4 +1,4 @@
-"""What is said of one element or one span of a golden check."""
+"""One element or one span of a golden check as text."""
 
 from __future__ import annotations
 

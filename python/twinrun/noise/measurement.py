@@ -1,16 +1,18 @@
-"""Noise of the operating system: what it takes from a thread that would run for ever, on each core.
+"""Noise of the operating system: the time that it takes from a thread that would run for ever, on each core.
 
     found = measure(seconds=30)
-    found.sentence         what it shows and how sure it is
-    found.table            a row an arm and core
+    found.sentence         what it shows, and how sure that is
+    found.table            a row for each arm and core
     found.document         everything, for JSON; Noise(document) is the same again
 
-Each core has a pinned thread, and all begin each loop at the same moment. Three loops (src/noise): readings of a clock (detours: each
-interruption with its start and length), fixed work (how long equal pieces take) and fixed time (how much is done in equal windows). A
-round runs them on all cores and on all but one, in an order that changes from round to round; what leaving a core free does is the mean
-difference of rounds, each with itself. Shares of time have bootstrap intervals over windows of time.
+Each core has a pinned thread, and all begin each loop at the same moment. Three loops (src/noise): readings
+of a clock (detours: each interruption with its start and length), fixed work (how long equal pieces take) and
+fixed time (how much is done in equal windows). A round runs them on all cores and on all but one, in an order
+that changes from round to round; the effect of a free core is the mean difference of rounds, each with
+itself. Shares of time have bootstrap intervals over windows of time.
 
-The analysis is of lists of detours and counts only (`stolen_in_windows`, `share_interval`, `histogram_of`, `periodic`).
+The analysis is of lists of detours and counts only (`stolen_in_windows`, `share_interval`, `histogram_of`,
+`periodic`).
 """
 
 from __future__ import annotations
@@ -51,15 +53,33 @@ _SHARES = (0.4, 0.2, 0.4)  # of a round's time: detours, fixed work, fixed time
 _LONGEST = 86400.0
 
 
-# ---- figures of lists ---------------------------------------------------------------------------------------------------
+# ---- figures of lists --------------------------------------------------------------------------------------
 
 
 def stolen_in_windows(
     starts: np.ndarray, lengths: np.ndarray, begin: float, end: float, windows: int
 ) -> np.ndarray:
-    """Time taken in each of `windows` equal parts of [begin, end); a detour over a border counts on both sides, exactly.
+    """Time that detours take in each of several equal windows.
 
-    starts (ascending), lengths: of detours that do not overlap, in the unit of begin and end.
+    >>> from twinrun import noise
+    >>> noise.stolen_in_windows(np.array([5.0]), np.array([2.0]), 0, 10, windows=5)
+    array([0., 0., 1., 1., 0.])
+
+    Parameters
+    ----------
+    starts : array of float
+        Where the detours begin, ascending. Detours do not overlap.
+    lengths : array of float
+        How long they are, in the unit of `begin` and `end`.
+    begin, end : float
+        The time that is divided.
+    windows : int
+        Into how many parts.
+
+    Returns
+    -------
+    numpy.ndarray
+        A time for each window. A detour over a border counts on both sides, exactly.
     """
     borders = np.linspace(begin, end, windows + 1)
     if len(starts) == 0:
@@ -75,7 +95,22 @@ def stolen_in_windows(
 
 
 def histogram_of(lengths: np.ndarray) -> list[int]:
-    """How many lengths (ns) have each floor(log2); below 1 ns: the first. As long as it needs to be."""
+    """Counts lengths by their power of two.
+
+    >>> from twinrun import noise
+    >>> noise.histogram_of(np.array([1, 2, 3, 9]))
+    [1, 2, 0, 1]
+
+    Parameters
+    ----------
+    lengths : array of int
+        In nanoseconds.
+
+    Returns
+    -------
+    list of int
+        Entry k counts lengths with floor(log2) = k; entry 0 has those below 1 ns, too.
+    """
     x = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     return np.bincount(np.frexp(x.astype(float))[1] - 1).tolist() if len(x) else []
 
@@ -83,7 +118,30 @@ def histogram_of(lengths: np.ndarray) -> list[int]:
 def share_interval(
     shares: np.ndarray, confidence: float = 0.95, seed: int = 20171128
 ) -> tuple[float, float, float]:
-    """(mean, low, high) of shares of windows of time: BCa bootstrap. nan bounds: with fewer than eight windows there are none."""
+    """The mean of shares of windows of time, with a bootstrap interval.
+
+    >>> from twinrun import noise
+    >>> noise.share_interval(np.full(8, 0.01))
+    (0.01, 0.01, 0.01)
+
+    Parameters
+    ----------
+    shares : array of float
+        One for each window.
+    confidence : float, default 0.95
+        Of the interval.
+    seed : int, default 20171128
+        Of the resamples.
+
+    Returns
+    -------
+    (float, float, float)
+        Mean, low and high. With fewer than eight windows there is no interval, and the ends are NaN.
+
+    Notes
+    -----
+    The BCa bootstrap of SciPy.
+    """
     from scipy import stats
 
     x = np.asarray(shares, dtype=float)
@@ -91,7 +149,7 @@ def share_interval(
     if len(x) < 8:
         return mean, math.nan, math.nan
     if np.ptp(x) == 0:
-        # Nothing happened, or the same everywhere: what is rarer than the windows that were seen cannot be told.
+        # All windows are equal: the data has nothing about events rarer than these windows.
         return mean, mean, mean
     rng = np.random.default_rng(seed)
     found = stats.bootstrap(
@@ -105,8 +163,17 @@ def share_interval(
 
 @dataclass(frozen=True)
 class Peak:
-    """Something that comes back. hz: how often; p: against noise without a line, corrected for all frequencies; ratio: its power
-    over the typical power around it."""
+    """Something that comes back regularly.
+
+    Attributes
+    ----------
+    hz : float
+        How often, in Hz.
+    p : float
+        Its p value against noise without a line, corrected for all frequencies.
+    ratio : float
+        Its power over the typical power around it.
+    """
 
     hz: float
     p: float
@@ -114,11 +181,31 @@ class Peak:
 
 
 def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
-    """The fundamental of the strongest line in the averaged periodogram of counts in windows of `window` seconds.
+    """Finds what comes back regularly: the fundamental of the strongest line of the averaged periodogram.
 
-    Each ordinate is compared with the mean of those around it, so that noise whose spectrum is smooth, whatever its colour, is no line:
-    without one the ratio has an F distribution. What comes back less than five times a series is drift, and not looked at.
-    None where nothing can be told (short series, or nothing varies).
+    >>> from twinrun import noise
+    >>> rng = np.random.default_rng(1)
+    >>> pulse = (np.arange(1000) % 10 == 0) + 0.01 * rng.normal(size=1000)
+    >>> noise.periodic([pulse], window=0.001).hz
+    100.0
+
+    Parameters
+    ----------
+    series : sequence of array
+        Counts in equal windows; series of fewer than 64 windows are left out.
+    window : float
+        The length of a window, in seconds.
+
+    Returns
+    -------
+    Peak or None
+        None where nothing can be decided: series are short, or nothing varies.
+
+    Notes
+    -----
+    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour is no line:
+    without a line the ratio has an F distribution. What comes back less than five times in a series is drift,
+    and is left out.
     """
     from scipy import signal, stats
 
@@ -130,7 +217,7 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     power = np.zeros(len(hz))
     for s in usable:
         own = signal.periodogram(s[:length], 1 / window, detrend="linear")[1][1 : length // 2]
-        power += own / own.mean()  # each counts alike, however much one of them was disturbed
+        power += own / own.mean()  # each series has the same weight, however disturbed it was
     summed = np.concatenate([[0.0], np.cumsum(power)])
     at = np.arange(len(power))
     reach = np.clip(at // 3, 6, 50)
@@ -146,7 +233,8 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     p = stats.f.sf(ratio, freedom, freedom * count)
     p = -np.expm1(looked * np.log1p(-np.minimum(p, 1 - 1e-16)))  # Šidák, over frequencies
     strongest = int(np.argmin(np.where(ratio > 0, p - 1e-9 * ratio, 2.0)))
-    # Short pulses have harmonics as strong as their fundamental: the lowest line of which the strongest is a multiple.
+    # Short pulses have harmonics as strong as their fundamental: take the lowest line that divides the
+    # strongest.
     for k in np.flatnonzero(p[: strongest + 1] <= 1e-3):
         times = round(hz[strongest] / hz[k])
         # A line lies within half a step of its place, and so does its multiple.
@@ -170,7 +258,7 @@ def difference_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float
     return {"value": value, "low": value - reach, "high": value + reach, "p": p}
 
 
-# ---- figures of a core ----------------------------------------------------------------------------------------------------
+# ---- figures of a core -------------------------------------------------------------------------------------
 
 
 def _numbers(data: bytes) -> np.ndarray:
@@ -190,7 +278,7 @@ def core_figures(
         watched += (end - begin) / 1e9
         stolen += float(own.sum()) / 1e9
         waited += max(float(r["run_queue_ns"]), 0.0) / 1e9
-        # Some twenty windows a round, none shorter than 10 ms: a scheduler's slices are not to be torn.
+        # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a scheduler's slice.
         windows = int(min(max((end - begin) // 10_000_000, 1), 20))
         if end > begin:
             shares.append(stolen_in_windows(starts, own, begin, end, windows) / ((end - begin) / windows))
@@ -213,7 +301,7 @@ def core_figures(
         "share_high": None if math.isnan(high) else max(high, mean),
         "largest_ns": int(every.max()) if len(every) else 0,
         "histogram": histogram_of(every),
-        # Of a detour's time: how much was waiting for the core while other threads had it.
+        # The share of detours in which the thread waited for the core while other threads had it.
         "run_queue_share": waited / watched if known and watched > 0 else None,
         "interruptions_per_s": sum(r["involuntary_switches"] for r in rounds) / watched
         if watched > 0
@@ -248,7 +336,7 @@ def _round_share(r: Mapping[str, Any]) -> float:
     return float(_numbers(r["lengths"]).sum()) / watched if watched > 0 else math.nan
 
 
-# ---- what it says ---------------------------------------------------------------------------------------------------------
+# ---- what it says ------------------------------------------------------------------------------------------
 
 
 def _percent(x: float) -> str:
@@ -284,13 +372,13 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     if worst["share"] and worst["run_queue_share"] is not None:
         part = min(worst["run_queue_share"] / worst["share"], 1.0)
         told.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
-    # Of each core: how much longer work takes than its fastest, after what detours took.
+    # For each core: how much slower work is than its fastest piece, without the time of detours.
     rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
     if rest and sum(rest) / len(rest) > 0.01:
         told.append(f"Beside detours, equal work took {_percent(sum(rest) / len(rest))} longer than at its fastest: the clock's frequency, caches, "
                     "or a core whose other half works for others.")  # fmt: skip
     every = [(arm, c) for arm, own in arms.items() for c in own]
-    # Cores, arms: each peak is one of so many looks.
+    # Correction for the number of peaks: one for each core and arm.
     peaks = [
         (c["fixed_time"]["peak"], arm, c["core"])
         for arm, c in every
@@ -319,7 +407,7 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
                 f"With core {free} left free, the others lost {lost}: too few rounds to say how sure that is."
             )
         else:
-            # Of what is said: less or more.
+            # The interval in the direction of the sentence: less or more.
             ends = sorted((d["low"], d["high"]) if value >= 0 else (-d["low"], -d["high"]))
             interval = f"[{100 * ends[0]:.3g}, {100 * ends[1]:.3g}], {d['rounds']} pairs of rounds"
             if ends[0] > 0:
@@ -337,13 +425,25 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Noise:
-    """A measurement. document: everything, as JSON has it."""
+    """A measurement of the noise of the operating system.
+
+    Attributes
+    ----------
+    document : dict
+        Everything, as JSON has it.
+    sentence : str
+        What it shows, and how sure that is.
+    rows : list of dict
+        A row for each arm and core. Shares are of the time; names of times have their unit.
+    table : pandas.DataFrame
+        `rows` as a table.
+    """
 
     document: Mapping[str, Any]
 
     @property
     def sentence(self) -> str:
-        """What it shows and how sure it is."""
+        """What it shows, and how sure that is."""
         return " ".join(_sentences(self.document))
 
     @property
@@ -373,7 +473,13 @@ class Noise:
         return pd.DataFrame(self.rows)
 
     def lines(self) -> list[str]:
-        """For a terminal: a row a core, then what it shows."""
+        """The summary for a terminal: a row for each core, then what it shows.
+
+        Returns
+        -------
+        list of str
+            The lines.
+        """
         head = f"{'cores':12} {'core':>4} {'loop':>9} {'detours/s':>10} {'taken':>8} {'interval':>18} {'largest':>9} {'queue':>8} {'work p99':>9} {'windows':>8}"
         lines = [head]
         for r in self.rows:
@@ -390,7 +496,13 @@ class Noise:
         return [*lines, "", *_sentences(self.document)]
 
     def draw(self, axes: Axes) -> None:
-        """Detours by length, a line an arm and core."""
+        """Draws how often detours of each length come, a line for each arm and core.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes
+            Where to draw.
+        """
         for arm, cores in self.document["arms"].items():
             for c in cores:
                 counts = c["histogram"]
@@ -406,7 +518,13 @@ class Noise:
         )
 
     def figure(self) -> Figure:
-        """Detours by length, and the share of time that each core lost."""
+        """Draws detours by length, and the share of time that each core lost.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(11, 3.8), layout="constrained")
@@ -424,24 +542,77 @@ class Noise:
         return figure
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` whole or not at all; '-' is standard output. TwinrunError where it cannot."""
+        """Writes `document` as JSON, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; '-' for standard output.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         from ..report import write_json
 
         write_json(os.fspath(path), {**self.document, "sentence": self.sentence})
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page. TwinrunError where it cannot."""
+        """Writes one self-contained page, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         from ..report.noise import write_html
 
         write_html(self, os.fspath(path))
 
     def to_picture(self, path: str | os.PathLike[str]) -> None:
-        """Saves `figure`; the name's end says how. TwinrunError where it cannot."""
+        """Saves `figure`. The suffix of the name decides the type.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         save_figure(self.figure(), path, dpi=120)
 
 
 def read_noise(path: str | os.PathLike[str]) -> Noise:
-    """A measurement from its JSON. Raises MissingFile, DamagedFile, Unsupported (a later version)."""
+    """Reads a measurement from its JSON.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that `Noise.to_json` wrote.
+
+    Returns
+    -------
+    Noise
+        The measurement.
+
+    Raises
+    ------
+    MissingFile
+        The file cannot be read.
+    DamagedFile
+        It is no measurement, or lacks something.
+    Unsupported
+        It has a later version.
+    """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
@@ -454,7 +625,7 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
         raise Unsupported(f"has version {document.get('version')!r}", where=path)
     found = Noise(document)
     try:
-        # What every use of it needs, once, so that a damaged file is told here.
+        # Everything that later uses need, so that a damaged file is an error here.
         _ = found.sentence, found.lines()
         histograms = [c["histogram"] for cores in document["arms"].values() for c in cores]
         if not all(isinstance(n, int) and n >= 0 for h in histograms for n in h) or any(
@@ -467,11 +638,31 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
     return found
 
 
-# ---- measuring ------------------------------------------------------------------------------------------------------------
+# ---- measuring ---------------------------------------------------------------------------------------------
 
 
 def parse_threshold(text: str) -> tuple[float, int]:
-    """(times an undisturbed step, ns; one of them 0) of "9x", "9", "500ns", "2us", "1ms". TwinrunError for others."""
+    """Reads a threshold: how long a step of a loop must be to count as a detour.
+
+    >>> from twinrun import noise
+    >>> noise.parse_threshold("9x"), noise.parse_threshold("2us")
+    ((9.0, 0), (0.0, 2000))
+
+    Parameters
+    ----------
+    text : str
+        "9x" or "9" (times an undisturbed step, at least 2), or "500ns", "2us", "1ms".
+
+    Returns
+    -------
+    (float, int)
+        Times an undisturbed step, and nanoseconds; one of them is 0.
+
+    Raises
+    ------
+    TwinrunError
+        The text is no threshold.
+    """
     word = text.strip().lower()
     for unit, size in (("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000)):
         if word.endswith(unit):
@@ -502,10 +693,46 @@ def measure(
     confidence: float = 0.95,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
-    """Measures noise on each of `cores` (those that this process may use), with and without one of them left free.
+    """Measures what the operating system takes from each core.
 
-    seconds: of the whole; free: the core that is left free (the first); compare: False measures all cores only. threshold: from
-    where on a step is a detour. report(done, total) is called after each part. Raises TwinrunError for cores that cannot be used.
+        found = twinrun.noise.measure(seconds=30)
+        print(found.sentence)
+
+    Parameters
+    ----------
+    seconds : float, default 30
+        Time of the whole measurement, in seconds: 0.1 to 86400.
+    cores : sequence of int, default None
+        The cores to measure; None for those that this process may use.
+    free : int, default None
+        The core that one arm leaves free; None for the first.
+    threshold : str, default '9x'
+        From where on a step is a detour, as `parse_threshold` reads it.
+    rounds : int, default 6
+        Rounds of each arm, 1 to 1000.
+    compare : bool, default True
+        False: all cores only, and no arm with a free core.
+    confidence : float, default 0.95
+        Of intervals.
+    report : callable, default None
+        `report(done, total)` is called after each part.
+
+    Returns
+    -------
+    Noise
+        The measurement.
+
+    Raises
+    ------
+    TwinrunError
+        A core cannot be used, or a parameter is out of its range.
+    MissingPackage
+        A package of twinrun[ensemble] is not installed.
+
+    Notes
+    -----
+    Not thread-safe: it moves the calling thread from the measured cores for a time, and other work disturbs
+    the measurement. Loops: P. Beckman et al., 2006, for detours (src/noise/README.md).
     """
     from ..packages import check
 
@@ -538,12 +765,12 @@ def measure(
     done = 0
     own = os.sched_getaffinity(0)
     for number in range(rounds):
-        order = list(arms) if number % 2 == 0 else list(arms)[::-1]  # neither arm is always the first
+        order = list(arms) if number % 2 == 0 else list(arms)[::-1]  # so that no arm is always the first
         for arm in order:
             elsewhere = set(allowed) - set(arms[arm])
             try:
                 if elsewhere:
-                    os.sched_setaffinity(0, elsewhere)  # this thread, which waits, is no part of the noise
+                    os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
                 found = _core.measure_noise(
                     arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
                     window_ns=_WINDOW_NS,

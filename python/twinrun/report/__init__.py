@@ -1,4 +1,4 @@
-"""Results made readable: the table, JSON, pages, a picture. Knows comparisons, not how they are made."""
+"""Readable results: tables, JSON, pages, pictures. Reports know comparisons, and not how they are made."""
 
 from ..comparison.words import verdict_line
 from ..words import byte_size

@@ -1,7 +1,8 @@
-"""Pictures of a page, as SVG that takes the page's colours: lines on a logarithmic axis, maps, bars, densities.
+"""Pictures of a page, as SVG that takes the page's colours: lines on a logarithmic axis, maps, bars,
+densities.
 
-Drawn here, without a plotting library: they are small, in the reader's light or dark, and tell their numbers to whoever points at
-them or has them read aloud.
+Drawn here, without a plotting library: they are small, follow the reader's light or dark scheme, and show
+their numbers in tooltips and to screen readers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["COLOURS", "Line", "bars", "density", "heat_map", "line_chart"]
 
 COLOURS = 8  # --line0 to --line7 of the page
 _WIDTH = 900
-_MOST_MARKED = 60  # points of a line that are marked one by one
+_MOST_MARKED = 60  # points of a line with a mark each
 _MOST_POINTS = 600
 _FEW = 40  # points that are drawn larger
 _RED = (196, 56, 44)
@@ -30,7 +31,10 @@ _GREY = (128, 136, 144)
 
 @dataclass
 class Line:
-    """points: (x, y, whether y is a bound, what to say); y may be 0 or infinite. colour: 0 to 7."""
+    """A line of a chart.
+
+    points: (x, y, whether y is a bound, tooltip); y may be 0 or infinite. colour: 0 to 7.
+    """
 
     name: str
     colour: int
@@ -148,7 +152,7 @@ def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | No
 
 
 def _thinned(points: list[tuple[float, float, bool, str]]) -> list[tuple[float, float, bool, str]]:
-    """At most some hundred: of each stretch the largest."""
+    """At most a few hundred points: the largest of each stretch."""
     if len(points) <= _MOST_POINTS:
         return points
     size = math.ceil(len(points) / _MOST_POINTS)
@@ -162,7 +166,10 @@ def heat_map(
     title: str,
     x_label: str = "step",
 ) -> str:
-    """A cell a row and column. cells: (strength from 0 to 1, or None where nothing differs; what to say)."""
+    """A map with a cell for each row and column.
+
+    cells: (strength from 0 to 1, or None where nothing differs; tooltip).
+    """
     left = min(190, 20 + 7 * max((len(r[:24]) for r in rows), default=0))
     top, bottom, right = 4, 36, 8
     width = (_WIDTH - left - right) / max(len(columns), 1)
@@ -198,13 +205,16 @@ def bars(
     x_label: str,
     marks: Sequence[str] | None = None,
 ) -> str:
-    """Bars on a logarithmic axis; of each the part that is red. parts: at most counts. marks: labels at the axis, if shorter."""
+    """Bars on a logarithmic axis, each with a red part.
+
+    parts: at most counts. marks: labels at the axis, if shorter.
+    """
     left, right, top, bottom, height = 62, 12, 10, 38, 250
     most = max(max(counts, default=1), 1)
     decades = max(1, math.ceil(math.log10(most) + 1e-9))
     base = height - bottom
 
-    def at_y(n: float) -> float:  # a bar of one is seen
+    def at_y(n: float) -> float:  # a bar of height one is visible
         return base - (math.log10(n) + 0.35) / (decades + 0.35) * (base - top) if n > 0 else base
 
     width = min((_WIDTH - left - right) / max(len(counts), 1), 70)
@@ -257,7 +267,7 @@ def _png(pixels: np.ndarray) -> str:
 
 
 def _shades(counts: np.ndarray, colour: tuple[int, int, int], least: int) -> np.ndarray:
-    """Counts as one colour, the more the more of it; what is not there is clear."""
+    """Counts as shades of one colour; a count of 0 is transparent."""
     shade = np.zeros((*counts.shape, 4), np.uint8)
     most = counts.max(initial=0)
     if most > 0:
@@ -268,7 +278,7 @@ def _shades(counts: np.ndarray, colour: tuple[int, int, int], least: int) -> np.
 
 
 def _widened(counts: np.ndarray) -> np.ndarray:
-    """Each point with its neighbours, where single ones would hardly be seen."""
+    """Enlarges points by their neighbours, where single points would hardly be visible."""
     wide = np.pad(counts, 1)
     rows, columns = counts.shape
     return np.max([wide[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0)
@@ -282,7 +292,8 @@ def density(
     behind: np.ndarray | None = None,
     upwards: bool = False,
 ) -> str:
-    """Where differences lie in a plane: counts (rows, columns), the first row on top, or below where `upwards`.
+    """Where differences lie in a plane: counts (rows, columns), the first row on top, or below where
+    `upwards`.
 
     ranges: of columns and rows. behind: counts of all there is, in grey.
     """
@@ -320,5 +331,5 @@ def density(
 
 
 def number_text(value: float) -> str:
-    """A number at an axis."""
+    """A number as an axis shows it."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e7 else number(float(value))

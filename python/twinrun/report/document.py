@@ -1,4 +1,7 @@
-"""A comparison as a JSON document. Keys: docs/guide.md. Infinite numbers and NaNs are the strings "inf", "-inf", "nan"."""
+"""A comparison as a JSON document.
+
+Keys: docs/guide.md. Infinite numbers and NaNs are the strings "inf", "-inf", "nan".
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _AS_IT_IS = frozenset({int, str, bool, type(None)})
 
 
 def _plain(value: Any) -> Any:
-    """Without what JSON has no word for."""
+    """A value without numbers that JSON cannot express."""
     if type(value) in _AS_IT_IS:
         return value
     if isinstance(value, float) and not math.isfinite(value):
@@ -54,7 +57,7 @@ def attribute_document(d: AttributeDifference) -> dict:
 
 
 def _provenance(c: Comparison) -> dict | None:
-    """Of both runs, and where they differ; None where a run says nothing of its conditions."""
+    """The conditions of both runs, and where they differ; None where a run has none."""
     if c.provenance_a is None or c.provenance_b is None or c.conditions is None:
         return None
     return {
@@ -107,7 +110,7 @@ def incomparable_document(a: str, b: str, error: str) -> dict:
 
 
 def _text(content: dict) -> str:
-    """Indented as deep as people read it: a line for each key, and for each field. (All of it takes Python five times as long.)"""
+    """JSON with a line for each key and each field. (Full indentation takes Python five times as long.)"""
     lines = []
     for key, value in content.items():
         if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
@@ -129,21 +132,25 @@ def write_json(path: str, content: dict) -> None:
 
 
 def _open_read(path: str, flags: int) -> int:
-    """Opens a pipe or a device; a pipe that nobody reads is an error, and no reason to wait."""
+    """Opens a pipe or a device; a pipe without a reader is an error, and does not block."""
     try:
         number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
         if e.errno != errno.ENXIO:
             raise
-        raise OSError(e.errno, "it is not a regular file, and nobody reads from it") from None
+        raise OSError(e.errno, "it is not a regular file, and no process reads from it") from None
     os.set_blocking(number, True)
     return number
 
 
 def write_whole(path: str, text: str, kind: str, option: str | None = None) -> None:
-    """Writes a report of this kind (JSON, HTML) whole or not at all; TwinrunError where it cannot. option: by which the user named it."""
+    """Writes a report of this kind (JSON, HTML) whole or not at all.
+
+    Raises TwinrunError. option: the option that named the file.
+    """
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device: no renaming there
+        # a pipe or a device cannot be replaced by renaming
+        if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "w", encoding="utf-8", opener=_open_read) as out:
                 out.write(text)
             return

@@ -1,6 +1,6 @@
 """The report of an ensemble study: one HTML file that needs nothing else, and a summary for a terminal.
 
-It takes twinrun.ensemble.Findings as it finds it, for reports know nothing of what makes them.
+It takes twinrun.ensemble.Findings by its attributes: reports do not import what makes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["page", "print_findings", "summary_lines", "svg_of", "table_of", "write_html"]
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_ROWS = 40  # of a table in the page; JSON has all
+_ROWS = 40  # rows of a table in the page; JSON has all
 _WORDS = {"found": "found", "none": "nothing", "open": "undecided", "told": ""}
 _CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "told": ""}
 _VERDICTS = {"reproducible": GOOD, "not reproducible": BAD, "undecided": OPEN}
@@ -52,20 +52,20 @@ def table_of(rows_of: pd.DataFrame) -> str:
 
 
 def svg_of(figure: Figure | None, salt: str) -> str:
-    """A figure as SVG with text as text; nothing for None. salt: makes ids differ from picture to picture."""
+    """A figure as SVG with text as text; '' for None. salt: makes ids unique to each picture."""
     import matplotlib
 
     if figure is None:
         return ""
-    # Names of nodes and conditions are text, never mathematics; ids do not differ from run to run.
+    # Names of nodes and conditions are text, never mathematics; ids are the same in every run.
     with matplotlib.rc_context({"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt}):
         out = io.StringIO()
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", UserWarning
-            )  # of glyphs that the measuring font lacks; text stays text
+            )  # warnings of glyphs that the measuring font lacks; text stays text
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    # XML has no word for control characters, and a terminal has too many.
+    # XML cannot hold control characters, and terminals interpret them.
     text = _CONTROL.sub("", out.getvalue())
     return f'<div class="scroll" tabindex="0">{text[text.index("<svg") :]}</div>'
 
@@ -73,7 +73,7 @@ def svg_of(figure: Figure | None, salt: str) -> str:
 def _picture(analysis: Any) -> str:
     import matplotlib
 
-    with matplotlib.rc_context({"text.parse_math": False}):  # texts remember it when they are made
+    with matplotlib.rc_context({"text.parse_math": False}):  # texts read this setting when they are made
         figure = analysis.figure()
     return svg_of(figure, analysis.name)
 
@@ -121,7 +121,7 @@ def write_html(findings: Any, path: str) -> None:
 
 
 def summary_lines(findings: Any) -> list[str]:
-    """A line an analysis, what was found first, the verdict last."""
+    """A line for each analysis: findings first, the verdict last."""
     order = {"found": 0, "open": 1, "none": 1, "told": 2}
     made = sorted(findings.analyses, key=lambda a: order[a.state])
     lines = [f"{_WORDS[a.state] or 'measured':10} {one_line(a.sentence)}" for a in made]

@@ -1,4 +1,4 @@
-"""What the pages share: one HTML file that needs nothing else, in the reader's light or dark, and its small parts."""
+"""The common frame of pages: one self-contained HTML file, in a light or dark scheme, and its small parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BAD", "GOOD", "OPEN", "STYLE", "frame", "table"]
 GOOD, BAD, OPEN = "good", "bad", "open"  # classes of verdicts
 _LONGEST = 200  # characters of a cell
 
-# Colours of lines are those of Okabe and Ito, which the colour-blind tell apart; darker where they stand on white.
+# Colours of lines: Okabe and Ito's, which colour-blind people can distinguish; darker on white.
 STYLE = """
 :root{color-scheme:light dark;--text:#1f2328;--page:#fff;--soft:#f5f7f9;--rule:#d9dee3;--faint:#59636e;
 --bad:#b3261e;--good:#2c7a3d;--open:#8a6100;--same:#dfe9e1;--line0:#0072b2;--line1:#b84700;--line2:#007a5a;--line3:#a8487f;
@@ -59,7 +59,7 @@ def frame(title: str, body: Iterable[str]) -> str:
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            # Whatever slips into the page from a file's names: nothing is loaded, nothing runs.
+            # Whatever a hostile name puts into the page: nothing is loaded, nothing runs.
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';style-src 'unsafe-inline';img-src data:\">",
             f"<title>{escaped(title)}</title>",
             f"<style>{STYLE}</style></head><body>",
@@ -76,7 +76,7 @@ def table(
     text: Sequence[int] = (),
     wrap: Sequence[int] = (),
 ) -> str:
-    """A table; nothing without rows. text: columns that are aligned left; wrap: those whose lines may break."""
+    """A table; '' without rows. text: columns that are aligned left; wrap: columns whose lines may break."""
     lines = []
     for row in rows:
         cells = []

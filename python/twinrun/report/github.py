@@ -1,4 +1,4 @@
-"""What GitHub shows of a golden check: annotations on the run, and the job's summary."""
+"""A golden check for GitHub: annotations on the run, and the summary of the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .golden import field_text, golden_line
 
 __all__ = ["annotation_lines", "error_annotation", "summary", "write_summary"]
 
-MOST_ANNOTATIONS = 10  # of each kind in a step: GitHub drops what comes after
+MOST_ANNOTATIONS = 10  # annotations of each kind in a step: GitHub drops the rest
 _MOST_ROWS = 50
 _SIGNS = {"same": "✅ same", "different": "❌ different", "undecided": "⚠️ cannot be told"}
 
@@ -33,7 +33,7 @@ def _command(kind: str, title: str, message: str) -> str:
 
 @contextlib.contextmanager
 def uninterpreted(stream: TextIO) -> Iterator[None]:
-    """What is printed inside is text: a name from a file, at the start of a line, could be a command otherwise."""
+    """Stops workflow commands inside the block: a name from a file at the start of a line could be a command."""
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", file=stream, flush=True)
     try:
@@ -48,7 +48,7 @@ def error_annotation(title: str, message: str) -> str:
 
 
 def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
-    """(kind, title, message) of everything that does not agree, most telling first."""
+    """(kind, title, message) of everything that does not agree, the most important first."""
     for f in (f for f in c.fields if f.verdict == "different"):
         yield "error", f"different: {f.place()}", field_text(f)
     for d in c.attributes:
@@ -61,7 +61,7 @@ def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
 
 
 def annotation_lines(c: GoldenCheck) -> list[str]:
-    """Workflow commands to print, at most ten of a kind; the last of them counts those that are left out."""
+    """Workflow commands to print, at most ten of a kind; the last one counts the rest."""
     lines: list[str] = []
     for kind in ("error", "warning"):
         said = [(title, message) for k, title, message in _said(c) if k == kind]
@@ -113,7 +113,9 @@ def summary(c: GoldenCheck) -> str:
 
 
 def write_summary(c: GoldenCheck, path: str | None = None) -> bool:
-    """Appends the summary to a file, by default that of the job ($GITHUB_STEP_SUMMARY); False where there is none."""
+    """Appends the summary to a file, by default that of the job ($GITHUB_STEP_SUMMARY); False where there is
+    none.
+    """
     path = path or os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False

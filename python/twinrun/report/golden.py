@@ -20,11 +20,11 @@ __all__ = ["field_text", "golden_document", "golden_line", "print_golden"]
 
 MOST_ROWS = 40
 MOST_ELEMENTS = 5  # a field
-_MOST_FIELDS = 10  # whose elements are shown
+_MOST_FIELDS = 10  # fields whose elements are shown
 
 
 def field_text(f: GoldenField) -> str:
-    """What is first to say of a field that does not agree, on one line."""
+    """The main fact of a field that does not agree, on one line."""
     first = f.first
     if f.verdict == "different":
         if first is not None and first.verdict == "different":
@@ -70,7 +70,7 @@ def golden_line(c: GoldenCheck) -> str:
         return one_line(f"different: first at {_prefix(field)}{field_text(field)}")
     if field is not None:
         counts = (
-            "passes, as asked for"
+            "passes, as requested"
             if c.undecided_passes
             else "counts as different (--undecided pass lets it pass)"
         )
@@ -163,7 +163,7 @@ def golden_document(c: GoldenCheck) -> dict:
     first = c.first
     told = None if first is None else first.first
     if first is not None and told is not None and told.verdict != first.verdict:
-        told = None  # which element it is, is not known
+        told = None  # the element is unknown
     return _plain(
         {
             "twinrun": __version__,

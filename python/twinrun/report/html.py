@@ -1,7 +1,8 @@
-"""The report of a comparison as one HTML file that needs nothing else: verdict and first divergence, then where and how much.
+"""The report of a comparison as one self-contained HTML file: verdict and first divergence, then where and
+how much.
 
-Every number that a picture shows stands in a table below it. Of very many steps, ranks and fields neighbours are put together in
-pictures, and tables are capped: the page holds a file of rows to save, and `--json` has all.
+Every number of a picture is in a table below it. With very many steps, ranks and fields, neighbours are
+joined in pictures, and tables are cut: the page holds a file of rows to save, and `--json` has all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["error_html", "html", "write_error_html", "write_html"]
 
 _CLASSES = {"same": GOOD, "different": BAD, "incomparable": OPEN}
 _ROWS = 60  # of a table
-_LINES = 12  # notes, problems, conditions that are seen at once
+_LINES = 12  # notes, problems, conditions that are visible without unfolding
 _MOST_LINES = 200
 _SAVED_ROWS = 10_000  # in the file that the page holds
 _MAP_COLUMNS, _MAP_ROWS = 72, 30
@@ -39,7 +40,7 @@ _FACTS = ("step", "rank", "field", "dtype", "shape", "elements", "different", "f
 
 @dataclass
 class _Group:
-    """Sums over comparisons that a picture or a table puts together."""
+    """Sums over comparisons that a picture or a table joins."""
 
     elements: int = 0
     different: int = 0
@@ -54,7 +55,7 @@ class _Group:
         self.elements += f.elements
         self.different += f.different
         if f.kind is not None and f.max_abs_diff is None:
-            pass  # not numbers: nothing is said of |a-b|
+            pass  # not numbers: there is no |a-b|
         elif f.max_abs_diff is None or self.largest is None:
             self.largest = None
         elif f.max_abs_diff >= self.largest:
@@ -119,7 +120,7 @@ def _sums(histograms: Iterable[list[int]]) -> list[int]:
 
 
 def html(comparison: Comparison) -> str:
-    """The page. The data is looked at again for pictures of where differences lie: bounded, and left out where it is gone."""
+    """The page. For pictures of places the data is read again: bounded, and left out where the data is gone."""
     c = comparison
     facts = _Facts.of(c)
     where = _where(c)
@@ -169,7 +170,7 @@ def write_error_html(path: str, a: str, b: str, error: str) -> None:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What tells the runs apart: without the folders that both lie in, and short."""
+    """Short names that distinguish the runs: without their common folders."""
     parts = [label.rstrip("/").split("/") for label in (a, b)]
     common = len(os.path.commonprefix(parts))
     tails = ["/".join(p[min(common, len(p) - 1) :]) or label for p, label in zip(parts, (a, b), strict=True)]
@@ -240,7 +241,7 @@ def _overview(c: Comparison, facts: _Facts) -> str:
 
 
 def _lines(texts: Sequence[str]) -> str:
-    """A list; what is more than a few folds away."""
+    """A list; long lists are folded."""
     shown = "".join(f"<li>{escaped(t, 600)}</li>" for t in texts[:_LINES])
     rest = texts[_LINES:_MOST_LINES]
     out = f'<ul class="lines">{shown}</ul>'
@@ -284,7 +285,7 @@ def _conditions(c: Comparison) -> str:
 
 
 def _drawn(facts: _Facts) -> list[str]:
-    """Fields that the growth picture draws: those that part first, then those with the largest difference."""
+    """Fields that the growth picture draws: those that diverge first, then those with the largest difference."""
     order = {step: at for at, step in enumerate(facts.steps)}
 
     def rank(name: str) -> tuple:
@@ -361,13 +362,13 @@ def _growth(facts: _Facts) -> str:
 def _folded(
     head: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int], most: int = 200
 ) -> str:
-    """The numbers of a picture, folded away."""
+    """The numbers of a picture, folded."""
     more = f" (the first {most} of {len(rows)} rows)" if len(rows) > most else ""
     return f"<details><summary>These numbers as a table{more}</summary>{table(head, rows[:most], text=text)}</details>"
 
 
 def _bins(values: Sequence, most: int) -> list[list]:
-    """Neighbours together, so that at most `most` groups are left."""
+    """Joins neighbours, so that at most `most` groups remain."""
     size = max(1, math.ceil(len(values) / most))
     return [list(values[i : i + size]) for i in range(0, len(values), size)]
 
@@ -395,7 +396,7 @@ def _map(
         sums.items(), key=lambda item: (item[0][1], item[0][0])
     ):
         said = f"step {_span(columns[c])}, {what} {row_names[r]}: {different:,} of {elements:,} differ, max |a − b| {number(largest)}"
-        # One in 10^8 is as faint as it gets.
+        # One in 10^8 is the faintest shade.
         strength = None if not different else 1 + math.log10(different / max(elements, 1)) / 8
         cells[r, c] = (strength, said)
         if different:
@@ -594,7 +595,7 @@ def _particles(c: Comparison) -> str:
 
 
 def _attributes(c: Comparison) -> str:
-    """Attributes, and whatever else beside elements, in which the files differ."""
+    """Attributes, and other facts beside elements, in which the files differ."""
     if not c.attributes:
         return ""
     rows = [
@@ -616,7 +617,7 @@ def _attributes(c: Comparison) -> str:
 
 
 def _rows_table(c: Comparison) -> str:
-    """Every step, rank and field, those that differ first; a part as a table, more as a file."""
+    """Every step, rank and field, those that differ first: some as a table, more as a file."""
     fields = c.fields if len(c.fields) <= _ROWS else [f for f in c.fields if not f.same]
     order = [*fields, *(f for f in c.fields if f.same)] if fields is not c.fields else fields
     rows = [

@@ -1,4 +1,6 @@
-"""JUnit XML, as GitLab, Jenkins, GitHub actions and others read it: a test case for each step, rank and field."""
+"""JUnit XML, as GitLab, Jenkins, GitHub actions and others read it: a test case for each step, rank and
+field.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from .golden import field_text, golden_line
 __all__ = ["junit_text", "junit_text_of_error", "write_junit", "write_junit_error"]
 
 _MOST_LINES = 50  # of a test case's output
-# What XML 1.0 has no characters for.
+# Characters that XML 1.0 does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -30,7 +32,10 @@ def _legal(text: str) -> str:
 
 @dataclass
 class _Case:
-    """classname: run and rank; name: step and field. kind: None (passed), 'failure' or 'error'."""
+    """A test case. classname: run and rank; name: step and field.
+
+    kind: None (passed), 'failure' or 'error'.
+    """
 
     classname: str
     name: str
@@ -43,7 +48,7 @@ class _Case:
 
 
 def _label(run: str, rank: int | None) -> str:
-    # Dots separate packages and classes for those who read this.
+    # Readers of JUnit take dots for separators of packages and classes.
     name = os.path.basename(os.path.normpath(run)) or run
     return name.replace(".", "_") + ("" if rank is None else f".rank_{rank}")
 
@@ -81,7 +86,7 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
 
 
 def _cases_of_attributes(c: Comparison | GoldenCheck, run: str) -> list[_Case]:
-    """One for each place with attributes that differ; one for all where none does."""
+    """A test case for each place with attributes that differ; one for all where none differs."""
     if not c.attributes_compared:
         return []
     if not c.attributes:

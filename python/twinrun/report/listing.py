@@ -1,7 +1,7 @@
 """Every differing element as a table, in a Parquet or CSV file: step, rank, field, index, id, a, b, abs_diff.
 
-Values are doubles, which hold all but 64-bit integers: those stand in a_integer and b_integer too, and IDs in a type that
-holds every one of them. Rows are written as they are found, so that memory stays bounded.
+Values are doubles, which hold all types except 64-bit integers: those are in a_integer and b_integer too, and
+IDs in a type that holds every one of them. Rows are written as they are found, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ class _Out(Protocol):
 
 
 def write_differences(comparison: Comparison, path: str | os.PathLike[str]) -> int:
-    """Writes every difference into a Parquet file, or CSV where its name ends in .csv; whole or not at all. How many.
+    """Writes every difference into a Parquet file, or CSV where its name ends in .csv, whole or not at all.
 
-    Raises MissingPackage without pyarrow, Stale where the data was changed since, and whatever reading raises.
+    Returns how many.
+
+    Raises MissingPackage without pyarrow, Stale where the data changed since, and what reading raises.
     """
     path = os.fspath(path)
     is_csv = path.lower().endswith(".csv")
@@ -60,7 +62,7 @@ def write_differences(comparison: Comparison, path: str | os.PathLike[str]) -> i
 
 
 def remove_listing(path: str | os.PathLike[str]) -> None:
-    """Takes away the list of an earlier comparison, so that nobody takes it for this one's."""
+    """Removes the list of an earlier comparison, so that it cannot be taken for the list of this one."""
     if os.path.isfile(path):
         with contextlib.suppress(OSError):
             os.unlink(named_by_user(path))
@@ -68,8 +70,8 @@ def remove_listing(path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
-    """A name beside the file to write to, which then takes its place; nothing stays where that fails."""
-    if os.path.exists(path) and not os.path.isfile(path):  # nothing is put in the place of a device or a pipe
+    """A temporary name beside the file, which replaces the file at the end; after an error it is removed."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe is not replaced
         raise TwinrunError(
             "cannot write the differences: it is no regular file", where=path, fix="name another file"
         )
@@ -85,7 +87,7 @@ def _replacing(path: str) -> Iterator[str]:
 
 
 def _text(name: str) -> str:
-    """As UTF-8 can hold it: names of files may be any bytes."""
+    """A text that UTF-8 can hold: names of files may be any bytes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

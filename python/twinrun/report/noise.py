@@ -1,6 +1,6 @@
 """The report of a measurement of noise: one HTML file that needs nothing else.
 
-It takes twinrun.ensemble.noise.Noise as it finds it, for reports know nothing of what makes them.
+It takes twinrun.noise.Noise by its attributes: reports do not import what makes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How the difference of two runs grows: |a - b| by step, a line a field, as PNG, PDF or SVG by matplotlib."""
+"""How the difference of two runs grows: |a - b| by step, a line for each field, as PNG, PDF or SVG by
+matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def growth(
 
 
 def save_growth(comparison: Comparison, path: str, title: str | None = None) -> None:
-    """Draws `growth` into a file. Raises MissingPackage without matplotlib, TwinrunError where it cannot write."""
+    """Draws `growth` into a file.
+
+    Raises MissingPackage without matplotlib, TwinrunError where it cannot write.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -40,7 +45,7 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     axes = figure.add_subplot()
     drawn = bounds = False
     for name, points in lines.items():
-        # A bound is drawn where it lies, as an arrow down: the true value is somewhere below.
+        # A bound is drawn as an arrow down: the true value lies below.
         shown = [(s, high, exact) for s, _, high, exact in points if high and math.isfinite(high)]
         if not shown:
             continue

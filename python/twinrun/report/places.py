@@ -1,6 +1,7 @@
-"""Where the elements of a field differ, as small pictures: densities on grids, projections of particles.
+"""Pictures of where the elements of a field differ: densities on grids, projections of particles.
 
-A look at both runs after their comparison, bounded in bytes and seconds; a large field is looked at in part, and that is said.
+They read both runs after the comparison, bounded in bytes and seconds. Of a large field a part is read, and
+the page says so.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ __all__ = ["Places", "Plane", "look"]
 
 _BINS = 128  # along an axis
 _PARTICLE_BINS = 96
-_LISTED = 20  # differences that are named
+_LISTED = 20  # differences that are listed
 _MOST_PARTICLES = 4_000_000
-_MOST_COMPONENTS = 9  # of a last axis that is no axis of the grid: of vectors and tensors
+# largest last axis that counts as components of vectors and tensors, and not as an axis of the grid
+_MOST_COMPONENTS = 9
 _AXES = "xyz"
 
 
@@ -47,9 +49,12 @@ class Plane:
 
 @dataclass
 class Places:
-    """What was seen of one field. planes or, where there is one axis only, `line`: counts along it, each of `bin_size` indices.
+    """The differences of one field.
 
-    listed: (ID, index, a, b, |a-b|) of the first differences. seen: differences that were looked at. note: what was left out.
+    planes; or, with one axis, `line`: counts along it, each for `bin_size` indices.
+
+    listed: (ID, index, a, b, |a-b|) of the first differences. seen: differences that were read. note: what
+    was left out.
     """
 
     field: FieldComparison
@@ -65,9 +70,9 @@ class Places:
 def look(
     comparison: Comparison, most: int = 4, bytes_each: int = 256 << 20, seconds: float = 8.0
 ) -> tuple[list[Places], str]:
-    """Pictures of the first differing fields, one a name, and what to say where there are none.
+    """Pictures of the first differing fields, one for each name, and a note where there are none.
 
-    bytes_each: what is read of both runs for one of them, at most. seconds: of all, about.
+    bytes_each: bytes that are read of both runs for one field, at most. seconds: for all, about.
     """
     chosen: dict[str, FieldComparison] = {}
     for f in comparison.fields:
@@ -91,7 +96,7 @@ def look(
 
 
 class _Look:
-    """One field, as it is looked at."""
+    """Limits and counts for one field."""
 
     def __init__(self, f: FieldComparison, most_bytes: int) -> None:
         self.places = Places(f)
@@ -99,7 +104,7 @@ class _Look:
         self.view: _Grid | _Cloud | _Listed | None = None
 
     def may(self, size: int, deadline: float) -> bool:
-        """Whether so many bytes more may be read."""
+        """Whether this many more bytes may be read."""
         if self.left < size or time.monotonic() > deadline:
             self.left = -1
             return False
@@ -116,7 +121,7 @@ class _Look:
         _name(self.places, part)
 
     def finished(self) -> Places | None:
-        """None where nothing was seen, because of an error."""
+        """The differences of a field; None where an error left none."""
         if self.view is not None:
             self.view.finish(self.places)
         elif self.left >= 0:
@@ -152,13 +157,13 @@ class _Grid:
     def __init__(self, f: FieldComparison, shape: Sequence[int]) -> None:
         axes = list(range(len(shape)))
         names = [f"axis {d}" for d in axes]
-        # The last axis of a vector field is no place.
+        # The last axis of a vector field is not a direction in space.
         if len(axes) > 1 and shape[-1] <= _MOST_COMPONENTS and max(shape[:-1]) > _MOST_COMPONENTS:
             axes.pop()
         axes = [d for d in axes if shape[d] > 1] or axes[:1]
         axes = sorted(sorted(axes, key=lambda d: -shape[d])[:3])
         self.shape, self.axes, self.names = shape, axes, names
-        # As many indices in each bin, but for the last one: else those that hold one more would stand out.
+        # Each bin except the last has the same number of indices: bins with one more would stand out.
         self.size = {d: -(-shape[d] // _BINS) for d in axes}
         self.bins = {d: -(-shape[d] // self.size[d]) for d in axes}
         pairs = [(axes[i], axes[j]) for i in range(len(axes)) for j in range(i + 1, len(axes))]
@@ -219,7 +224,7 @@ class _Cloud:
 
 
 class _Listed:
-    """Differences of which there is no picture."""
+    """Differences without a picture."""
 
     def add(self, part: Differences) -> None: ...
     def finish(self, result: Places) -> None: ...
@@ -227,7 +232,7 @@ class _Listed:
 
 def _view_of(f: FieldComparison, part: Differences, more: Callable[[int], bool]) -> _Grid | _Cloud | _Listed:
     rows = None if part.rows_a is not None else f.shape[0] if f.shape else 0
-    # A row a particle: numbers or vectors, no grid whose axes have coordinates.
+    # One row for each particle: numbers or vectors, not a grid whose axes have coordinates.
     alike = len(f.shape) == 1 or (len(f.shape) == 2 and f.shape[1] <= _MOST_COMPONENTS)
     positions = _positions(part.parts_a, rows, more) if rows is None or alike else None
     if positions is not None:
@@ -240,7 +245,9 @@ def _view_of(f: FieldComparison, part: Differences, more: Callable[[int], bool])
 def _positions(
     parts: Sequence[tuple[int, Mapping[str, FieldRef]]], rows: int | None, more: Callable[[int], bool]
 ) -> np.ndarray | None:
-    """(particles, 2 or 3) positions of the first run's particles in all its parts, if its fields tell them."""
+    """(particles, 2 or 3) positions of the particles of the first run in all its parts, if it has such
+    fields.
+    """
     if not parts:
         return None
     pieces = []
@@ -281,7 +288,7 @@ def _position_refs(fields: Mapping[str, FieldRef], rows: int | None) -> list[Fie
         if len(shape) == 1:
             single.setdefault(name.lower()[-1:], ref)
     axes = [single[a] for a in _AXES if a in single]
-    # Coordinates of a grid's axes are no particles': those are as many as the values.
+    # Coordinates of a grid's axes are not positions of particles, which are as many as the values.
     return axes if len(axes) >= 2 and len({r.user_shape for r in axes}) == 1 else None
 
 

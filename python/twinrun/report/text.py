@@ -25,7 +25,9 @@ _BAR = 16
 
 
 def _rows(c: Comparison) -> tuple[list[FieldComparison], int]:
-    """What the table shows: all if they are few, else those that differ, earliest first; and how many are left out."""
+    """The rows of the table: all if they are few, else those that differ, earliest first; and how many are
+    left out.
+    """
     if len(c.fields) <= MOST_ROWS:
         return c.fields, 0
     differ = [f for f in c.fields if not f.same]
@@ -127,7 +129,7 @@ def _facts_table(*columns: str) -> Table:
 
 
 def _conditions(console: Console, c: Comparison) -> None:
-    """In what the conditions of the runs differ: all that can explain a difference, a line where there is none to explain."""
+    """Prints in which conditions the runs differ: all where there is a difference to explain, else one line."""
     found = c.conditions
     if found is None:
         return
@@ -164,9 +166,9 @@ def print_provenance(console: Console, p: Provenance) -> None:
 
 
 def _device_line(c: Comparison) -> str:
-    """Where the work was done, and why; of several reasons the first for a GPU."""
+    """Where the work was done, and why; among several reasons the first for a GPU."""
     on_gpu = [f for f in c.fields if f.device != "cpu"]
-    if not c.fields:  # nothing was compared anywhere
+    if not c.fields:  # no field was compared on any device
         return ""
     reasons = list(dict.fromkeys(f.device_reason for f in (on_gpu or c.fields) if f.device_reason))
     more = f"; {len(reasons) - 1} more in --json" if len(reasons) > 1 else ""

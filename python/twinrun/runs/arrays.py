@@ -1,7 +1,8 @@
-"""Arrays of the caller as memory that the core can read: no copy where the layout allows it, and none to the host.
+"""Arrays of the caller as memory that the core reads: without a copy where the layout allows it, and never
+copied to the host.
 
-Arrays on GPUs are taken through DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba, …): only where they lie
-is asked; nothing here reads them.
+Arrays on GPUs are taken through DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba, …): only
+their address is needed; nothing here reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..formats.model import ITEMSIZE, dtype_of, storage_dtype
 
 __all__ = ["ArrayView", "DeviceArrayView", "row_major", "stream_handle", "taken", "view", "writable"]
 
-# Of DLPack: the devices that this knows, and its element types by (code, bits).
+# DLPack: the supported devices, and element types by (code, bits).
 _HOST = (1, 3)  # kDLCPU, kDLCUDAHost
 _CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _DLPACK_TYPES = {
@@ -60,9 +61,9 @@ class ArrayView:
 class DeviceArrayView:
     """Memory of an array on a GPU, kept alive by `owner`.
 
-    shape: as the core takes it; reversed for column-major arrays (fortran_order). strides: bytes, one a dimension of
-    `shape`; () where it is dense. device: its number. stream: handle of the stream whose earlier work makes the data;
-    0 is the device's default stream. array: what the caller gave.
+    shape: as the core takes it; reversed for column-major arrays (fortran_order). strides: bytes, one for
+    each dimension of `shape`; () where it is dense. device: its number. stream: handle of the stream whose
+    earlier work makes the data; 0 is the device's default stream. array: what the caller gave.
     """
 
     dtype: str
@@ -83,7 +84,10 @@ class DeviceArrayView:
 
 
 def stream_handle(stream: object) -> int | None:
-    """The handle of a stream: an int, or a stream of PyTorch, CuPy, Numba, or with `__cuda_stream__`. None: none given."""
+    """The handle of a stream: an int, or a stream of PyTorch, CuPy, Numba, or with `__cuda_stream__`.
+
+    None where none is given.
+    """
     if stream is None:
         return None
     handle: Any = stream
@@ -114,7 +118,7 @@ def _unsupported(name: str, what: object) -> TwinrunError:
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Row-major without gaps, as numpy decides it: dimensions of one element may have any stride."""
+    """Whether it is row-major without gaps, as numpy decides: dimensions of one element may have any stride."""
     expected = itemsize
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != expected:
@@ -140,7 +144,7 @@ def _dlpack_device(array: object) -> tuple[int, int] | None:
         return None
     try:
         kind, number = ask()
-    except Exception:  # of several devices at once, or of a kind that the protocol does not know
+    except Exception:  # on several devices at once, or of a kind that the protocol does not support
         return None
     return int(kind), int(number)
 
@@ -148,12 +152,12 @@ def _dlpack_device(array: object) -> tuple[int, int] | None:
 def _capsule(array: object, **options: object) -> object:
     try:
         return array.__dlpack__(max_version=(1, 0), **options)  # type: ignore[attr-defined]
-    except TypeError:  # written before that argument was
+    except TypeError:  # an older version of the protocol, without that argument
         return array.__dlpack__(**options)  # type: ignore[attr-defined]
 
 
 def _current_device(array: object) -> contextlib.AbstractContextManager:
-    """PyTorch exports tensors of its current device only."""
+    """Makes the tensor's device current: PyTorch exports tensors of its current device only."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         return torch.cuda.device(array.device)
@@ -171,8 +175,9 @@ def _dlpack_type(name: str, facts: dict) -> str:
 
 
 def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayView:
-    # The producer lets the stream that is named wait for whatever makes the data. The protocol allows no 0; a thread's
-    # default stream is not known to all: then the data is there for the legacy one, and the core waits for the other.
+    # The producer makes the named stream wait for the work that makes the data. The protocol allows no 0; a
+    # thread's default stream is not known to all producers: the legacy stream then waits for the data, and
+    # the core for the other stream.
     asked = _LEGACY_DEFAULT if stream in (None, 0, _THREAD_DEFAULT) else stream
     with _current_device(array):
         capsule = _capsule(array, stream=asked)
@@ -183,7 +188,8 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
     size = ITEMSIZE[dtype]
     strides = None if facts["strides"] is None else tuple(s * size for s in facts["strides"])
     if strides is not None and any(abs(s) >= 1 << 62 for s in strides):
-        # CuPy divides a negative stride by the item size as if it were unsigned; its other interface has it right.
+        # CuPy divides a negative stride by the item size as if it were unsigned; its other interface is
+        # correct.
         raise ValueError(f"DLPack names impossible strides: {strides}")
     shape, strides, fortran = _layout(tuple(facts["shape"]), strides, size)
     return DeviceArrayView(
@@ -192,7 +198,7 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
 
 
 def _number_of_device(name: str, array: object, address: int) -> int:
-    """Which device an address belongs to; the interface does not say."""
+    """The device of an address; the interface does not name it."""
     if address:
         number = _core.device_of(address)
         if number is not None:
@@ -230,7 +236,7 @@ def _from_cuda_array_interface(
     address = int(interface["data"][0] or 0)
     if (
         stream is None
-    ):  # theirs; without one there is nothing to wait for, and the default stream is as good as any
+    ):  # the producer's stream; without one there is nothing to wait for, and the default stream works
         stream = stream_handle(interface.get("stream")) or 0
     device = _number_of_device(name, array, address)
     swap = order != sys.byteorder and ITEMSIZE[kind] > 1
@@ -238,7 +244,7 @@ def _from_cuda_array_interface(
 
 
 def _plain_tensor(array: object) -> object:
-    """Tensors of PyTorch without what neither protocol can say: gradients, pending conjugation and negation."""
+    """Tensors of PyTorch without what no protocol supports: gradients, pending conjugation and negation."""
     if type(getattr(array, "requires_grad", None)) is bool and hasattr(array, "detach"):
         array = array.detach()
         for pending, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
@@ -248,11 +254,11 @@ def _plain_tensor(array: object) -> object:
 
 
 def _device_view(name: str, array: object, stream: int | None) -> DeviceArrayView | None:
-    """The view of an array on a GPU; None where it is not on one."""
+    """The view of an array on a GPU; None where it lies elsewhere."""
     place = _dlpack_device(array)
     refused: Exception | None = None
     if place is not None and place[0] in _CUDA:
-        # Asked first: it says which device, knows bf16, and orders its data before our reads.
+        # DLPack comes first: it names the device, supports bf16, and orders the data before our reads.
         try:
             return _from_dlpack(name, array, stream)
         except TwinrunError:
@@ -277,7 +283,7 @@ def _device_view(name: str, array: object, stream: int | None) -> DeviceArrayVie
 
 
 class _Exported:
-    """Host memory of a DLPack capsule, for numpy. bf16 has no type there: its bits."""
+    """Host memory of a DLPack capsule, for numpy, which has no bf16: its bits."""
 
     def __init__(self, capsule: object, facts: dict) -> None:
         self._capsule = capsule
@@ -292,7 +298,7 @@ class _Exported:
 
 
 def _as_numpy(name: str, array: object) -> tuple[np.ndarray, str | None]:
-    """The array, and 'bf16' where it has the bits of those."""
+    """The array, and 'bf16' where it holds the bits of bf16."""
     try:
         return np.asarray(array), None
     except MemoryError:
@@ -337,11 +343,11 @@ def _host_view(name: str, array: object) -> ArrayView:
 
 
 def view(name: str, array: object, stream: object = None) -> ArrayView | DeviceArrayView:
-    """The memory of a numpy array, of anything that numpy takes for one, or of an array on a GPU.
+    """The memory of a numpy array, of anything that numpy converts, or of an array on a GPU.
 
-    On the host contiguous (C or Fortran order) and 1-D strided arrays are used in place; others are copied once. On a
-    GPU all are used in place. stream: the one whose work makes the data, if it is not the one that the array names.
-    Raises TwinrunError for types that have no numbers in them.
+    On the host contiguous (C or Fortran order) and 1-D strided arrays are used in place; others are copied
+    once. On a GPU all are used in place. stream: the stream whose work makes the data, if it is not the one
+    that the array names. Raises TwinrunError for types that are no numbers.
     """
     if isinstance(array, np.ndarray):
         return _host_view(name, array)
@@ -362,9 +368,9 @@ def row_major(v: ArrayView | DeviceArrayView) -> ArrayView | DeviceArrayView:
 
 
 def taken(name: str, array: object, stream: object = None) -> ArrayView | DeviceArrayView:
-    """As `view`, but sure to be usable: what is on a GPU that cannot be used is copied to the host by its own library.
+    """As `view`; but an array on a GPU that cannot be used is copied to the host by its own library.
 
-    Raises Unsupported where that library does not.
+    Raises Unsupported where that library cannot.
     """
     v = view(name, array, stream)
     if isinstance(v, ArrayView):
@@ -374,7 +380,7 @@ def taken(name: str, array: object, stream: object = None) -> ArrayView | Device
         return v
     try:
         a = np.asarray(v.array)
-    except Exception:  # most refuse: a copy to the host is never made by mistake
+    except Exception:  # most libraries refuse, so that no copy to the host happens by mistake
         a = np.asarray(None)
     if a.dtype == object:
         raise Unsupported(
@@ -384,9 +390,9 @@ def taken(name: str, array: object, stream: object = None) -> ArrayView | Device
 
 
 def writable(name: str, array: object) -> tuple[np.ndarray, str] | DeviceArrayView:
-    """Memory to write into: (array, element type) that shares it on the host, or the dense view of an array on a GPU.
+    """Memory to write into: on the host (array, element type), on a GPU the dense view of the array.
 
-    Raises TwinrunError for what cannot be written, or would be a copy.
+    Raises TwinrunError where the array cannot be written, or only a copy could be.
     """
     if not isinstance(array, np.ndarray):
         array = _plain_tensor(array)

@@ -1,8 +1,10 @@
-"""What callers hold arrays in, as named arrays: containers in containers, models, tables, arrays with labels, units or masks.
+"""Containers of arrays as named arrays: nested containers, models, tables, arrays with labels, units or
+masks.
 
-One function for all that takes arrays: `compare`, `sketch`, `Run.capture`, golden checks. Names are joined as in PyTorch's
-files: `optimizer.state.0.exp_avg`. What an array is labelled with is part of it: a label is an entry of its own, named
-`array@label`. Nothing is imported for that: who has an object of a package has imported it.
+One function for all callers: `compare`, `sketch`, `Run.capture`, golden checks. Names are joined as in
+PyTorch's files: `optimizer.state.0.exp_avg`. The labels of an array are part of it: a label is an entry of
+its own, named `array@label`. Nothing is imported for that: a caller with an object of a package has imported
+the package.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ _MOST = 10_000_000
 
 
 class Texts(np.ndarray):
-    """Digests of texts (formats.texts), which know what they were made of."""
+    """Digests of texts (formats.texts) that remember their texts."""
 
     source: np.ndarray | None = None
 
     def text(self, index: tuple[int, ...]) -> str:
-        """The text at an index of the digests."""
+        """The text at an index."""
         return repr(self.source[index[:-1]]) if self.source is not None else ""
 
 
@@ -44,7 +46,7 @@ def _cannot(name: str, what: str) -> TwinrunError:
 
 @dataclasses.dataclass
 class _Flat:
-    """Entries so far, and the containers that lead to the one at hand."""
+    """Entries so far, and the containers around the present one."""
 
     where: str | None
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
@@ -89,11 +91,11 @@ class _Flat:
                 self.label(name, "class", own)
         finally:
             self.inside.pop()
-        if name and len(self.entries) == before:  # an empty one is there all the same
+        if name and len(self.entries) == before:  # an empty array is an entry, too
             self.add_texts(name, _objects([f"empty {_EMPTY.get(opened, 'object')}"]))
 
     def label(self, name: str, label: str, value: object) -> None:
-        """Something that `name` is labelled with."""
+        """Adds a label of `name`."""
         self.walk(f"{name}@{label}", value)
 
     def texts(self, name: str, values: Iterable[object]) -> None:
@@ -101,7 +103,7 @@ class _Flat:
 
 
 def _objects(values: Iterable[object]) -> np.ndarray:
-    """An array of one dimension; what is in it stays as it is."""
+    """A 1-D array of objects, which stay as they are."""
     listed = list(values)
     array = np.empty(len(listed), object)
     for at, value in enumerate(listed):
@@ -122,7 +124,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
         flat.walk(_joined(name, key), value)
 
 
-# What `label` is called with here: a caller's own name may look like it.
+# The labels of `label`: a caller's own name may look like one.
 _LABEL = re.compile(
     r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
 )
@@ -135,7 +137,7 @@ def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
         for key in value
         if isinstance(key, str) and any(key[: m.start()] in value for m in _LABEL.finditer(key))
     ]
-    if own:  # {'x': …, 'x@mask': …} is no array x with a mask
+    if own:  # {'x': …, 'x@mask': …} is not an array x with a mask
         flat.texts(f"{name}@keys", sorted(own))
 
 
@@ -153,7 +155,7 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
 
 
 def _array_of(value: list | tuple) -> np.ndarray | None:
-    """Lists as an array, where they are one: they hold numbers only, of types that numpy has one for, and rows of one length."""
+    """A list as an array, if it is one: only numbers, a common type in numpy, and rows of one length."""
     kinds: set[str] = set()
     if not _only_numbers(value, kinds, 0) or (len(kinds) > 1 and "b" in kinds):
         return None
@@ -165,7 +167,7 @@ def _array_of(value: list | tuple) -> np.ndarray | None:
         return None
     if array.dtype.kind not in "biufc":
         return None
-    # Integers must be there as they were, among fractions too, and where no type of integers holds them all.
+    # Integers must stay exact, also among fractions, and where no integer type holds them all.
     exact = "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array) < 1 << 53).all())
     return array if exact else None
 
@@ -206,11 +208,11 @@ def _text(flat: _Flat, name: str, value: object) -> None:
 def _integer(flat: _Flat, name: str, value: int) -> None:
     if -(1 << 63) <= value < 1 << 64:
         flat.add(name, value)
-    else:  # more than any number of the core holds
+    else:  # too large for any type of the core
         _text(flat, name, value)
 
 
-# ---- arrays that are more than their numbers ----
+# ---- arrays with more than numbers ----
 
 
 def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
@@ -233,14 +235,14 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
         for member in value.dtype.names:
             flat.walk(_joined(name, member), value[member])
         return
-    filled = np.asarray(value.fill_value)  # what `filled()` puts there; numpy's own by default
+    filled = np.asarray(value.fill_value)  # the value that `filled()` uses; numpy's default unless set
     if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():
         flat.label(name, "fill", filled)
     mask = np.ma.getmaskarray(value)
     if not mask.any():
         flat.walk(name, np.ma.getdata(value))
         return
-    data = np.array(np.ma.getdata(value))  # what lies under the mask has no value
+    data = np.array(np.ma.getdata(value))  # a masked element has no value
     data[mask] = np.zeros((), data.dtype) if data.dtype.kind != "O" else None
     flat.walk(name, data)
     flat.label(name, "mask", mask)
@@ -261,7 +263,7 @@ def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
 
 
 def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None:
-    """Of xarray; a Variable too. Its encoding says how it was stored, and is no part of it."""
+    """A DataArray or Variable of xarray. Its encoding says how it was stored, and is no part of it."""
     flat.walk(name, value.data)
     default = tuple(f"dim_{i}" for i in range(len(value.dims)))
     if tuple(value.dims) != default:
@@ -296,7 +298,7 @@ def _data_tree(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _column(flat: _Flat, name: str, series: Any) -> None:
-    """Values of a Series or an Index of pandas, without its labels but for those of its type."""
+    """Values of a Series or an Index of pandas, without its labels, except those of its type."""
     kind = series.dtype
     if type(kind).__name__ == "CategoricalDtype":
         values = _objects(series.astype(object))
@@ -320,9 +322,7 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
             flat.add(f"{name}@mask", missing)
         return
     values = _objects(series.astype(object))
-    if not isinstance(
-        kind, np.dtype
-    ):  # of a type with one value for what is missing; objects may hold several
+    if not isinstance(kind, np.dtype):  # a type with one value for missing elements; objects may hold several
         values[missing] = None
     flat.add_texts(name, values)
 
@@ -333,7 +333,7 @@ def _is_int64(index: Any) -> bool:
 
 
 def _index(flat: _Flat, name: str, index: Any) -> None:
-    """The labels of rows; nothing of the one that pandas makes by itself."""
+    """The labels of rows; none where pandas made them itself."""
     names = list(index.names)
     plain = len(names) == 1 and names[0] is None and _is_int64(index)
     if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
@@ -379,7 +379,7 @@ def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
-    """An extension array."""
+    """An extension array of pandas."""
     _series(flat, name, sys.modules["pandas"].Series(value, copy=False))
 
 
@@ -431,7 +431,7 @@ def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _arrow(flat: _Flat, name: str, value: Any) -> None:
-    """A table of pyarrow, or a batch of one."""
+    """A table or a record batch of pyarrow."""
     from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
@@ -447,7 +447,7 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
-    """Where numbers are, and which: whatever the storage, and without zeros that are stored."""
+    """A sparse array as places and values, whatever its storage, and without stored zeros."""
     made = value.tocoo(copy=True)
     made.sum_duplicates()
     made.eliminate_zeros()
@@ -497,7 +497,7 @@ def _tensor(flat: _Flat, name: str, value: Any) -> None:
 
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
-# By package and class, of a class or of what it is made from.
+# By package and class: of the object's class, or of a base of it.
 _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
     ("xarray", "Variable"): lambda flat, name, value: _data_array(flat, name, value, coords=False),
@@ -531,7 +531,7 @@ def _class_of(value: object) -> type:
 
 @functools.lru_cache(maxsize=4096)
 def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
-    """How objects of a type are taken apart; None: they are arrays, or what numpy takes for one."""
+    """The function that takes objects of a type apart; None for arrays, and for what numpy converts."""
     if kind in (float, complex, bool):
         return None
     for base in kind.__mro__:
@@ -559,13 +559,13 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _own_class(kind: type) -> str | None:
-    """The class of what is more than a plain container or number, by its name; None where it is not.
+    """The name of the class, for objects that are more than a plain container or number; else None.
 
-    Containers that only hold arrays under names are all alike, as what saving and loading makes of them is; named tuples have their
-    names, and packages of arrays their labels.
+    Containers that only hold arrays under names count as the same class, as after saving and loading; named
+    tuples have their names, and packages of arrays their labels.
     """
     if any(base.__name__ == "spmatrix" and base.__module__.split(".")[0] == "scipy" for base in kind.__mro__):
-        return "matrix"  # whose * is another one than that of sparse arrays
+        return "matrix"  # their * differs from that of sparse arrays
     if kind in (dict, OrderedDict, list, tuple, int) or hasattr(kind, "_fields"):
         return None
     if issubclass(kind, (dict, list, tuple)) or (issubclass(kind, int) and issubclass(kind, enum.Enum)):
@@ -574,7 +574,7 @@ def _own_class(kind: type) -> str | None:
 
 
 def is_container(what: Any) -> bool:
-    """Whether it holds arrays under names of their own: a mapping, a model, a table."""
+    """Whether an object holds arrays under names of their own: a mapping, a model, a table."""
     opened = _opener(_class_of(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
         opened is _sequence and _array_of(what) is None
@@ -582,9 +582,9 @@ def is_container(what: Any) -> bool:
 
 
 def flattened(name: str, what: object, where: str | None = None) -> dict[str, object]:
-    """{name: array} of an object that is called `name`; '' for one whose parts have names of their own.
+    """{name: array} of an object with this name; '' where its parts have names of their own.
 
-    Arrays are those of the caller wherever they are plain. Raises TwinrunError: two parts have one name, a container holds
+    Plain arrays are not copied. Raises TwinrunError: two parts have one name, a container holds
     itself, or something in it cannot be compared.
     """
     flat = _Flat(where)
@@ -593,7 +593,7 @@ def flattened(name: str, what: object, where: str | None = None) -> dict[str, ob
 
 
 def named_arrays(what: object, where: str | None = None) -> dict[str, object]:
-    """{name: array} of a container. Raises TwinrunError for what is none."""
+    """{name: array} of a container. Raises TwinrunError for other objects."""
     if not is_container(what):
         raise TwinrunError(
             "fields must be a mapping {name: array}, or a container of arrays",

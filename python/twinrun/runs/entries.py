@@ -37,7 +37,7 @@ def captured_entries(
     ids: Mapping[str, str] | None = None,
     global_place: GlobalPlace | None = None,
 ) -> tuple[list[tuple], list[object]]:
-    """Arrays as the core captures them, and what must live until it has read them."""
+    """Arrays as the core captures them, and objects that must live until it has read them."""
     views: dict[str, ArrayView | DeviceArrayView] = {}
     for given, array in named_arrays(fields, where).items():
         name = utf8(given, "the name of a field")
@@ -81,6 +81,6 @@ def captured_entries(
 
 
 def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
-    """By field, the label that keeps its unit, of those that are dates or time spans."""
+    """{field: the label that holds its unit}, for dates and time spans."""
     units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
     return {name: labels_of(name, unit)[0] for name, unit in units.items() if unit is not None}

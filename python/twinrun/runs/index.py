@@ -1,4 +1,4 @@
-"""Index: metadata for files that some other program wrote, beside them (`x.npy` -> `x.npy.twm`)."""
+"""Index: metadata for files of other programs, beside them (`x.npy` -> `x.npy.twm`)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,38 @@ __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_cont
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 
-_LONGEST_HOW = 1 << 16  # a text of metadata
+_LONGEST_HOW = 1 << 16  # bytes of the options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems move every 1 to 10 ms
 _MOST_TICKS = 15
-_SKEW = 2 * 10**9  # nanoseconds that are enough between the clocks of two file systems
+_SKEW = 2 * 10**9  # nanoseconds: more than two file systems' clocks differ by
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What indexing one file did. path: of the data; bytes of its elements that were read, and of metadata written."""
+    """What indexing one file did.
+
+    >>> np.save("x.npy", np.zeros(1000))
+    >>> facts = twinrun.index("x.npy", atol=1e-6)[0]
+    >>> facts.metadata, facts.data_bytes, facts.fresh
+    ('x.npy.twm', 8000, True)
+
+    Attributes
+    ----------
+    path : str
+        The data file.
+    metadata : str
+        The metadata file beside it.
+    fields : int
+        How many fields were indexed.
+    data_bytes : int
+        Bytes of their elements.
+    metadata_bytes : int
+        Bytes of the metadata file.
+    fresh : bool
+        True: it was written now. False: current metadata existed and was kept.
+    """
 
     path: str
     metadata: str
@@ -59,9 +80,9 @@ def field_plan(
     key: str = "",
     ids: np.ndarray | None = None,
 ) -> dict:
-    """What the core needs to lay out a field's metadata. files: None to leave out where the elements lie.
+    """The plan of a field's metadata, for the core. files: None leaves out where the elements lie.
 
-    key, ids: of particles, the name of the field with their IDs, and these IDs (uint64, a row each).
+    key, ids: for particles, the name of the field with their IDs, and these IDs (uint64, one for each row).
     """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
@@ -102,7 +123,7 @@ def build(
 ) -> dict:
     """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does).
 
-    durable: it survives a crash of the machine.
+    durable: the file survives a crash of the machine.
     """
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
@@ -132,15 +153,17 @@ def build(
 
 
 def _settled_status(before: list[os.stat_result], folder: str) -> int:
-    """The code of the data files' status, once the file system's clock has moved on: whatever changes them from now on changes it too.
+    """The status code of the data files, after the clock of the file system has advanced: later changes then
+    change the code.
 
-    0 where a change could still leave it as it is: the clock is too coarse to wait for. folder: where the metadata is to lie.
+    0 where a change could still leave the code as it is: the clock is too coarse to wait for. folder: where
+    the metadata will lie.
     """
     for _ in range(_MOST_TICKS if before else 0):
         try:
             with tempfile.TemporaryFile(dir=folder, prefix=".twinrun-") as probe:
                 now = os.fstat(probe.fileno())
-        except OSError:  # a folder that takes no metadata either: writing it says why
+        except OSError:  # metadata cannot be written here either: writing it raises the error
             return 0
         if all(s.st_ctime_ns < now.st_ctime_ns - _SKEW * (s.st_dev != now.st_dev) for s in before):
             return status_code(before)
@@ -165,7 +188,7 @@ def index_content(
     progress: Callable[[int, int], None] | None,
     key: str | None = None,
 ) -> IndexFacts:
-    """Indexes one opened file. key: as of `index`."""
+    """Indexes one opened file. key: as for `index`."""
     chosen = {
         name: f
         for name, f in content.fields.items()
@@ -218,7 +241,10 @@ def index_content(
 
 
 def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
-    """The field of IDs that each field of particles belongs to. Raises Incomparable where a key is asked for and none is there."""
+    """{field of particles: its field of IDs}.
+
+    Raises Incomparable where a key is given and no field matches.
+    """
     if key is None:
         return {}
     kinds = find_particles(([(0, {ref.name: ref for ref in refs})], []), key)
@@ -236,7 +262,7 @@ def _open_forced(path: str, format: str | None, options: Mapping[str, object]) -
 
 
 def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
-    """Facts of metadata that is there, up to date, whole, and made with these settings."""
+    """The facts of existing metadata, if it is current, whole, and made with these settings."""
     path = content.path
     target = metadata_path(path)
     if not os.path.exists(target):
@@ -294,14 +320,65 @@ def index(
     progress: Progress | None = None,
     options: Mapping[str, object] | None = None,
 ) -> list[IndexFacts]:
-    """Builds metadata for files or folders of files, so that later comparisons read a few percent of them.
+    """Builds metadata for files of other programs, so that later comparisons read a few percent of them.
 
-    atol, rtol: the tolerance that later comparisons ask for (or wider); integers and booleans are indexed exactly.
-    fields: globs of the fields to take, all by default. key: name or glob of the field with the IDs of particles ('auto': what the
-    files say), for comparisons with the same key: they then read a few percent too, whatever the order and the file of a
-    particle; a file's IDs are in memory meanwhile, 8 bytes each. refresh: also where current metadata is there already.
-    memory: bytes for buffers. options: of formats (format, dtype, shape, …). progress(path, done, total).
-    Raises TwinrunError; metadata of files that were done before stays.
+    >>> np.save("x.npy", np.linspace(0, 1, 100_000))
+    >>> facts = twinrun.index("x.npy", atol=1e-6)
+    >>> facts[0].metadata
+    'x.npy.twm'
+
+    Parameters
+    ----------
+    *paths : str or path
+        Files, or folders of files.
+    atol, rtol : float, default 0
+        The tolerance of later comparisons: the same or a wider one uses the metadata. `atol` has the unit of
+        the data. Integers and booleans are indexed exactly.
+    residue_bits : {4, 2, 0}
+        Bits an element that prove small differences without reading data.
+    chunk_bytes : int, default 4096
+        Bytes of a chunk: a power of two from 4096 to 1048576.
+    digest : {'linear', 'published'}
+        The kind of digest.
+    fields : iterable of str, default None
+        Globs of the fields to index; None for all.
+    key : str, default None
+        Name or glob of the field with the IDs of particles; 'auto' takes what the files say. Comparisons with
+        the same key then read a few percent too, whatever the order of particles. The IDs of a file are in
+        memory meanwhile, 8 bytes each.
+    refresh : bool, default False
+        True: metadata that is current is built again.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes of read buffers, at most.
+    io : {'auto', 'uring', 'pread'}
+        How data is read.
+    progress : callable, default None
+        `progress(path, done, total)` is called now and then.
+    options : dict, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+
+    Returns
+    -------
+    list of IndexFacts
+        One for each file.
+
+    Raises
+    ------
+    MissingFile, DamagedFile, FormatError
+        A file does not exist, or cannot be read.
+    Incomparable
+        A path is a history, or a file has no field to index.
+    Stale
+        A file changed while it was indexed.
+    TwinrunError
+        A parameter has no meaning.
+
+    Notes
+    -----
+    After an error the metadata of files that were done before stays. The layout of metadata:
+    spec/metadata.md.
     """
     fields = None if fields is None else list(fields)
     options = dict(options or {})

@@ -1,8 +1,8 @@
-"""Row-major and column-major arrays, and other ways to tell one array: fields are brought into one form to be compared.
+"""Brings two fields into one form before they are compared: row-major or column-major, and numbers from text.
 
-The order in which a user counts elements is row by row, however they are stored. Two fields of one order are compared as they
-lie, and the core tells the first places row by row (compare/column_order.hpp). Of two orders the column-major one is read row by
-row.
+A user counts elements row by row, however they are stored. Two fields of one order are compared as they lie,
+and the core finds the first places row by row (compare/column_order.hpp). Of two orders the column-major
+field is read row by row.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BAND = 48 << 20  # bytes of a field that are put into the other order at a time
 
 
 def ordered(ref: FieldRef) -> bool:
-    """Whether there is an order to choose: more than one axis is longer than 1."""
+    """Whether the order matters: more than one axis is longer than 1."""
     return sum(n > 1 for n in ref.shape) > 1
 
 
 def columns_of(ref: FieldRef) -> list[int]:
-    """The shape as the core takes it of a column-major field; else nothing."""
+    """The shape of a column-major field as the core takes it; else ()."""
     return list(ref.shape) if ref.fortran_order and ordered(ref) else []
 
 
@@ -62,13 +62,13 @@ def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
     """Both fields with their elements in one order: row by row unless both lie column by column."""
     if a.fortran_order == b.fortran_order or not ordered(a):
         on_device = all(isinstance(ref.memory, DeviceArrayView) for ref in (a, b))
-        # On devices strides are for nothing, and the first place is then the first row by row.
+        # On devices strides cost nothing, and the first place is then the first row by row.
         return (read_by_row(a), read_by_row(b)) if on_device and columns_of(a) else (a, b)
     return read_by_row(a), read_by_row(b)
 
 
 def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
-    """Both fields as f64 where a text tells integers in one run and fractions in the other."""
+    """Both fields as f64 where a text file has integers in one run and fractions in the other."""
     if a.dtype == b.dtype:
         return a, b
     for ref in (a, b):
@@ -79,7 +79,10 @@ def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
 
 
 def in_type(ref: FieldRef, dtype: str) -> FieldRef:
-    """Numbers that a text tells as f64, or as the integers that they are: 1.0 is 1. Reading a fraction as such raises Incomparable."""
+    """Numbers of a text file in another type: f64, or integers (1.0 is 1).
+
+    A fraction then raises Incomparable.
+    """
     if ref.dtype == dtype or not ref.told_as_text:
         return ref
     if dtype == "f64":
@@ -113,7 +116,7 @@ def _as_f64(ref: FieldRef) -> FieldRef:
 
 
 def read_by_row(ref: FieldRef) -> FieldRef:
-    """A field whose elements come row by row: itself, or a view of it. Its metadata, of the other order, is left out."""
+    """The field with its elements row by row: itself, or a view without metadata, which has the other order."""
     if not ref.fortran_order:
         return ref
     turned = dataclasses.replace(
@@ -140,19 +143,22 @@ def read_by_row(ref: FieldRef) -> FieldRef:
 
 
 def read_by_column(ref: FieldRef) -> FieldRef:
-    """A field whose elements come column by column: itself, or a view of it."""
+    """The field with its elements column by column: itself, or a view of it."""
     if ref.fortran_order:
         return ref
     memory = ref.memory
     if memory is not None:
         memory = dataclasses.replace(memory, fortran_order=True)
-    # The rows of what the same elements are column by column.
+    # The rows of the transpose.
     turned = read_by_row(dataclasses.replace(ref, fortran_order=True, memory=memory))
     return dataclasses.replace(turned, fortran_order=True)
 
 
 class _Turned:
-    """Elements of a column-major field row by row, a band of rows at a time. The field is opened when it is read."""
+    """Reads a column-major field row by row, a band of rows at a time.
+
+    The field is opened at the first read.
+    """
 
     def __init__(self, ref: FieldRef) -> None:
         self._ref, self._lock = ref, threading.Lock()
@@ -167,7 +173,7 @@ class _Turned:
     def _open(self) -> BandReader:
         ref = self._ref
         source, size, shape = ref.source(), ref.itemsize, ref.user_shape
-        assert source is not None  # what only metadata is kept of is not turned
+        assert source is not None  # without data nothing can be transposed
 
         def read_bytes(offset: int, count: int) -> np.ndarray:
             return _core.read_source(source, offset // size, count // size)

@@ -16,12 +16,15 @@ from .subject import FieldRef
 __all__ = ["INTEGERS", "Particles", "find_particles", "read_ids", "read_items", "without_ids"]
 
 INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
-_PIECE = 1 << 22  # IDs that are read in one go
+_PIECE = 1 << 22  # IDs that are read at a time
 
 
 @dataclass
 class Particles:
-    """Fields of one kind of particles at one step. parts: (rank, IDs, {field: its ref}) of each place that holds some."""
+    """Fields of one kind of particles at one step.
+
+    parts: (rank, IDs, {field: its ref}) of each place with particles.
+    """
 
     key: str
     parts_a: list[tuple[int, FieldRef, dict[str, FieldRef]]] = field(default_factory=list)
@@ -50,9 +53,9 @@ def find_particles(
 ) -> dict[str, Particles]:
     """Kinds of particles by the name of their ID field.
 
-    sides: of both runs, (rank, fields) of the places of one step. key: name or glob of the ID field; 'auto': what the
-    formats say. To an ID field belong the fields of its place whose first axis is as long: of its group (the part of the
-    name in front of the last slash), or of all names where it has none.
+    sides: of both runs, (rank, fields) of the places of one step. key: name or glob of the ID field; 'auto':
+    what the formats say. An ID field covers the fields of its place with a first axis of its length: of its
+    group (the part of the name before the last slash), or all where it has no group.
     """
     found: dict[str, Particles] = {}
     for at, side in enumerate(sides):
@@ -79,9 +82,9 @@ def without_ids(
     kinds: Mapping[str, Particles],
     chosen: Callable[[str], bool],
 ) -> list[Incomparable]:
-    """Fields that are matched by ID on some rank, and lie on another without IDs, or with another number of rows than IDs.
+    """Fields that are matched by ID on one rank, and that have no IDs, or another number of rows, on another.
 
-    Nobody else compares them: they must be told. sides, kinds: as of `find_particles`.
+    No other code compares them, so they must be reported. sides, kinds: as for `find_particles`.
     """
     parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
     matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)
@@ -102,7 +105,7 @@ def without_ids(
 
 
 def read_items(ref: FieldRef, first: int, count: int, sources: dict[int, _core.Source]) -> np.ndarray:
-    """Items as native elements, 1-D."""
+    """Items as native elements, in one dimension."""
     if id(ref) not in sources:
         source = ref.source()
         if source is None:

@@ -1,6 +1,6 @@
-"""Fields that ranks hold parts of, as one array: for runs that cut it differently.
+"""Fields of which ranks hold parts, as one array: for runs that cut it differently.
 
-Nothing is gathered: elements are put together a stretch at a time, as they are compared.
+Nothing is gathered: elements are joined a stretch at a time, as they are compared.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Parts", "give_places", "parts_of_both"]
 class _Piece:
     """A box of the global array, as rows that are consecutive both in it and in the part.
 
-    width: elements of a row. outer: sizes of the axes that number rows. strides: of these axes, in elements of the global
-    array. base: where row 0 begins in it.
+    width: elements of a row. outer: sizes of the axes that number rows. strides: of these axes, in elements
+    of the global array. base: where row 0 begins in it.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class _Piece:
         return at
 
     def first_row_from(self, element: int) -> int:
-        """The first row that begins at or behind an element of the global array."""
+        """The first row that begins at or after an element of the global array."""
         low, high = 0, self.rows
         while low < high:
             middle = (low + high) // 2
@@ -62,7 +62,7 @@ class _Piece:
         return low
 
     def starts(self, first: int, last: int) -> np.ndarray:
-        """Where rows [first, last) begin."""
+        """Where the rows [first, last) begin."""
         rest: np.ndarray = np.arange(first, last, dtype=np.int64)
         at = np.full(rest.size, self.base, np.int64)
         for size, stride in zip(reversed(self.outer), reversed(self.strides), strict=True):
@@ -80,7 +80,7 @@ def _whole(part: FieldRef) -> tuple[int, ...]:
 def _piece(rank: int, ref: FieldRef) -> _Piece:
     assert ref.place is not None
     whole, offset = ref.place
-    axis = len(whole) - 1  # the innermost axis that is cut, and all behind it, make a row
+    axis = len(whole) - 1  # the innermost cut axis, and all axes after it, form a row
     while axis > 0 and ref.shape[axis] == whole[axis]:
         axis -= 1
     behind = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
@@ -97,7 +97,7 @@ def _piece(rank: int, ref: FieldRef) -> _Piece:
 
 
 def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, label: str) -> None:
-    """Raises Incomparable unless every element belongs to exactly one part."""
+    """Raises Incomparable unless each element belongs to exactly one part."""
     low = np.array([p.offset for p in pieces], np.int64)
     high = low + np.array([p.ref.shape for p in pieces], np.int64)
     for at in range(len(pieces) - 1):
@@ -121,9 +121,10 @@ def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, la
 def _stored_alike(
     sides: Sequence[Sequence[tuple[int, FieldRef]]],
 ) -> list[list[tuple[int, FieldRef]]]:
-    """Parts of both runs in one order of storage, where some lie in both at once (one row is row- and column-major).
+    """Parts of both runs in one order of storage, where some lie in both at once (one row is row- and
+    column-major).
 
-    Those that are turned lose their metadata, whose sums count in the other order, but not what it says: the tolerance.
+    Transposed parts lose their metadata, whose sums follow the other order; they keep its tolerance.
     """
     orders = {ref.fortran_order for side in sides for _, ref in side if sum(n > 1 for n in ref.shape) > 1}
     if len(orders) > 1:  # row by row, then
@@ -135,7 +136,10 @@ def _stored_alike(
 
 
 def give_places(held: Sequence[dict[str, list[tuple[int, FieldRef]]]]) -> None:
-    """A field that one rank holds whole, of the shape that the other run's parts are parts of, has its place there. In place."""
+    """Gives a field that one rank holds as a whole its place in the global array of the other run.
+
+    Works in place.
+    """
     for mine, other in (held, held[::-1]):
         for name, parts in mine.items():
             places = [ref.user_place for _, ref in other.get(name, ())]
@@ -158,10 +162,10 @@ def _turned(ref: FieldRef) -> FieldRef:
 
 
 class Parts:
-    """The array that ranks hold parts of. Nothing is gathered: stretches of it are put together as they are asked for.
+    """An array of which ranks hold parts. Nothing is gathered: stretches are joined as they are read.
 
-    parts: (rank, field), each with its place. Raises Incomparable: a part has no place, or another type or global shape; two
-    parts overlap; elements are missing.
+    parts: (rank, field), each with its place. Raises Incomparable: a part has no place, or another type or
+    global shape; two parts overlap; elements are missing.
     """
 
     def __init__(
@@ -203,9 +207,9 @@ class Parts:
     def assemble(
         self, begin: int, out: np.ndarray, fetch: Callable[[_Piece, int, int], np.ndarray]
     ) -> np.ndarray:
-        """Elements [begin, begin + len(out)) of the array, by what `fetch` (piece, first, count) gives of each part.
+        """Fills `out` with elements from `begin` on. `fetch(piece, first, count)` gives those of each part.
 
-        The first axis of `out`, and of what is fetched, numbers elements.
+        The first axis of `out`, and of fetched arrays, numbers elements.
         """
         count = len(out)
         end = begin + count
@@ -245,7 +249,9 @@ class Parts:
         return out
 
     def residues(self, begin: int, count: int) -> np.ndarray:
-        """Residues of elements [begin, begin + count), by the parts' metadata: uint8, one a scalar."""
+        """Residues of elements [begin, begin + count), from the metadata of the parts: uint8, one for each
+        scalar.
+        """
         pair = 2 if self.first.dtype in ("c64", "c128") else 1
 
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
@@ -256,11 +262,11 @@ class Parts:
         return self.assemble(begin, np.empty((count, pair), np.uint8), fetch).reshape(-1)
 
     def check_data(self) -> None:
-        """Raises Incomparable where a part's elements are not at hand."""
+        """Raises Incomparable where the elements of a part are not available."""
         for piece in self._pieces:
             if piece.ref.no_data:
                 raise Incomparable(
-                    f"field {self.name!r} of rank {piece.rank}: only its metadata is at hand, and it does not decide",
+                    f"field {self.name!r} of rank {piece.rank}: only its metadata is at hand, and it cannot decide",
                     where=piece.ref.where,
                     fix="compare with the data at hand",
                 )
@@ -271,7 +277,7 @@ class Parts:
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
             if piece.source is None:
                 piece.source = piece.ref.source(self.cache)
-            assert piece.source is not None  # none: only metadata is at hand, which is told before
+            assert piece.source is not None  # no source: only metadata is available, which was checked before
             return _core.read_source(piece.source, first, n).view(self.storage)
 
         def read(begin: int, count: int) -> np.ndarray:
@@ -305,7 +311,10 @@ def parts_of_both(
     labels: tuple[str, str],
     cache: str = "auto",
 ) -> tuple[Parts, Parts]:
-    """The parts of two runs, in one order of storage. held: of both, (rank, field). Raises what `Parts` raises."""
+    """The parts of two runs, in one order of storage.
+
+    held: (rank, field) of each run. Raises what `Parts` raises.
+    """
     a, b = _stored_alike(held)
     return Parts(name, a, labels[0], cache), Parts(name, b, labels[1], cache)
 

@@ -1,7 +1,8 @@
 """Provenance: under which conditions a run ran, and in which of them two runs differ.
 
-A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...", ...}, ...}
-(src/core/history/provenance.hpp). A run has a process a rank, and again as many for every time that it was resumed.
+A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...",
+...}, ...} (src/core/history/provenance.hpp). A run has one process for each rank, and as many more each time
+it was resumed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Difference", "Provenance", "difference", "python_facts", "read_prove
 Facts = dict[str, dict[str, str]]
 
 _NONE = "(none)"
-_MOST_VALUES = 3  # of one fact that ranks disagree about
+_MOST_VALUES = 3  # of a fact in which ranks differ
 _LONGEST_SCRIPT = 1 << 20
 
-# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts: (place in the
-# order, pattern). What none matches comes in the middle.
+# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts:
+# (place in the order, pattern). A fact without a pattern comes in the middle.
 _MIDDLE = 50
 _ORDER = [
     # How numbers are rounded, and which kernels may be chosen.
@@ -39,11 +40,11 @@ _ORDER = [
         r"environment\.(NVIDIA_TF32|CUBLAS_WORKSPACE|MKL_(CBWR|ENABLE|DEBUG)|OPENBLAS_CORETYPE|BLIS_ARCH|GLIBC_TUNABLES)",
     ),
     (1, r"environment\.(TF_|XLA_|JAX_|TORCH_|NPY_|ONEDNN_|DNNL_)"),
-    # In which order they are added.
+    # In which order numbers are added.
     (10, r"threads\.|python\.torch_num|environment\.(\w+_NUM_THREADS|OMP_|KMP_|GOMP_)"),
     (11, r"mpi\.|environment\.(PMI_SIZE|OMPI_COMM_WORLD_SIZE|SLURM_NTASKS$)"),
     (12, r"environment\.(OMPI_MCA_|MPICH_|MPIR_|I_MPI_|MV2_|UCX_|FI_|NCCL_)"),
-    # By which code, on what.
+    # Which code, on which hardware.
     (20, r"libraries\."),
     (90, r"python\.script$"),
     (33, r"python\.script_digest$"),
@@ -59,13 +60,21 @@ _ORDER = [
     (81, r"host\."),
     (90, r"program\."),
 ]
-# Never the same, or said by others: not worth a line.
+# Always different, or reported elsewhere.
 _NOISE = re.compile(r"time\.|mpi\.rank$|environment\.SLURM_JOB_ID$")
 _BUILD = re.compile(r", build ([0-9a-f]+)")
 
 
 class Difference(NamedTuple):
-    """A fact in which two runs differ; a, b: as text, '(none)' where a run has no such fact."""
+    """A condition in which two runs differ.
+
+    Attributes
+    ----------
+    group, name : str
+        Which condition: 'libraries' and 'libm', for example.
+    a, b : str
+        Its values as text; '(none)' where a run has no such condition.
+    """
 
     group: str
     name: str
@@ -75,10 +84,16 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a history says of the run's conditions.
+    """Under which conditions a run ran: build, machine, libraries, environment.
 
-    ranks: that said something. sessions: how often the run was started or resumed. first, last: of these sessions, the
-    values of each fact with the ranks that gave them: {group: {name: {value: ranks}}}.
+    Attributes
+    ----------
+    ranks : tuple of int
+        The ranks that recorded conditions.
+    sessions : int
+        How often the run was started or resumed.
+    first, last : dict
+        The first and the last of these sessions: {group: {name: {value: ranks}}}.
     """
 
     ranks: tuple[int, ...]
@@ -87,7 +102,13 @@ class Provenance:
     last: dict[str, dict[str, dict[str, tuple[int, ...]]]]
 
     def facts(self) -> Facts:
-        """Every fact as text: once where ranks and sessions agree, else who says what (capped)."""
+        """Every condition as text: {group: {name: text}}.
+
+        Returns
+        -------
+        dict of str to dict
+            One value where ranks and sessions agree; else which rank has which value (cut to a few).
+        """
         names = sorted({(g, n) for s in (self.first, self.last) for g, facts in s.items() for n in facts})
         out: Facts = {}
         for group, name in names:
@@ -95,12 +116,34 @@ class Provenance:
         return out
 
     def values(self, group: str, name: str) -> list[dict[str, tuple[int, ...]]]:
-        """The fact's values with their ranks in the first and the last session; one if these agree."""
+        """The values of one condition, with their ranks.
+
+        Parameters
+        ----------
+        group, name : str
+            Which condition.
+
+        Returns
+        -------
+        list of dict
+            {value: ranks} of the first and the last session; one entry where these agree.
+        """
         sides = [s.get(group, {}).get(name, {}) for s in (self.first, self.last)]
         return sides[:1] if sides[0] == sides[1] else sides
 
     def text(self, group: str, name: str) -> str:
-        """The fact as a person reads it."""
+        """One condition as text.
+
+        Parameters
+        ----------
+        group, name : str
+            Which condition.
+
+        Returns
+        -------
+        str
+            One line.
+        """
         return ", then ".join(_text(v, self.ranks) for v in self.values(group, name))
 
 
@@ -127,7 +170,7 @@ def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
 
 
 def _parsed(entry: Mapping) -> Facts:
-    """One process's facts. Raises DamagedFile: what a history holds may come from anywhere."""
+    """The facts of one process. Raises DamagedFile: the content of a history is not trusted."""
     try:
         facts = json.loads(entry["json"])
         for members in facts.values():
@@ -141,7 +184,7 @@ def _parsed(entry: Mapping) -> Facts:
 
 
 def read_provenance(history: Mapping) -> Provenance | None:
-    """What `_core.open_history` read of a run's conditions; None if it kept none. Raises DamagedFile."""
+    """The conditions of a run, as `_core.open_history` read them; None if it has none. Raises DamagedFile."""
     by_rank: dict[int, list[Mapping]] = {}
     for entry in history.get("provenance", []):
         by_rank.setdefault(entry["rank"], []).append(entry)
@@ -169,7 +212,7 @@ def _place(d: Difference) -> int:
 
 
 def _comparable(group: str, value: str) -> str:
-    """A library is the same wherever it lies."""
+    """The value without the folder of a library: a library is the same wherever it lies."""
     builds = _BUILD.findall(value) if group == "libraries" else []
     return " ".join(builds) if builds and len(builds) == value.count("; ") + 1 else value
 
@@ -177,8 +220,8 @@ def _comparable(group: str, value: str) -> str:
 def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     """Facts in which two runs differ, the likeliest explanation of a numerical difference first.
 
-    Leaves out what always differs (times, job numbers). Runs of as many ranks are compared rank by rank, others by the
-    set of values. Empty where a run has no provenance.
+    Leaves out what always differs (times, job numbers). Runs with the same number of ranks are compared rank
+    by rank, others by the set of values. Empty where a run has no provenance.
     """
     if a is None or b is None:
         return []
@@ -202,7 +245,7 @@ def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     return sorted(found, key=lambda d: (_place(d), d.group, d.name))
 
 
-# ---- of this process ----------------------------------------------------------------------------------------------
+# ---- of this process ---------------------------------------------------------------------------------------
 
 
 def _script() -> Iterable[tuple[str, str]]:
@@ -241,9 +284,9 @@ _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
 
 
 def python_facts() -> Facts:
-    """Facts of this Python process: the script, versions of what is imported already, flags that change results.
+    """Facts of this Python process: the script, versions of imported packages, flags that change results.
 
-    Never fails, and imports nothing: what cannot be learnt is left out.
+    Never fails, and imports nothing: a fact that cannot be read is left out.
     """
     facts = {"version": platform.python_version(), "implementation": platform.python_implementation()}
     with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
-"""Sketches: digests of arrays, kept where the arrays are, that say whether two runs agree while both are running.
+"""Sketches: digests of arrays, kept where the arrays are, that show whether two runs agree while both are
+running.
 
-Nothing is written, and no element leaves the GPU. What two sketches prove to be the same is the same; the rest is open:
-only the data can say.
+Nothing is written, and no element leaves the GPU. A field that two sketches prove to be the same is the same;
+any other field is open: only the data can decide.
 """
 
 from __future__ import annotations
@@ -30,13 +31,47 @@ _HOST = -1  # as the number of a device
 
 @dataclass(frozen=True)
 class FieldSketchComparison:
-    """What two sketches of a field say.
+    """What two sketches show of one field.
 
-    elements: scalars (complex numbers count twice). chunks_open: that may hold a difference; open_chunks are their numbers,
-    ascending: chunk c holds the elements from c * chunk_elements on. chunks_proven: that hold none, chunks_by_tree of them
-    by equal digests alone. proven_by_tree: scalars of those; proven_by_cells[c]: scalars of the others whose values lie c
-    cells apart, for c = 0 to 7, that is |a - b| < (c + 1) * cell. cell, coarse_cell: widths; 0 where the rule has none.
-    device: where both lie.
+    >>> a, b = np.zeros(1000), np.zeros(1000)
+    >>> b[700] = 1.0
+    >>> found = twinrun.sketch({"x": a}).compare(twinrun.sketch({"x": b}))["x"]
+    >>> found.verdict, found.open_chunks.tolist(), found.chunk_elements
+    ('open', [1], 512)
+
+    Attributes
+    ----------
+    field, dtype, shape : str, str, tuple of int
+        Name, element type and shape of the field.
+    atol, rtol : float
+        The tolerance that was used.
+    elements : int
+        Scalars; a complex number counts twice.
+    chunks : int
+        Chunks of the field.
+    chunks_open : int
+        Chunks that may hold a difference.
+    chunks_by_tree : int
+        Chunks that equal digests alone prove to agree.
+    chunk_elements : int
+        Elements of a chunk.
+    open_chunks : numpy.ndarray
+        Numbers of the open chunks, ascending. Chunk c holds the elements from c * chunk_elements on.
+    proven_by_tree : int
+        Scalars that equal digests alone prove to agree.
+    proven_by_cells : list of int
+        Entry c, for c = 0 to 7: other scalars that are proven to lie c cells apart, that is |a - b| < (c + 1)
+        * cell.
+    cell, coarse_cell : float
+        Widths of a fine and of a coarse cell; 0 where the rule has none.
+    device : str
+        Where both sketches lie.
+    chunks_proven : int
+        Chunks without a difference.
+    verdict : {'same', 'open'}
+        'same': every element agrees within the tolerance. 'open': only the data can decide.
+    same : bool
+        True where the verdict is 'same'; `bool(found)` gives it.
     """
 
     field: str
@@ -63,7 +98,7 @@ class FieldSketchComparison:
 
     @property
     def verdict(self) -> str:
-        """'same': every element agrees within the tolerance; 'open': only the data can say."""
+        """'same': every element agrees within the tolerance; 'open': only the data can decide."""
         return "open" if self.chunks_open else "same"
 
     @property
@@ -77,7 +112,27 @@ class FieldSketchComparison:
 
 @dataclass(frozen=True)
 class SketchComparison:
-    """What two sketches say, by field in the order of the first. seconds: of the comparison."""
+    """What two sketches show, by field.
+
+    >>> a = twinrun.sketch({"x": np.zeros(10), "y": np.zeros(10)})
+    >>> b = twinrun.sketch({"x": np.zeros(10), "y": np.ones(10)})
+    >>> found = a.compare(b)
+    >>> found.verdict, found.open, found["x"].verdict
+    ('open', ['y'], 'same')
+
+    Attributes
+    ----------
+    fields : list of FieldSketchComparison
+        In the order of the first sketch.
+    seconds : float
+        Time of the comparison, in seconds.
+    verdict : {'same', 'open'}
+        'same': all fields agree. 'open': at least one field needs its data.
+    same : bool
+        True where the verdict is 'same'; `bool(found)` gives it.
+    open : list of str
+        Names of the fields that need their data.
+    """
 
     fields: list[FieldSketchComparison]
     seconds: float
@@ -112,7 +167,9 @@ def _device_name(number: int) -> str:
 
 
 def _device_number(device: object) -> int:
-    """Of 'cpu', 'cuda' (the first that can be used), 'cuda:1', or 'auto' (a GPU if there is one)."""
+    """The device number of 'cpu', 'cuda' (the first that can be used), 'cuda:1', or 'auto' (a GPU if there is
+    one).
+    """
     use, numbers = chosen_devices(device)
     if len(numbers) > 1:
         raise TwinrunError(f"a sketch lies on one device, not on {device!r:.60}", fix="write cuda:0")
@@ -125,7 +182,7 @@ def _device_number(device: object) -> int:
 
 @dataclass(frozen=True)
 class _FieldFacts:
-    """What of a field's settings decides whether and how it is compared."""
+    """The settings of a field that decide whether and how it is compared."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -141,10 +198,28 @@ class _FieldFacts:
 
 
 class Sketch:
-    """Digests of named arrays, on the devices where those are, or on the host. Made by `sketch` and `sketch_of`.
+    """Digests of named arrays, which `sketch` and `sketch_of` make.
 
-    Holds about a seventh of the bytes of float32 arrays with 4 residue bits, half as much with 2, 0.6% with none. The
-    memory is given back when nothing refers to it any more. May be used by several threads.
+    >>> made = twinrun.sketch({"x": np.zeros(1000, np.float32)}, atol=1e-6)
+    >>> made.names, made.device
+    (['x'], 'cpu')
+
+    Attributes
+    ----------
+    label : str
+        What messages call it.
+    names : list of str
+        Its fields.
+    bytes : int
+        Bytes of memory that its digests take.
+    device : str
+        Where it lies: 'cuda:0', 'cpu', or several, as 'cpu, cuda:0'.
+
+    Notes
+    -----
+    It holds about a seventh of the bytes of float32 arrays with 4 residue bits, half as much with 2, and 0.6%
+    with none. The memory is released when nothing refers to it any more. Several threads may use one sketch.
+    Digests: spec/digest.md.
     """
 
     def __init__(
@@ -159,7 +234,10 @@ class Sketch:
         self._known: dict[str, _FieldFacts] = {}
 
     def _facts(self, name: str) -> _FieldFacts:
-        """Asked for when a field is first compared: many tensors are sketched more often than that."""
+        """The facts of a field.
+
+        They are read at its first comparison, because many tensors are sketched and never compared.
+        """
         known = self._known.get(name)
         if known is None:
             f, told = self._fields[name].facts, self._told.get(name, {})
@@ -170,12 +248,12 @@ class Sketch:
 
     @property
     def names(self) -> list[str]:
-        """Its fields."""
+        """The names of its fields."""
         return list(self._fields)
 
     @property
     def bytes(self) -> int:
-        """Of memory that its digests take."""
+        """Bytes of memory that its digests take."""
         return sum(f.bytes for f in self._fields.values())
 
     @property
@@ -189,7 +267,29 @@ class Sketch:
         )
 
     def to(self, device: object) -> Sketch:
-        """A copy on another device: 'cuda:1', or 'cpu'. Itself if all of it is there."""
+        """Copies the sketch to another device.
+
+        >>> made = twinrun.sketch({"x": np.zeros(10)})
+        >>> made.to("cpu") is made
+        True
+
+        Parameters
+        ----------
+        device : str
+            'cpu', 'cuda' (the first GPU that can be used), 'cuda:1', or 'auto' (a GPU if there is one).
+
+        Returns
+        -------
+        Sketch
+            The copy; this sketch where all of it lies there already.
+
+        Raises
+        ------
+        Unsupported
+            The device cannot be used.
+        TwinrunError
+            `device` is not understood, or names several devices.
+        """
         number = _device_number(device)
         if all(f.device == number for f in self._fields.values()):
             return self
@@ -206,11 +306,38 @@ class Sketch:
         equal_nan: bool = True,
         fields: Iterable[str] | None = None,
     ) -> SketchComparison:
-        """Which fields agree within the tolerance, a being this one: |a - b| <= atol + rtol |a|.
+        """Compares two sketches: which fields agree within the tolerance.
 
-        other: made with the same settings, and for each field on the same device. atol, rtol: the tolerance they were made
-        for, by default, or a wider one; integers and booleans are compared exactly. fields: globs of those to compare. Raises
-        Incomparable.
+        >>> a = twinrun.sketch({"x": np.zeros(10)}, atol=1e-6)
+        >>> b = twinrun.sketch({"x": np.full(10, 1e-9)}, atol=1e-6)
+        >>> a.compare(b).verdict
+        'same'
+
+        Parameters
+        ----------
+        other : Sketch
+            Made with the same settings, and for each field on the same device. This sketch is the reference
+            a.
+        atol, rtol : float, default None
+            Elements agree where |a - b| <= atol + rtol |a|. None: the tolerance that the sketches were made
+            for. It can be wider, and not narrower. Integers and booleans are compared exactly.
+        equal_nan : bool, default True
+            Whether a NaN equals a NaN.
+        fields : iterable of str, default None
+            Globs of the fields to compare; None for all.
+
+        Returns
+        -------
+        SketchComparison
+            'same' is proven. 'open' is no difference yet: only the data can decide.
+
+        Raises
+        ------
+        Incomparable
+            A field is missing, has another shape, type or settings, or lies on another device; or there is no
+            field.
+        TwinrunError
+            `other` is no sketch.
         """
         if not isinstance(other, Sketch):
             raise TwinrunError(
@@ -311,13 +438,48 @@ def sketch(
     stream: object = None,
     threads: int = 0,
 ) -> Sketch:
-    """Digests {name: array}, or any container of arrays (a model, nested mappings), all arrays of a GPU in one batch, and keeps
-    the digests there.
+    """Digests named arrays where they lie, so that runs can be compared while both are running.
 
-    atol, rtol, tolerances, residue_bits, chunk_bytes, digest: as for `Run`; sketches that are compared need the same.
-    stream: the one whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba; by default what the
-    arrays themselves say. Arrays on the host are digested there, by `threads` cores (0: all). When it returns, the arrays
-    may change.
+    >>> a = twinrun.sketch({"x": np.zeros(1000)}, atol=1e-6)
+    >>> b = twinrun.sketch({"x": np.full(1000, 2e-7)}, atol=1e-6)
+    >>> a.compare(b).verdict
+    'same'
+
+    Parameters
+    ----------
+    fields : dict of str to array, or container of arrays
+        Named arrays, a model, or nested mappings. All arrays of a GPU are digested in one batch, and digests
+        stay there.
+    atol, rtol : float, default 0
+        Two sketches agree where |a - b| <= atol + rtol |a|. `atol` has the unit of the data.
+    tolerances : dict of str to float or (float, float), default None
+        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own.
+    residue_bits : {4, 2, 0}
+        Bits an element that prove small differences.
+    chunk_bytes : int, default 4096
+        Bytes of a chunk: a power of two from 4096 to 1048576.
+    digest : {'linear', 'published'}
+        The kind of digest.
+    stream : int or stream object, default None
+        The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
+        default the arrays themselves name it.
+    threads : int, default 0
+        Threads for arrays on the host; 0 takes all cores.
+
+    Returns
+    -------
+    Sketch
+        The digests. The arrays may change as soon as this returns.
+
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning, or an array has an unsupported type.
+
+    Notes
+    -----
+    Sketches that are compared need the same settings. Nothing is written, and no element leaves a GPU. Calls
+    from several threads do not share state.
     """
     if digest not in ("linear", "published"):
         raise TwinrunError("digest must be 'linear' or 'published'")
@@ -339,10 +501,44 @@ def sketch_of(
     device: object = "auto",
     fields: Iterable[str] | None = None,
 ) -> Sketch:
-    """The sketch that a captured step is: its metadata, brought to a device. The step's data is not read, nor need it be there.
+    """Loads the metadata of a captured step as a sketch; the data of the step need not exist.
 
-    history: a folder that `Run` captured, and which step of it; or a metadata file (.twm), without a step. device: 'cuda:1',
-    'cpu', or 'auto', the first GPU that can be used, else the host. fields: globs of those to take.
+    >>> with twinrun.Run("runs/a", atol=1e-6, keep_data=False) as run:
+    ...     facts = run.capture(10, {"x": np.zeros(1000)})
+    >>> now = twinrun.sketch({"x": np.zeros(1000)}, atol=1e-6)
+    >>> twinrun.sketch_of("runs/a", 10, device="cpu").compare(now).verdict
+    'same'
+
+    Parameters
+    ----------
+    history : str or path
+        The folder of a history, or a metadata file (.twm).
+    step : int, default None
+        A step of the history; None for a metadata file.
+    rank : int, default 0
+        The rank.
+    device : str, default 'auto'
+        'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, else the host.
+    fields : iterable of str, default None
+        Globs of the fields to load; None for all.
+
+    Returns
+    -------
+    Sketch
+        The digests of this step.
+
+    Raises
+    ------
+    MissingFile
+        There is no such history or file.
+    DamagedFile
+        The metadata contradicts its checksums.
+    Incomparable
+        The history has no such step or rank, or no field matches.
+    TwinrunError
+        `step` is missing for a history, or given for a metadata file, or `device` is not understood.
+    Unsupported
+        The device cannot be used.
     """
     path = checked_path(history)
     number = _device_number(device)
@@ -355,7 +551,9 @@ def sketch_of(
         label = path
     else:
         if step is None:
-            raise TwinrunError("which step of it?", where=path, fix="write sketch_of(history, step)")
+            raise TwinrunError(
+                "is a history, and no step was given", where=path, fix="write sketch_of(history, step)"
+            )
         subject = HistorySubject(path)
         place = (step_number(step), rank)
         if place not in subject.places:

@@ -1,7 +1,7 @@
 """What a path (or the caller's arrays) holds: places (step, rank), and at each of them named fields.
 
-A subject is a history, a folder of files, one file, or arrays. Places are opened one at a time, so that a history of any
-length needs few open files.
+A subject is a history, a folder of files, one file, or arrays. Places are opened one at a time, so that a
+history of any length needs few open files.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ __all__ = [
     "opened_of",
 ]
 
-_OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that no file has
+_OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that belong to no file
 
 Place = tuple[int | None, int]  # step, rank
 
 
 def metadata_path(path: str) -> str:
-    """Where the metadata of a file that some other program wrote lies: beside it."""
+    """The metadata file of a file of another program: beside it."""
     return path.rstrip("/") + METADATA_SUFFIX
 
 
@@ -97,19 +97,19 @@ class FieldRef:
     metadata_field: int = 0
     facts: dict | None = None  # of the metadata's field
     no_data: bool = False
-    recorded: tuple[_core.RecordStore, int] | None = None  # the record that has its elements, and the step
+    recorded: tuple[_core.RecordStore, int] | None = None  # the record that holds its elements, and the step
     place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
         None  # shape of the global array and offset in it, as `shape`
     )
-    key: str | None = None  # of particles: the field of their IDs, and their group, as their file names them
+    key: str | None = None  # of particles: the field of their IDs and their group, as the file names them
     group: str | None = None
     own_name: str = ""  # in its file
-    unit: str | None = None  # of dates and time spans; of plain numbers None
-    kind: str | None = None  # of elements that are no numbers: what they are
-    tell: Callable[[int], str] | None = None  # such an element for people
-    parts: object = None  # of a global array: where its parts are (placed.Parts)
-    open_reader: Callable[[], Field | None] | None = None  # of the format, when elements must be decoded
-    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: what was at an index
+    unit: str | None = None  # of dates and time spans; None for plain numbers
+    kind: str | None = None  # of elements that are no numbers: their kind
+    tell: Callable[[int], str] | None = None  # such an element as text
+    parts: object = None  # of a global array: where its parts are (parts.Parts)
+    open_reader: Callable[[], Field | None] | None = None  # of the format, where elements must be decoded
+    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: the text at an index
     told_as_text: bool = False  # see formats.Field
 
     @property
@@ -119,7 +119,7 @@ class FieldRef:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element."""
+        """Bytes of an element."""
         return ITEMSIZE[self.dtype]
 
     @property
@@ -129,7 +129,7 @@ class FieldRef:
 
     @property
     def reads_anywhere(self) -> bool:
-        """Whether its elements, or the metadata in their place, are read from any one on at the cost of what is read."""
+        """Whether a part of its elements, or of its metadata, can be read at the cost of that part."""
         in_files = self.extents is not None or self.recorded is not None or self.no_data
         return in_files or (self.reader is not None and self.reader.reads_anywhere)
 
@@ -146,7 +146,7 @@ class FieldRef:
         return None if self.facts is None else self.facts["digest"]
 
     def need_metadata(self) -> _core.Metadata:
-        """Its metadata, where it is known to have some."""
+        """The facts of its metadata, if it has metadata."""
         assert self.metadata is not None
         return self.metadata
 
@@ -169,7 +169,7 @@ class FieldRef:
             self.told_as_text = self.reader is not None and self.reader.told_as_text
 
     def source(self, cache: str = "auto") -> _core.Source | None:
-        """Its elements; None if only metadata was kept."""
+        """A source of its elements; None if only metadata was kept."""
         if self.no_data:
             return None
         if self.recorded is not None and self.items:
@@ -197,10 +197,11 @@ class FieldRef:
 
 
 class Opened(dict[str, FieldRef]):
-    """Fields of a place by name, and what else its files say.
+    """Fields of a place by name, and the other facts of its files.
 
-    facts: by label; None where a subject has none to tell, as arrays in memory. skipped: (name, where, reason) of what is there
-    and cannot be compared. formats: of the files; format_of: of the one that says a fact, by its label.
+    facts: by label; None where a subject cannot have facts, as arrays in memory. skipped: (name, where,
+    reason) of what exists and cannot be compared. formats: of the files; format_of: the format of the file of
+    a fact, by label.
     """
 
     def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
@@ -212,12 +213,12 @@ class Opened(dict[str, FieldRef]):
 
 
 def opened_of(fields: Mapping[str, FieldRef]) -> Opened:
-    """What a subject of another kind gave: fields, and nothing else."""
+    """Makes an `Opened` of plain fields."""
     return fields if isinstance(fields, Opened) else Opened(fields)
 
 
 class FieldLayout(Protocol):
-    """Type and shape of a field, of a run or of a sketch."""
+    """The type and shape of a field of a run or a sketch."""
 
     @property
     def dtype(self) -> str: ...
@@ -230,7 +231,7 @@ class FieldLayout(Protocol):
 
 
 def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
-    """Raises Incomparable where two runs' fields have other types or shapes. what: names the field."""
+    """Raises Incomparable where the types or shapes of two fields differ. what: names the field."""
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
     kinds = getattr(a, "kind", None), getattr(b, "kind", None)
@@ -239,7 +240,8 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
         raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
     units = getattr(a, "unit", None), getattr(b, "unit", None)
     if units[0] != units[1]:
-        said = [unit or "plain numbers" for unit in units]  # the same integers are other times, or none
+        # the same integers stand for other times, or for plain numbers
+        said = [unit or "plain numbers" for unit in units]
         raise Incomparable(
             f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="units of time must agree"
         )
@@ -251,12 +253,12 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
 
 
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:
-    """Whether size, times and status of the data files are those that the metadata was made from, and they the same files.
+    """Whether the data files are those that the metadata was made from: same files, sizes, times and status.
 
-    The status is what the metadata itself keeps of it: an edit whose time was set back, another file under the name, a copy that
-    kept its time have another one, whatever the time of the metadata file. Metadata that keeps none tells nothing. files: those
-    at hand; by default where the metadata says. Raises MissingFile, DamagedFile or Stale where their number or a size rules
-    out that they are.
+    The status is a code in the metadata: an edit whose time was set back, another file of this name, or a
+    copy that kept its time has another code, whatever the time of the metadata file. Metadata without a code
+    proves nothing. files: the data files to check; by default those that the metadata names. Raises
+    MissingFile, DamagedFile or Stale where their number or a size rules it out.
     """
     known = metadata.data_files
     at_hand = [path for path, _, _ in known] if files is None else list(files)
@@ -281,11 +283,11 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             raise _stale(metadata, path)
         found.append(now)
         same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
-    return same and metadata.status == status_code(found)  # 0, of metadata without one, is no code
+    return same and metadata.status == status_code(found)  # 0 stands for metadata without a code
 
 
 def status_code(found: Iterable[os.stat_result]) -> int:
-    """A code, not 0, of when files last changed and of which files they are. Nobody sets back st_ctime."""
+    """A code, not 0, of the identity and last change of files. No program can set back st_ctime."""
     packed = b"".join(struct.pack("<qQ", s.st_ctime_ns, s.st_ino & (1 << 64) - 1) for s in found)
     return _core.xxh3(packed) or 1
 
@@ -349,9 +351,9 @@ def check_layout(
 
 
 def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
-    """Reads the data and compares it with the checksums that the metadata keeps: for files that were touched or copied.
+    """Compares the data with the checksums of the metadata: for files that were touched or copied.
 
-    Raises Stale unless all is as it was.
+    Raises Stale unless all data is unchanged.
     """
     for ref in fields:
         source = ref.source()
@@ -366,7 +368,9 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[
 def check_current(
     metadata: _core.Metadata, fields: list[FieldRef], notes: list[str], files: Iterable[str] | None = None
 ) -> None:
-    """Raises Stale, MissingFile or DamagedFile unless the data files hold what the metadata was made from."""
+    """Raises Stale, MissingFile or DamagedFile unless the data files hold the data that the metadata was made
+    from.
+    """
     if not untouched(metadata, files):
         check_content(metadata, fields, notes)
 
@@ -405,7 +409,7 @@ def refs_of_metadata(
 
 
 def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
-    """The fields, each with its unit and kind in place of the labels that keep them."""
+    """The fields without labels; each field gets the unit and kind that its labels hold."""
     told, labels = labels_told({ref.name: ref.shape for ref in refs})
     kept = [ref for ref in refs if ref.name not in labels]
     for ref in kept:
@@ -422,7 +426,7 @@ def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
-    """Opens the data of a metadata file as it was read for it; None where there is none, or it is a history's."""
+    """How to open the data of a metadata file as when it was indexed; None where there is none, or a history has it."""
     if not metadata.data_files or not metadata.fields or not metadata.fields[0]["format"]:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
@@ -461,7 +465,10 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
 
 
 def label_refs(refs: Sequence[FieldRef], where: str) -> list[FieldRef]:
-    """The labels by which metadata keeps the units and kinds of these fields. Raises Incomparable where a field has the name of one."""
+    """The labels that hold units and kinds of these fields in metadata.
+
+    Raises Incomparable where a field has such a name.
+    """
     taken = sorted(labels_told({ref.name: ref.shape for ref in refs})[1])
     if taken:
         raise Incomparable(
@@ -480,8 +487,8 @@ _Same = TypeVar("_Same", bound="Subject")
 class Subject:
     """One side of a comparison.
 
-    kind: history, folder, file or arrays. label: for messages. places: (step, rank), sorted. open(place) gives the
-    fields there by name. notes: what the user should know of it.
+    kind: history, folder, file or arrays. label: for messages. places: (step, rank), sorted. open(place)
+    gives the fields there by name. notes: what the user should know about it.
     """
 
     kind: str
@@ -491,44 +498,44 @@ class Subject:
     settings: dict | None = None  # of a history
     one_array: bool = False
     array_name: str | None = (
-        None  # what the fields of its only array are called after; known once a place was opened
+        None  # the name of its only array, a prefix of its fields; known once a place was opened
     )
     left_out: int = 0  # things that cannot be compared
     skipped: list[tuple[str, str, str]] = field(
         default_factory=list
-    )  # (name, where, reason) of such, of no place
-    # Where only files lie that are of no step and no known format; and what these are called.
+    )  # (name, where, reason) of those that belong to no place
+    # Places that hold only files without a step and of no known format; and the names of these files.
     unknown: set[Place] = field(default_factory=set)
     unknown_names: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        """Fields at a place, and what else is said there, valid inside the `with`."""
+        """Fields and facts at a place, valid inside the `with`."""
         raise NotImplementedError
 
     def times(self) -> dict[int | None, float]:
-        """Physical time by step, of the steps that tell it."""
+        """Physical time by step, of the steps that have it."""
         return {}
 
-    # ---- for other processes, that open places without having listed the run ----
+    # ---- for other processes, which open places without listing the run ----
 
     def size(self, place: Place) -> int:
-        """Bytes at a place, as far as they are known without opening it."""
+        """Bytes at a place, as far as known without opening it."""
         return 0
 
     def entry(self, place: Place) -> object:
-        """What `open` needs to know of a place."""
+        """The entry of a place that `open` needs."""
         return None
 
     def know(self, entries: Mapping[Place, Any]) -> None:
-        """Replaces what `open` knows of places."""
+        """Replaces the entries of places."""
 
     def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
-        """The error, or that what it is about is not there any more: only what nobody changes can be damaged."""
+        """The error; or, where a running run removed the data meanwhile, an error that says so."""
         return error
 
     def without_places(self: _Same) -> _Same:
-        """This one, as it can be sent: it knows no place."""
+        """A copy without places, to send to other processes."""
         light = copy.copy(self)
         light.places, light.notes, light.settings = [], [], None
         light.know({})
@@ -557,26 +564,31 @@ class _Arrays(Subject):
 
 
 def incomplete_note(steps: list[int]) -> str:
-    """What to say of steps that only some ranks committed."""
+    """Notes on steps that only some ranks committed."""
     shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
     what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
     return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
 
 
 def _records_kept() -> int:
-    """Records that one of two runs may keep open: each has two files, and half of the process's are for others."""
+    """How many records one of two runs may keep open: each has two files, and half of the process's files are
+    for others.
+    """
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
 class Journals:
-    """What the journals of a history say now: a run may be writing it. Read again only where they have grown."""
+    """The journals of a history, which a run may be writing.
+
+    They are read again only where they have grown.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._read: tuple[list, dict] | None = None
 
     def written(self) -> list[tuple[str, int, int]]:
-        """Which files they are, and how far they are written: lines are only added."""
+        """The files and their sizes: lines are only added."""
         with reading(self._path), os.scandir(self._path) as entries:
             names = sorted(e.name for e in entries if e.name.endswith(".jsonl"))
         found = []
@@ -587,7 +599,7 @@ class Journals:
         return found
 
     def entries(self) -> dict[Place, tuple[str, dict]]:
-        """{(step, rank): (folder, files)}. Raises TwinrunError."""
+        """The committed steps: {(step, rank): (folder, files)}. Raises TwinrunError."""
         written = self.written()
         if self._read is None or self._read[0] != written:
             steps = _core.open_history(self._path)["steps"]
@@ -599,7 +611,7 @@ class Journals:
 
 
 class HistorySubject(Subject):
-    """A history that was captured, or a rank's part of one on a node-local tier."""
+    """A captured history, or a rank's part of one on a node-local tier."""
 
     def __init__(self, path: str) -> None:
         self._journals = Journals(path)
@@ -632,7 +644,7 @@ class HistorySubject(Subject):
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
-        """The metadata of a place, as it was committed; its data is not looked at."""
+        """The metadata of a place, as it was committed; the data is not checked."""
         folder, files = self._files[place]
         if not files["metadata"]:
             raise FormatError(
@@ -649,9 +661,12 @@ class HistorySubject(Subject):
         return metadata
 
     def _record(self, rank: int) -> _core.RecordStore:
-        """Kept open for the next steps, unless there are so many ranks that files run out: then the last used ones are."""
+        """An open record.
+
+        Records stay open for the next steps, up to a limit of files: then the last used ones stay open.
+        """
         store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
-        self._records[rank] = store  # a dict keeps the order in which entries came
+        self._records[rank] = store  # a dict keeps the order of insertion
         while len(self._records) > _records_kept():
             del self._records[next(iter(self._records))]
         return store
@@ -693,17 +708,17 @@ class HistorySubject(Subject):
         if self._files[place][1]["difference"] is not None:
             assert step is not None
             for ref in refs:
-                if ref.items:  # a record keeps nothing of a field that has none
+                if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
-        if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
+        if not self._files[place][1]["data"]:  # the data was dropped or never kept: only metadata remains
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True
             yield self._by_name(refs, use_metadata)
             return
-        try:  # nothing but twinrun writes here: data that is not newer than its metadata is a copy's
+        try:  # only twinrun writes here: data that is not newer than its metadata belongs to a copy
             metadata.check_data_files()
         except Stale:
             check_current(metadata, refs, self.notes)
@@ -719,7 +734,7 @@ class HistorySubject(Subject):
 
 @dataclass(frozen=True)
 class _Part:
-    """A file, or what one of several steps has in it (step is None: fields that belong to no step of their own)."""
+    """A file, or one of several steps in it (step is None for fields without a step of their own)."""
 
     file: DataFile | str
     step: int | None
@@ -758,7 +773,7 @@ class _Files(Subject):
         self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
 
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
-        """Steps that a file holds by its own account; [None] where it is of one step."""
+        """Steps that a file names itself; [None] where it has one step."""
         if not isinstance(file, str) and not formats()[file.format].many_steps:
             return [None]
         with self._open_file(file) as content:
@@ -846,7 +861,7 @@ class _Files(Subject):
 
     @staticmethod
     def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
-        """How what a file holds is called in the folder: see formats.folder. '' is the file itself."""
+        """The prefix of a file's fields in its folder: see formats.folder. '' is the file itself."""
         if isinstance(file, str):
             return lambda name: name
         if content.format == BYTES and file.format != BYTES:
@@ -859,7 +874,10 @@ class _Files(Subject):
         return lambda name: name
 
     def _of_step(self, refs: list[FieldRef], content: FileContent, part: _Part) -> list[FieldRef]:
-        """Under the names that the arrays have in every step. A step that was written twice: the later one counts."""
+        """Fields by the names that arrays have in every step.
+
+        Of a step that was written twice the later one counts.
+        """
         named: dict[str, FieldRef] = {}
         for ref in refs:
             series = content.fields[ref.name].series or ref.name
@@ -873,7 +891,8 @@ class _Files(Subject):
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
         others = next((f["format"] for f in metadata.fields if f["format"] != content.how), None)
-        if others is not None:  # digests of a file that was read otherwise are those of other values
+        # digests of a file that was read with other options are digests of other values
+        if others is not None:
             self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
             return
         known = {ref.name: ref for ref in refs_of_metadata(metadata) if ref.name not in _OF_METADATA}
@@ -884,7 +903,7 @@ class _Files(Subject):
         attached = []
         for ref in refs:
             had = known.get(ref.name)
-            if had is None:  # indexed without it, on purpose
+            if had is None:  # left out of the index on purpose
                 continue
             if _layout(had) != _layout(ref):
                 raise Stale(
@@ -892,7 +911,8 @@ class _Files(Subject):
                     where=metadata.path,
                     fix="index it again with 'twinrun index'",
                 )
-            if had.extents and ref.extents and places_of(had) != places_of(ref):  # described otherwise since
+            # its description changed since
+            if had.extents and ref.extents and places_of(had) != places_of(ref):
                 raise Stale(
                     f"was made from other bytes than those of field {ref.name!r} now",
                     where=metadata.path,
@@ -910,7 +930,7 @@ class _Files(Subject):
 
 
 def _keep(opened: Opened, fact: Fact, format: str) -> None:
-    """Adds a fact; of those with one label the second one is called otherwise."""
+    """Adds a fact. A second fact with the same label gets another label."""
     assert opened.facts is not None
     label = fact.label
     while label in opened.facts:
@@ -920,7 +940,7 @@ def _keep(opened: Opened, fact: Fact, format: str) -> None:
 
 
 def places_of(ref: FieldRef) -> list[tuple[int, int, int]]:
-    """Where the elements lie in their files; adjacent extents count as one."""
+    """Where the elements lie in their files; adjacent extents are joined."""
     found: list[tuple[int, int, int]] = []
     last = None
     for path, offset, stride, count in ref.extents or ():
@@ -943,9 +963,10 @@ def _one_array_format(name: str) -> bool:
 
 
 def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
-    """The subject that a path, an array or a container of arrays is (see `containers`).
+    """Opens a path, an array or a container of arrays as a subject (see `containers`).
 
-    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises MissingFile, FormatError.
+    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises
+    MissingFile, FormatError.
     """
     options = dict(options or {})
     if isinstance(what, Subject):
@@ -972,7 +993,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
         return _Files("file", path, [path], options)
     listing = list_folder(path, options)
     if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
-        return _Files("file", path, [path], options)  # the format says what is wrong with it
+        return _Files("file", path, [path], options)  # opening it raises the error
     if not listing.data():
         raise MissingFile(
             "a folder without a manifest and without data files of a known format",
@@ -987,7 +1008,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
 
 
 class _Metadata(Subject):
-    """A metadata file alone."""
+    """A metadata file without its data."""
 
     def __init__(self, path: str) -> None:
         super().__init__("file", path, [(None, 0)])
@@ -1021,7 +1042,7 @@ class _Metadata(Subject):
                     check_layout(metadata, indexed, reopen())
                 check_content(metadata, refs, self.notes)
         except MissingFile:
-            self.notes.append(f"{self.label}: its data is not at hand: only metadata can answer")
+            self.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
             for ref in refs:
                 ref.no_data = True
         opened.update({ref.name: ref for ref in refs})

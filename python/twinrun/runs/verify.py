@@ -36,7 +36,22 @@ class _Found(NamedTuple):
 
 
 class Verified(_Found):
-    """What `verify` found: (problems, files checked), and notes on what was not checked. True only if there are no problems."""
+    """What `verify` found: (problems, files). True only if there are no problems.
+
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(0, {"x": np.zeros(100)})
+    >>> bool(twinrun.verify("runs/a"))
+    True
+
+    Attributes
+    ----------
+    problems : list of str
+        What is damaged or missing, a line each, with what to do.
+    files : int
+        How many files were checked.
+    notes : list of str
+        What was not checked, a line each.
+    """
 
     notes: list[str]
 
@@ -74,8 +89,10 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
 
 
 def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, int]) -> list[str]:
-    """What lies between the fields in a data file, and behind them, is zero. extents: (begin, end), ascending. part: (begin,
-    end) of this rank's in the file."""
+    """Checks that the bytes between and after the fields of a data file are zero.
+
+    extents: (begin, end), ascending. part: (begin, end) of this rank in the file.
+    """
     problems = []
     end, last = part
     with reading(data), open(data, "rb") as file:
@@ -94,7 +111,7 @@ def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, 
 
 
 def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]:
-    """A rank's files of a step."""
+    """Checks the files of a rank and step once."""
     if not rank["metadata"]:  # another program's files: their bytes are the record's
         return [], 1
     name = os.path.join(folder, rank["metadata"])
@@ -137,7 +154,10 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
 def _verify_place(
     path: str, step: int, folder: str, rank: dict, threads: int, journals: Journals
 ) -> tuple[list[str], int]:
-    """A rank's files of a step. A run may be writing the history: what left it meanwhile, or was replaced, is not damaged."""
+    """Checks the files of a rank and step.
+
+    A run may write the history: files that it removed or replaced are not damaged.
+    """
     while True:
         try:
             problems, files = _verify_step(os.path.join(path, folder), rank, threads)
@@ -158,7 +178,7 @@ def _verify_place(
 def _check_record(
     path: str, rank: int, threads: int, memory: int, journals: Journals
 ) -> list[tuple[list[int], str]]:
-    """Problems of a record, whose differences a run may be adding, and `compact` moving."""
+    """Problems of a record. A run may add differences meanwhile, and `compact` may move them."""
     while True:
         before = journals.written()
         problems = _core.check_record(path, rank, threads, memory)
@@ -227,15 +247,53 @@ def _parts(path: str) -> list[str]:
 
 
 def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMORY) -> Verified:
-    """Checks every checksum under a path: a history, a folder, a file or data set with metadata beside it, or a metadata file.
+    """Checks every checksum of a history, or of files and their metadata.
 
-    Histories on a node-local tier too: a rank's folder, or the folder of all. Returns (problems, files checked), which is true if there are
-    no problems: every byte that the checksums cover is as it was written; of a history every byte of every file, but for
-    files of steps that were not committed. A run may be writing it: what leaves meanwhile is not damaged.
-    memory: bytes that reading a record may take at once, beside its index. A file in a folder is not checked, and noted, where
-    it is called .twm and is not twinrun's: it does not begin as metadata does, no file is there that it would describe, and the
-    folder is no step's and holds no golden files.
-    Raises MissingFile where there is nothing to verify, DamagedFile where even the manifest cannot be read.
+    >>> with twinrun.Run("runs/a") as run:
+    ...     facts = run.capture(0, {"x": np.zeros(1000)})
+    >>> twinrun.verify("runs/a").problems
+    []
+
+    Parameters
+    ----------
+    path : str or path
+        A history, also one on a node-local tier (the folder of one rank, or of all); a folder; a file with
+        metadata beside it; or a metadata file.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    memory : int, default 1 GiB
+        Bytes that reading a record may take at once, beside its index.
+
+    Returns
+    -------
+    Verified
+        Problems and how many files were checked. It is true if there is no problem: every byte that checksums
+        cover is as it was written. Of a history that is every byte of every file, except files of steps that
+        were not committed.
+
+    Raises
+    ------
+    MissingFile
+        The path does not exist, or nothing there can be verified.
+    DamagedFile
+        Not even the manifest can be read.
+    TwinrunError
+        `threads` or `memory` has no meaning.
+
+    Notes
+    -----
+    A run may write the history meanwhile: what leaves it then is not damaged.
+
+    A file in a folder that is only called .twm is not checked, and is noted. It is taken for twinrun's, and for
+    damaged where it cannot be read, if it begins as metadata does, if the file that it would describe is beside
+    it, or if its folder is a step's or has golden files.
+
+    Examples
+    --------
+    >>> with open("runs/a/step-0000000000/rank-00000.data", "r+b") as file:
+    ...     _ = file.seek(80), file.write(b"?")
+    >>> len(twinrun.verify("runs/a").problems)
+    1
     """
     path = checked_path(path)
     check_settings(threads=threads, memory=memory)
@@ -302,7 +360,7 @@ def _is_ours(path: str, beside: list[str]) -> bool:
 
 
 def _without_manifest(path: str) -> list[str]:
-    """Histories here, by the folders that their runs made, whose manifest is gone: nothing says what belongs to them."""
+    """Histories without a manifest, found by the folders of their steps: their content is unknown."""
     lost = []
     for folder, folders, names in os.walk(path):
         if _STEP.fullmatch(os.path.basename(folder)) and any(STEP_MARK.fullmatch(name) for name in names):

@@ -13,17 +13,17 @@ from .journal import Journal
 
 __all__ = ["Condition", "Plan", "conduct", "looks"]
 
-Condition = Mapping[str, Any]  # what a run differs from others in: JSON
-Blocks = list[dict[str, Mapping[str, Any]]]  # of each whole block: key of a condition -> its run
+Condition = Mapping[str, Any]  # how a run differs from others: JSON
+Blocks = list[dict[str, Mapping[str, Any]]]  # for each whole block: key of a condition -> its run
 
 
 def key(condition: Condition) -> str:
-    """A condition as the journal's runs name it."""
+    """The name of a condition in the journal."""
     return json.dumps(condition, sort_keys=True)
 
 
 def whole_blocks(runs: Iterable[Mapping], conditions: Sequence[Condition]) -> Blocks:
-    """Runs by block, as far as blocks are whole and without a gap."""
+    """Runs by block: the whole blocks before the first gap."""
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for run in runs:
         found.setdefault(run["block"], {})[key(run["condition"])] = run
@@ -34,7 +34,7 @@ def whole_blocks(runs: Iterable[Mapping], conditions: Sequence[Condition]) -> Bl
 
 
 def order(plan: Plan, block: int, conditions: int) -> list[int]:
-    """In which order a block's conditions run: the same after a restart."""
+    """The order of conditions in a block: the same after a restart."""
     return np.random.default_rng([plan.seed, block]).permutation(conditions).tolist()
 
 
@@ -48,7 +48,7 @@ def conduct(
 ) -> tuple[Blocks, bool]:
     """Makes the runs that the journal lacks. Returns all whole blocks, and whether `enough` ended it.
 
-    run(condition, block): what to keep of it, JSON. enough(blocks): whether all that is asked is known.
+    run(condition, block): its results, as JSON. enough(blocks): whether the intervals are narrow enough.
     """
     made = {(r["block"], key(r["condition"])) for r in journal.runs}
     stops = set(looks(plan))

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["INTENSITIES", "Interference"]
 
-INTENSITIES = (0.2, 0.5, 1.0, 2.0, 4.0)  # MB a rank, as on Mira
-_FOR_EVER = 1_000_000_000  # repetitions; the second job ends when it is told to
+INTENSITIES = (0.2, 0.5, 1.0, 2.0, 4.0)  # MB of a rank, as on Mira
+_FOR_EVER = 1_000_000_000  # repetitions; the second job ends on request
 _PARTICLE = 38e-6  # MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interference(Study):
-    """What is run. A run is a launch of the job, `repeat` repetitions, with the second job at work all the while or not at all.
+    """The study of interference.
 
-    precision: how well losses are to be known (absolute). tolerated: a loss that does not matter.
+    A run is a launch of the job, `repeat` repetitions, with the second job running throughout or not at all.
+
+    precision: the wanted precision of losses (absolute). tolerated: a loss that does not matter.
     """
 
     name = "interference"
@@ -36,7 +38,7 @@ class Interference(Study):
     folder: Path
     particles: int = 52_632  # 2 MB a rank, as the paper's
     intensities: Sequence[float] = INTENSITIES
-    other_ranks: int = 0  # 0: as many
+    other_ranks: int = 0  # 0: the same number
     method: str = "aggregate"
     other_method: str = ""  # the same
     layout: str = "records"
@@ -58,7 +60,7 @@ class Interference(Study):
         }
 
     def conditions(self) -> list[Condition]:
-        """Alone (intensity 0), then beside the second job."""
+        """The conditions: alone (intensity 0), then beside the second job."""
         return [{"intensity": x} for x in (0.0, *sorted(self.intensities))]
 
     def _arguments(self, method: str, particles: int, repeat: int) -> list[str]:
@@ -88,7 +90,7 @@ class Interference(Study):
             stop = Path(f"{prefix}stop")
             particles = max(round(intensity / _PARTICLE), 1)
             other = self._arguments(self.other_method or self.method, particles, _FOR_EVER)
-            # And should nobody be there to make it, after two runs of the longest kind.
+            # If no process makes it, the job ends after two runs of the longest kind.
             other += ["--until", str(stop), "--seconds", str(2 * self.seconds), f"{prefix}b"]
             with self.stack.start(self.other_ranks or self.ranks, other) as beside:
                 beside.wait_for("repetition", self.seconds)
@@ -168,7 +170,7 @@ class Interference(Study):
         return self.document(blocks, ended, rows, **facts, tolerated=self.tolerated)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
-        """Beside which jobs this one may run."""
+        """Guidance: beside which jobs this one may run."""
         intensities = sorted(self.intensities)
         confidence = joint(self.confidence, len(intensities))
         losses = {x: self._loss(blocks, x, confidence) for x in intensities}

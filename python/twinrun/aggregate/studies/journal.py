@@ -1,6 +1,7 @@
-"""The journal of a study: a line of JSON for what is studied, then one for each run, on storage as soon as the run has ended.
+"""The journal of a study: a line of JSON for its settings, then one for each run, on storage as soon as the
+run has ended.
 
-A crash can leave a torn last line; it is cut off when the study goes on. Anything else that is not what it should be is an error.
+A crash can leave a torn last line; it is cut off when the study goes on. Any other flaw is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BEGINS = (b'{"kind": "study"', b'{"kind": "run"')  # the first line, and the ot
 
 
 class Journal:
-    """Runs that were made, and those to come. One process at a time."""
+    """The runs of a study. One process at a time."""
 
     runs: list[dict]
     header: dict
@@ -33,8 +34,9 @@ class Journal:
     ) -> None:
         """Opens or starts the journal of `study`.
 
-        conditions: what makes runs comparable, as JSON; an existing journal must have the same. facts: kept, not compared.
-        Raises Incomparable where they differ, DamagedFile, TwinrunError where another process has it.
+        conditions: settings that make runs comparable, as JSON; an existing journal must have the same.
+        facts: recorded, not compared. Raises Incomparable where they differ, DamagedFile, TwinrunError where
+        another process has it.
         """
         self.path = Path(path)
         try:
@@ -66,7 +68,7 @@ class Journal:
             raise
 
     def _open(self) -> BinaryIO:
-        """A new file, or the one that is there; nothing is made at a place that only a link tells of."""
+        """Opens a new or an existing file; a link that leads nowhere is an error."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             number = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
@@ -92,7 +94,7 @@ class Journal:
                     where=self.path,
                     fix="remove that line, or give another --journal",
                 )
-        if whole < len(text):  # torn: the run that it was of is made again
+        if whole < len(text):  # torn: its run is made again
             torn, begin = text[whole:], _BEGINS[bool(lines)]
             if not (torn.startswith(begin) or begin.startswith(torn)):
                 raise DamagedFile(
@@ -123,18 +125,18 @@ class Journal:
             )
 
     def _append(self, line: Mapping) -> None:
-        # One write, so that a crash leaves a line torn at worst; allow_nan: whoever reads it wants strict JSON.
+        # One write, so that a crash leaves at worst a torn line; allow_nan: readers need strict JSON.
         os.write(self._file.fileno(), (json.dumps(line, allow_nan=False) + "\n").encode())
         os.fsync(self._file.fileno())
 
     def add(self, run: Mapping) -> None:
-        """Keeps a run that has ended."""
+        """Adds a run that has ended."""
         line = {"kind": "run", **run}
         self._append(line)
         self.runs.append(line)
 
     def close(self) -> None:
-        """Lets others use the file."""
+        """Releases the file, so that another process can use it."""
         self._file.close()
 
     def __enter__(self) -> Journal:

@@ -1,4 +1,4 @@
-"""Starting haccio under an MPI library's mpiexec, and reading what it measured."""
+"""Starts haccio under the mpiexec of an MPI library, and reads its results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ...errors import MissingFile, TwinrunError
 __all__ = ["Result", "Running", "Stack", "data_files", "default_program"]
 
 PROGRAM = "TWINRUN_HACCIO"  # environment: where haccio is
-_STOPS_WITHIN = 20.0  # seconds that mpiexec gets to end after SIGTERM
+_STOPS_WITHIN = 20.0  # seconds that mpiexec has to end after SIGTERM
 
 
 def default_program() -> str:
-    """haccio, as TWINRUN_HACCIO says, or from the PATH."""
+    """The path of haccio: TWINRUN_HACCIO, or from the PATH."""
     program = os.environ.get(PROGRAM) or shutil.which("haccio")
     if program is None:
         raise MissingFile(
@@ -37,7 +37,7 @@ def default_program() -> str:
 
 @contextlib.contextmanager
 def data_files(folder: Path) -> Iterator[str]:
-    """A name that files of a run begin with, in a folder that is made for them; what a run that failed leaves there is removed."""
+    """A prefix for the files of a run, in a temporary folder; files of a failed run are removed."""
     try:
         made = Path(tempfile.mkdtemp(dir=folder, prefix="haccio-study-"))
     except OSError as e:
@@ -57,17 +57,17 @@ class Result:
     lines: tuple[dict, ...]
 
     def all(self, kind: str) -> list[dict]:
-        """All of one kind."""
+        """All lines of one kind."""
         return [x for x in self.lines if x["kind"] == kind]
 
     @property
     def run(self) -> dict:
-        """The line that says where it ran."""
+        """The line with the place of the run."""
         return self.all("run")[0]
 
 
 class Running:
-    """A job that was started. Ended with everything it started when the `with` block is left."""
+    """A running job. It and all its processes end with the `with` block."""
 
     def __init__(self, stack: Stack, ranks: int, arguments: Sequence[str], folder: Path) -> None:
         self._json = folder / "results.jsonl"
@@ -93,7 +93,7 @@ class Running:
             raise TwinrunError(f"cannot be started: {e.strerror}", where=self.command[0]) from None
 
     def lines(self) -> list[dict]:
-        """What it has written until now."""
+        """The output so far."""
         try:
             text = self._json.read_bytes()
         except FileNotFoundError:
@@ -102,11 +102,11 @@ class Running:
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether it has ended."""
         return self._process.poll() is not None
 
     def wait(self, seconds: float) -> Result:
-        """Its results when it has ended. TwinrunError where it failed or takes longer."""
+        """Waits for the end, and returns the results. Raises TwinrunError where it failed or takes longer."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ class Running:
         return Result(tuple(self.lines()))
 
     def wait_for(self, kind: str, seconds: float) -> None:
-        """Until it has written a line of that kind."""
+        """Waits until it has written a line of this kind."""
         deadline = time.monotonic() + seconds
         while not any(x["kind"] == kind for x in self.lines()):
             if self.ended:
@@ -137,7 +137,7 @@ class Running:
             return
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, sign)  # a session of its own: nobody else's processes
+                os.killpg(self._process.pid, sign)  # a session of its own, without other processes
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOPS_WITHIN)
                 return
@@ -152,7 +152,7 @@ class Stack:
 
     @classmethod
     def of(cls, program: str, mpiexec: str | None = None) -> Stack:
-        """mpiexec: a command line; by default what the program was built with."""
+        """mpiexec: a command line; by default the one of the MPI that the program was built with."""
         path = shutil.which(program)
         if path is None:
             raise MissingFile("is not a program", where=program)
@@ -174,7 +174,7 @@ class Stack:
 
     @contextlib.contextmanager
     def start(self, ranks: int, arguments: Sequence[str]) -> Iterator[Running]:
-        """Starts a job; ended at the end of the block at the latest."""
+        """Starts a job, which ends with the block at the latest."""
         with tempfile.TemporaryDirectory(prefix="twinrun-study-") as folder:
             job = Running(self, ranks, arguments, Path(folder))
             try:

@@ -1,4 +1,4 @@
-"""What the studies' reports share: names of stacks, sentences, tables, pictures."""
+"""Common parts of the reports of studies: names of stacks, sentences, tables, pictures."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Finding:
     decided: bool
 
     def json(self) -> dict:
-        """As results keep it."""
+        """The finding for JSON."""
         return {"sentence": self.sentence, "decided": self.decided}
 
 
 def joint(confidence: float, claims: int) -> float:
-    """The confidence of each of several claims that are to hold together (Bonferroni)."""
+    """The confidence of each of several claims that must hold together (Bonferroni)."""
     return 1 - (1 - confidence) / max(claims, 1)
 
 
@@ -52,7 +52,7 @@ def percent(share: float) -> str:
 
 
 def beyond(blocks: int) -> str:
-    """How an open question is told."""
+    """The sentence for an open question."""
     return f"cannot be decided with {blocks} repetitions"
 
 
@@ -62,7 +62,7 @@ def size_text(particles: int) -> str:
 
 
 def names_of(runs: Iterable[Mapping]) -> dict[int, str]:
-    """{stack: MPI library}, as the runs found them; numbered where two are of the same name."""
+    """{stack: MPI library}, from the runs; numbered where two have the same name."""
     found: dict[int, list[str]] = {}
     for run in runs:
         both = found.setdefault(run["condition"]["stack"], [])
@@ -74,7 +74,7 @@ def names_of(runs: Iterable[Mapping]) -> dict[int, str]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned lines: the first column to the left, the others to the right."""
+    """Aligned lines: the first column left, the others right."""
     widths = [max(len(r[i]) for r in (header, *rows)) for i in range(len(header))]
     return [
         "  ".join(
@@ -85,7 +85,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def check_pictures() -> None:
-    """MissingPackage without matplotlib: before the first run, not after the last."""
+    """Raises MissingPackage without matplotlib: before the first run, not after the last."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -93,7 +93,7 @@ def check_pictures() -> None:
 
 
 def top(scale: float, intervals: Iterable[Interval]) -> float:
-    """Where an axis ends: above the intervals, but for those so wide that nothing else could be seen."""
+    """The end of an axis: above the intervals, except very wide ones that would hide the others."""
     known = [
         (scale * x.value, scale * (x.high if x.known else x.value))
         for x in intervals

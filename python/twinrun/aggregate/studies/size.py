@@ -1,4 +1,4 @@
-"""Bandwidth and how far it varies, against particles a rank."""
+"""Bandwidth and its variation, against particles of a rank."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PARTICLES = (5_000, 10_000, 25_000, 50_000, 75_000, 100_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Size(ManyStacks):
-    """What is run. A run is a launch of haccio: a warm-up, then each method once.
+    """The study of sizes. A run is a launch of haccio: a warm-up, then each method once.
 
-    precision: how well means (relative) and coefficients of variation (absolute) are to be known. target: a coefficient of variation
-    that is small enough. synced: the time of fsync counts.
+    precision: the wanted precision of means (relative) and coefficients of variation (absolute). target: a
+    coefficient of variation that is small enough. synced: the time of fsync counts.
     """
 
     name = "size"
@@ -119,7 +119,7 @@ class Size(ManyStacks):
         return self.document(blocks, ended, rows, target=self.target)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
-        """Which size, which method, which stack."""
+        """Guidance: which size, which method, which stack."""
         names = names_of(r for b in blocks for r in b.values())
         found = []
         for s in range(len(self.stacks)):
@@ -133,7 +133,7 @@ class Size(ManyStacks):
         return found
 
     def _size_finding(self, blocks: Blocks, stack: int, method: str, place: str) -> Finding:
-        """From which size on the coefficient of variation is small enough."""
+        """Guidance: from which size on the coefficient of variation is small enough."""
         sizes = sorted(self.particles)
         confidence = joint(self.confidence, len(sizes))
         known = {n: intervals.variation(self._rates(blocks, stack, n, method), confidence) for n in sizes}
@@ -165,7 +165,7 @@ class Size(ManyStacks):
         )
 
     def _trend_finding(self, blocks: Blocks, stack: int, method: str, place: str) -> Finding:
-        """Whether small jobs vary more than large ones."""
+        """Guidance: whether small jobs vary more than large ones."""
         small, large = min(self.particles), max(self.particles)
         ratio = intervals.ratio_of_variations(
             self._rates(blocks, stack, small, method),
@@ -182,7 +182,7 @@ class Size(ManyStacks):
         )
 
     def _best_finding(self, blocks: Blocks, names: dict[int, str]) -> Finding:
-        """The fastest of all methods and stacks, at the largest size."""
+        """Guidance: the fastest of all methods and stacks, at the largest size."""
         n = max(self.particles)
         ways = [(s, m) for s in range(len(self.stacks)) for m in self.methods]
         rates = {w: self._rates(blocks, w[0], n, w[1]) for w in ways}
@@ -219,7 +219,7 @@ def lines(result: dict) -> list[str]:
 
 
 def draw(result: dict, path: str | Path) -> None:
-    """Bandwidth, standard deviation and coefficient of variation against particles a rank."""
+    """Bandwidth, standard deviation and coefficient of variation against particles of a rank."""
     several = len(result["stacks"]) > 1
     series: dict[str, list[dict]] = {}
     for r in result["rows"]:

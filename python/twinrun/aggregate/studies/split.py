@@ -1,4 +1,6 @@
-"""The time of making communicators: successive splits, groups, coloured splits, by their number and by MPI library."""
+"""The time to make communicators: successive splits, groups, coloured splits, by their number and by MPI
+library.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ WAYS = ("split", "group", "coloured", "disjoint")
 
 @dataclass(frozen=True, kw_only=True)
 class Split(ManyStacks):
-    """What is run. A run is a launch of `haccio split`: a warm-up, then each way once.
+    """The study of communicators. A run is a launch of `haccio split`: a warm-up, then each way once.
 
-    communicators: how many; sizes: ranks of each, those above the number of ranks left out. precision: how well mean times are to be
-    known (relative).
+    communicators: how many; sizes: ranks of each, those above the number of ranks left out. precision: how
+    well mean times are to be known (relative).
     """
 
     name = "split"
@@ -104,7 +106,7 @@ class Split(ManyStacks):
         return self.document(blocks, ended, rows)
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
-        """Which way, and which MPI library, where communicators are most."""
+        """Guidance: which way, and which MPI library, for the largest number of communicators."""
         names = names_of(r for b in blocks for r in b.values())
         same = self.identity()
         found = []
@@ -184,7 +186,9 @@ def lines(result: dict) -> list[str]:
 
 
 def draw(result: dict, path: str | Path) -> None:
-    """Time against the number of communicators: a panel for the smallest and for the largest of them, a line a way and stack."""
+    """Time against the number of communicators: panels for the smallest and the largest ones, a line for each
+    way and stack.
+    """
     sizes = sorted({result["sizes"][0], result["sizes"][-1]})
     styles = ["-", "--", ":", "-."]
 

@@ -1,4 +1,4 @@
-"""What all studies are: how often and how sure, and what runs of one journal have in common."""
+"""The base of all studies: repetitions, precision, and the identity of a journal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ __all__ = ["ManyStacks", "Study", "launch_arguments", "stack_words", "storage_id
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """ranks: of a job. precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most. arguments:
-    further options of haccio."""
+    """ranks: of a job.
+
+    precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most.
+    arguments: further options of haccio.
+    """
 
     name: ClassVar[str]
     ranks: int
@@ -29,11 +32,11 @@ class Study:
     arguments: Sequence[str] = ()
 
     def own_identity(self) -> dict:
-        """What this kind of study adds to `identity`."""
+        """The keys that this kind of study adds to `identity`."""
         raise NotImplementedError
 
     def conditions(self) -> list[Condition]:
-        """A launch each."""
+        """The conditions; each is a launch in every block."""
         raise NotImplementedError
 
     def run(self, condition: Condition, block: int) -> dict[str, Any]:
@@ -41,15 +44,15 @@ class Study:
         raise NotImplementedError
 
     def enough(self, blocks: Blocks) -> bool:
-        """Whether all that is asked is known well enough."""
+        """Whether all figures are precise enough."""
         raise NotImplementedError
 
     def result(self, blocks: Blocks, ended: bool) -> dict[str, Any]:
-        """All figures, and what follows from them. ended: the intervals are as narrow as was asked."""
+        """All figures and the guidance. ended: the intervals are narrow enough."""
         raise NotImplementedError
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
-        """What follows from the runs."""
+        """The findings of the runs."""
         raise NotImplementedError
 
     def identity(self) -> dict:
@@ -62,7 +65,7 @@ class Study:
         }
 
     def document(self, blocks: Blocks, ended: bool, rows: list[dict], **facts: object) -> dict:
-        """A result, for JSON. ended: the intervals are as narrow as was asked. facts: of this kind of study."""
+        """A result, for JSON. ended: the intervals are narrow enough. facts: of this kind of study."""
         return {
             "study": self.name,
             **self.identity(),
@@ -87,15 +90,15 @@ class ManyStacks(Study):
 
 
 def stack_words(stack: Stack) -> list[str]:
-    """A stack as journals name it."""
+    """The name of a stack in journals."""
     return [*stack.mpiexec, stack.program]
 
 
 def storage_identity(folder: Path, layout: str, synced: bool) -> dict:
-    """Of studies that write files."""
+    """Keys of studies that write files."""
     return {"folder": os.path.abspath(folder), "layout": layout, "synced": synced}
 
 
 def launch_arguments(warmup: int, repeat: int, block: int) -> list[str]:
-    """haccio's options of one run of a block: its order of methods is the block's own."""
+    """Options of haccio for one run of a block: each block has its own order of methods."""
     return ["--warmup", str(warmup), "--repeat", str(repeat), "--seed", str(block + 1)]

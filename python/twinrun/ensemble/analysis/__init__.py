@@ -1,1 +1,1 @@
-"""What the times of a study say: one module an analysis, each with a table, a picture, a sentence and its tests."""
+"""Analyses of a study: one module for each, with a table, a picture, a sentence and its tests."""

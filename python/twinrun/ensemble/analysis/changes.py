@@ -1,9 +1,9 @@
-"""When did the time change? Change points of a long series, by PELT, with a permutation check so that noise gives none.
+"""Change points of a long series, by PELT, with a permutation check so that noise gives none.
 
-The series is what conditions leave, in order of start, as normal scores of its ranks: one very slow task is no change. PELT
-(`ruptures`) finds the segments that fit best for a penalty, and the penalty decides how many; here it is what the best single
-change, or half of the best stretch that differs from the rest, gains in series whose order was shuffled, at most in a share alpha
-of them.
+The series is the residual of conditions, in order of start, as normal scores of its ranks: one very slow task
+is no change. PELT (`ruptures`) finds the segments that fit best for a penalty, and the penalty decides how
+many; here it is what the best single change, or half of the best stretch that differs from the rest, gains in
+series whose order was shuffled, at most in a share alpha of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ __all__ = ["changes", "gains"]
 
 _LEAST = 16  # tasks
 _SEGMENT = 3  # tasks that a segment has at least
-_BINS = 128  # a longer series is looked at in bins, for the number of stretches is the square of its length
+_BINS = 128  # a longer series is binned, because the number of stretches is the square of its length
 
 
 def gains(z: np.ndarray) -> np.ndarray:
-    """For each row: how much the sum of squares falls by the best single change, or half of that by the best stretch."""
+    """For each row: how much the sum of squares falls by the best single change, or half of that by the best
+    stretch.
+    """
     rows, n = z.shape
     sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(z - z.mean(axis=1, keepdims=True), axis=1)], axis=1)
     best = np.zeros(rows)
@@ -43,7 +45,7 @@ def gains(z: np.ndarray) -> np.ndarray:
 
 
 def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Where the level of the series changes, by how much; the p value is that of any change at all."""
+    """Where the level of the series changes, and by how much; the p value is for any change at all."""
     title = "Change points"
     good = usable(frame, options.value)
     n = len(good)
@@ -77,7 +79,7 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
 
     p = float(permutation_p(np.array([own]), shuffled, options.permutations)[0])
     penalty = float(np.quantile(shuffled(499), 1 - options.alpha))
-    # No segmentation gains its penalty where not even the best stretch does.
+    # No segmentation gains its penalty where the best stretch does not.
     ends = (
         [len(bins)]
         if own <= penalty

@@ -1,9 +1,9 @@
-"""Two studies of the same work: has the time, its spread or its tail changed?
+"""Compares two studies of the same work: their time, its spread and its tail.
 
-Location: the Hodges-Lehmann shift of logarithms (a ratio) with the interval that belongs to the Mann-Whitney test. Spread:
-Brown-Forsythe, and the ratio of the coefficients of variation. Tail: the 95% quantile by the median. Conditions that both
-studies have are taken out, by the mean of both. Three questions, corrected by Holm. Two studies are two times and perhaps two
-machines: what differs between them is shown, not why.
+Location: the Hodges-Lehmann shift of logarithms (a ratio) with the interval that belongs to the Mann-Whitney
+test. Spread: Brown-Forsythe, and the ratio of the coefficients of variation. Tail: the 95% quantile by the
+median. Conditions that both studies have are removed, by the mean of both. Three questions, corrected by
+Holm. Two studies are two times and perhaps two machines: the analysis shows what differs, and not why.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["compare", "hodges_lehmann"]
 
-_BLOCKS = 8  # in both studies: from then on blocks are the units, for tasks of a block are not independent
+# blocks in both studies: with as many, blocks are the units, because tasks of a block are not independent
+_BLOCKS = 8
 
 
 def hodges_lehmann(a: np.ndarray, b: np.ndarray, confidence: float) -> tuple[float, float, float]:
     """The shift of b against a: the median of all differences, and the distribution-free interval of Moses.
 
-    Its ends are order statistics of the differences, by the null distribution of Mann and Whitney's U (exact by its normal
-    approximation with continuity beyond 50 pairs a side)."""
+    Its ends are order statistics of the differences, by the null distribution of Mann and Whitney's U (exact
+    by its normal approximation with continuity beyond 50 pairs a side).
+    """
     differences = np.sort((b[:, None] - a[None, :]).ravel())
     m, n = len(a), len(b)
     z = stats.norm.ppf((1 + confidence) / 2)
@@ -73,7 +75,7 @@ def _without_conditions(frames: list[pd.DataFrame], value: str) -> list[np.ndarr
     kept = []
     for own, cell in zip(y, cells, strict=True):
         keep = np.isin(cell, shared)
-        # The middle of both studies' medians, so that neither's number of tasks weighs.
+        # The mean of both medians, so that the numbers of tasks do not matter.
         middle = {c: np.mean([np.median(v[w == c]) for v, w in zip(y, cells, strict=True)]) for c in shared}
         grand = np.mean(list(middle.values()))
         kept.append(own[keep] - np.array([middle[c] for c in cell[keep]]) + grand)
@@ -81,7 +83,7 @@ def _without_conditions(frames: list[pd.DataFrame], value: str) -> list[np.ndarr
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """The second study against the first, which is the base."""
+    """Compares the second study with the first, which is the base."""
     title = "Two studies"
     frames = [usable(f, options.value) for f in (first, second)]
     if min(map(len, frames)) < 5:
@@ -124,7 +126,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
     rng = np.random.default_rng(options.seed)
     spread = stats.bootstrap(wall, cov_ratio, rng=rng, **common).confidence_interval
     tails = stats.bootstrap((a, b), tail_difference, rng=rng, **common).confidence_interval
-    # Medians and scales are taken out first: the question is the shape, not what the other two tests ask.
+    # Medians and scales are removed first: this test is about the shape only.
     shape = [(v - np.median(v)) / max(stats.iqr(v), 1e-300) for v in (a, b)]
     p_tail = float(stats.permutation_test(shape, lambda x, y, axis=-1: np.quantile(y, 0.95, axis=axis) - np.quantile(x, 0.95, axis=axis),
                                           permutation_type="independent", n_resamples=options.permutations, rng=rng).pvalue)  # fmt: skip

@@ -1,11 +1,12 @@
-"""Slow minus fast: compute, MPI, I/O, and how long the system let tasks wait for a core.
+"""Slow minus fast tasks: compute, MPI, I/O, and how long tasks waited for a core.
 
-Two partitions of a rank's time, each of which adds up: by call (inside MPI, inside I/O, the rest, which is compute), and by
-scheduler (on a core, waiting for one, blocked). They overlap: a rank that waits in MPI may be waiting for another that has no
-core. So the shares of variance are those of a game (Lindeman, Merenda and Gold; Shapley): a component's mean gain in R^2 over all
-orders in which components can enter; and what run-queue delay has in common with the others is told beside what is its own.
-Seconds are means over ranks, with the sum of run-queue delay beside them: where ranks wait for each other, each one's delay can
-hold up all, so the time lost to it lies between mean and sum.
+Two partitions of a rank's time, each of which adds up: by call (inside MPI, inside I/O, the rest, which is
+compute), and by scheduler (on a core, waiting for one, blocked). They overlap: a rank that waits in MPI may
+be waiting for another that has no core. So shares of variance are Shapley values (Lindeman, Merenda and
+Gold): a component's mean gain in R^2 over all orders in which components can enter; and what run-queue delay
+has in common with the others is told beside what is its own. Seconds are means over ranks, with the sum of
+run-queue delay beside them: where ranks wait for each other, each one's delay can hold up all, so the time
+lost to it lies between mean and sum.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def _seconds(ranks: Sequence[dict], groups: Sequence[str]) -> float:
 
 
 def components(good: pd.DataFrame, profiles: Sequence[Sequence[dict]], value: str = "wall") -> pd.DataFrame:
-    """A row a task, in s: wall; compute, mpi, io (nan without profiles); delay (mean over ranks), delay_sum; cpu, blocked.
+    """A row for each task, in s: wall; compute, mpi, io (nan without profiles); delay (mean over ranks),
+    delay_sum; cpu, blocked.
 
-    compute is what is left of the wall time, also before MPI_Init and after MPI_Finalize."""
+    compute is the rest of the wall time, also before MPI_Init and after MPI_Finalize.
+    """
     rows = []
     given = {
         c: pd.to_numeric(good[c], errors="coerce").to_numpy() if c in good else np.full(len(good), np.nan)
@@ -66,7 +69,7 @@ def components(good: pd.DataFrame, profiles: Sequence[Sequence[dict]], value: st
             cpu = float(given["user"][k] + given["system"][k])
         width = max(len(ranks), 1)
         row["delay_sum"], row["delay"] = total, total / width
-        # More than one thread a rank: its core seconds are no part of its wall time.
+        # More than one thread in a rank: its core seconds are no part of its wall time.
         alone = math.isfinite(cpu) and cpu + total / width <= 1.05 * wall
         row["cpu"], row["blocked"] = (cpu, wall - cpu - total / width) if alone else (math.nan, math.nan)
         rows.append(row)
@@ -87,7 +90,7 @@ def shapley(data: np.ndarray) -> np.ndarray:
     for size in range(1, k + 1):
         for group in itertools.combinations(range(1, width), size):
             at = np.array(group)
-            # Components that add up to the whole are collinear: the pseudo-inverse does not mind.
+            # Components that add up to the whole are collinear: the pseudo-inverse handles that.
             inverse = np.linalg.pinv(correlation[:, at[:, None], at[None, :]], rcond=1e-9, hermitian=True)
             r = correlation[:, at, 0]
             explained[group] = np.clip(np.einsum("ma,mab,mb->m", r, inverse, r), 0, 1)
@@ -119,9 +122,12 @@ def decompose(
     options: Options = Options(),  # noqa: B008
     profiles: Sequence[Sequence[dict]] | None = None,
 ) -> Analysis:
-    """What the slowest quarter of tasks spent more than the fastest, and the share of the variance that goes with each part.
+    """The extra time of the slowest quarter of tasks against the fastest, and the share of the variance of
+    each part.
 
-    Conditions and blocks are taken out of all parts alike. profiles: those of usable(frame), else read from attrs["study"]."""
+    Conditions and blocks are removed from all parts alike. profiles: those of usable(frame), else read from
+    attrs["study"].
+    """
     title = "Where slow tasks lose their time"
     good = usable(frame, options.value)
     if profiles is None:
@@ -129,7 +135,7 @@ def decompose(
             load_profiles(good, frame.attrs.get("study")) if "study" in frame.attrs else [[]] * len(good)
         )
     if COLUMN in good:
-        # Tasks without the library are there for its cost: they have no profiles.
+        # Tasks without the library measure its cost: they have no profiles.
         counted = (good[COLUMN].map(str) != OFF).to_numpy()
         good, profiles = (
             good[counted].reset_index(drop=True),
@@ -188,7 +194,7 @@ def decompose(
         d = columns.index("delay")
         rest = shapley(left[None][:, :, [0, *[1 + i for i in range(k) if i != d]]])[-1, 0]
         own = float(np.clip(shares[2 * k] - rest, 0, 1))
-        # Commonality: what run-queue delay explains alone is partly what the others explain too.
+        # Commonality: a part of what run-queue delay explains is explained by the others too.
         facts["commonality"] = {"delay_alone": float(shares[k + d]), "only_delay": own,
                                 "in_common": float(shares[k + d]) - own}  # fmt: skip
         if "mpi" in columns:

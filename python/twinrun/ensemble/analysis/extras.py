@@ -1,4 +1,6 @@
-"""What a study's folder has beside its tasks: hypotheses that it named, and noise that was measured before and after it."""
+"""Analyses of what a study's folder has besides tasks: its hypotheses, and noise measured before and after
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ _WHEN = ("before", "after")
 
 
 def noise_of_study(folder: str | os.PathLike[str], options: Options = Options()) -> Analysis | None:  # noqa: B008
-    """The measurements before the first block and after the last; None where there are none. Raises DamagedFile."""
+    """The measurements before the first block and after the last; None where there are none.
+
+    Raises DamagedFile.
+    """
     found: dict[str, Noise] = {}
     for when in _WHEN:
         path = Path(folder) / "noise" / f"{when}.json"
@@ -41,7 +46,7 @@ def noise_of_study(folder: str | os.PathLike[str], options: Options = Options())
 
 
 def of_folder(folder: str | os.PathLike[str], frame: pd.DataFrame, options: Options) -> list[Analysis]:
-    """Analyses of this. A folder without a study (imported tasks) has none."""
+    """The analyses of a folder. A folder without a study (imported tasks) has none."""
     made: list[Analysis] = []
     path = Path(folder) / "study.toml"
     if path.exists():

@@ -1,8 +1,9 @@
-"""What the conditions do: main effects and interactions, on the time and on how much it varies.
+"""Effects of the conditions: main effects and interactions, on the time and on its variation.
 
-The model is of logarithms, with blocks (`design`), so an effect is a ratio: 1.03 is 3% longer than the base level, which is named.
-The effect on variation is the same analysis of absolute deviations from each condition's median (Brown and Forsythe, for several
-factors at once): the paper's question, whether checkpoints make the time *vary*, is this one. Tests are corrected by Holm.
+The model is of logarithms, with blocks (`design`), so an effect is a ratio: 1.03 is 3% longer than the base
+level, which is named. The effect on variation is the same analysis of absolute deviations from each
+condition's median (Brown and Forsythe, for several factors at once): it answers whether checkpoints make the
+time *vary*. Tests are corrected by Holm.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 
 
 def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Without the tasks that were seen to run under another level of a factor than they should; how many those were."""
+    """Leaves out tasks that ran under another level of a factor than planned; also returns how many."""
     wrong = np.zeros(len(good), dtype=bool)
-    if "contradicted" in good:  # as the runner saw it
+    if "contradicted" in good:  # as the runner observed it
         wrong |= np.array(
             [isinstance(c, (list, tuple)) and len(c) > 0 for c in good["contradicted"]], dtype=bool
         )
@@ -34,7 +35,7 @@ def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
         if seen is None:
             continue
         levels = set(good[f].map(str))
-        # What was seen is a contradiction only if it is the name of another level; other words for a level are not.
+        # An observed value is a contradiction only if it is the name of another level.
         text = seen.map(str)
         wrong |= (seen.notna() & text.isin(levels) & (text != good[f].map(str))).to_numpy()
     return good[~wrong].reset_index(drop=True), int(wrong.sum())
@@ -45,7 +46,9 @@ def _short(name: str) -> str:
 
 
 def effects_of(model: Model, options: Options) -> list[dict]:
-    """Main effects against the base level and, of factors with two levels, how they change each other; 95% each."""
+    """Main effects against the base level and, of factors with two levels, how they change each other; 95%
+    each.
+    """
     fit = model.fit()
     rows = []
     for term in model.terms:
@@ -77,7 +80,7 @@ def effects_of(model: Model, options: Options) -> list[dict]:
         for name, contrast in contrasts:
             test = fit.t_test(contrast)
             low, high = np.asarray(test.conf_int(options.alpha)).ravel()
-            # About 1 + power and 1 - alpha/2 quantiles of t: the effect that this test sees.
+            # About 1 + power and 1 - alpha/2 quantiles of t: the effect that this test can find.
             reach = stats.t.ppf(1 - options.alpha / 2, model.freedom) + stats.t.ppf(
                 options.power, model.freedom
             )
@@ -143,7 +146,7 @@ def _analysis(
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
     def largest(claim: Claim) -> list[dict]:
-        """The two that matter most, of a factor with several levels."""
+        """The two largest effects, of a factor with several levels."""
         size = (lambda e: -abs(math.log(e["value"]))) if times else (lambda e: -abs(e["value"]))
         return sorted(claim.facts["effects"], key=size)[:2]
 
@@ -213,7 +216,9 @@ def _checked(frame: pd.DataFrame, options: Options) -> tuple[pd.DataFrame, int, 
 
 
 def factors(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Main effects and interactions of two on the logarithm of the time, as ratios to the base level with intervals."""
+    """Main effects and interactions of two on the logarithm of the time, as ratios to the base level with
+    intervals.
+    """
     title = "What the conditions do to the time"
     good, left_out, columns = _checked(frame, options)
     if not columns:
@@ -229,7 +234,7 @@ def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Anal
     if not columns:
         return nothing("variation_factors", title, "No condition was varied.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))
-    # Blocks are taken out first: what they add is no condition's doing.
+    # Blocks are removed first: no condition causes their effect.
     model = model_of(good, y, columns)
     if model.block_columns:
         at = [0, *model.block_columns]

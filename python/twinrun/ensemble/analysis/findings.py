@@ -1,14 +1,15 @@
 """All analyses of one study, with one rate of false alarms, and a verdict.
 
-An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis corrects its own claims
-(Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's method over analyses comes on top: a study in which
-nothing is the matter raises any alarm at all with a probability of at most alpha. Not counted are descriptions, which claim
-nothing beyond their intervals (spread, makespan, decomposition, regimes, planning).
+An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis
+corrects its own claims (Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's
+method applies over analyses: a study in which nothing is wrong raises any alarm with a probability of at most
+alpha. Descriptions do not count: they claim nothing beyond their intervals (spread, makespan, decomposition,
+regimes, planning).
 
     findings = analyse("STUDY")
     findings.verdict           'reproducible', 'not reproducible' or 'undecided'
     findings.headline          the verdict as a sentence: what explains it, and how sure that is
-    findings.sentences         one an analysis
+    findings.sentences         one for each analysis
     findings.tables            {name of the analysis: DataFrame}
     findings.lines()           a summary for a terminal
     findings.to_html(path)     one file with everything, pictures inside
@@ -51,7 +52,7 @@ from .result import FOUND, NONE, Analysis, Judge, Options
 
 __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
-# In the order in which a report tells them.
+# In the order of the report.
 ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "spread": spread.spread,
     "makespan": spread.makespan,
@@ -70,7 +71,7 @@ ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "regimes": regimes.regimes,
     "planning": planning.planning,
 }
-# Analyses whose claims are explanations of why tasks differ, as the headline names them.
+# Analyses whose claims explain why tasks differ, with the words of the headline.
 _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
     "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "changes": "a change during the study",
@@ -79,7 +80,7 @@ _EXPLAIN = {
 
 
 def _plain(value: Any) -> Any:
-    """For strict JSON: no numpy, no NaN (null), infinities as "inf" and "-inf"."""
+    """A value for strict JSON: no numpy, no NaN (null), infinities as "inf" and "-inf"."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, np.ndarray)):
@@ -95,7 +96,47 @@ def _plain(value: Any) -> Any:
 
 @dataclasses.dataclass
 class Findings:
-    """The analyses of a study, judged together. study: its name; base: the folder or names compared."""
+    """All analyses of a study, judged together.
+
+    >>> import pandas as pd
+    >>> from twinrun.ensemble.analysis.findings import analyse_frame
+    >>> wall = 1.0 + 0.001 * np.random.default_rng(1).normal(size=40)
+    >>> tasks = pd.DataFrame({"task": range(40), "wall": wall})
+    >>> from twinrun.ensemble.study.tasks import frame_of
+    >>> found = analyse_frame(frame_of(tasks.to_dict("records")), only=["spread"])
+    >>> found.verdict, found.names
+    ('reproducible', ['spread'])
+
+    Attributes
+    ----------
+    study : str
+        The name of the study.
+    analyses : list of Analysis
+        In the order of the report.
+    options : Options
+        What they share.
+    attempts : dict of str to int
+        {status: how many attempts ended so}.
+    tasks : int
+        Tasks with a good attempt.
+    names : list of str
+        Names of the analyses.
+    sentences : list of str
+        One for each analysis: what it shows, and how sure that is.
+    tables : dict of str to pandas.DataFrame
+        By name of the analysis; empty tables are left out.
+    alarms : list of Analysis
+        The analyses with a claim that holds.
+    verdict : {'reproducible', 'not reproducible', 'undecided'}
+        The coefficient of variation against `options.matters`.
+    headline : str
+        The verdict as a sentence: what explains it, and how sure that is.
+
+    Notes
+    -----
+    Holm's method over analyses: a study in which nothing is the matter raises any alarm with a probability of
+    at most alpha (docs/ensemble.md).
+    """
 
     study: str
     analyses: list[Analysis]
@@ -120,33 +161,35 @@ class Findings:
 
     @property
     def names(self) -> list[str]:
-        """Of the analyses, in order."""
+        """Names of the analyses, in order."""
         return [a.name for a in self.analyses]
 
     @property
     def sentences(self) -> list[str]:
-        """What each analysis shows and how sure it is."""
+        """What each analysis shows, and how sure that is."""
         return [a.sentence for a in self.analyses]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """By name of the analysis; those without a table are left out."""
+        """The tables by name of the analysis; empty ones are left out."""
         return {a.name: a.table for a in self.analyses if not a.table.empty}
 
     @property
     def alarms(self) -> list[Analysis]:
-        """The analyses of which a claim holds."""
+        """The analyses with a claim that holds."""
         return [a for a in self.analyses if a.found]
 
     @property
     def verdict(self) -> str:
-        """'reproducible', 'not reproducible' or 'undecided': the coefficient of variation against options.matters."""
+        """'reproducible', 'not reproducible' or 'undecided': the coefficient of variation against
+        options.matters.
+        """
         state = self["spread"].state if "spread" in self.names else None
         return {NONE: "reproducible", FOUND: "not reproducible"}.get(state or "", "undecided")
 
     @property
     def headline(self) -> str:
-        """The verdict, what explains it, how sure."""
+        """The verdict as a sentence: what explains it, and how sure that is."""
         o = self.options
         limit = f"{100 * o.matters:g}%"
         first = {
@@ -170,11 +213,23 @@ class Findings:
         return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
 
     def lines(self) -> list[str]:
-        """The summary for a terminal; the verdict comes last."""
+        """The summary for a terminal; the verdict comes last.
+
+        Returns
+        -------
+        list of str
+            The lines.
+        """
         return summary_lines(self)
 
     def document(self) -> dict:
-        """Everything, for JSON."""
+        """Everything, for JSON.
+
+        Returns
+        -------
+        dict
+            As `twinrun ensemble report --json` writes it.
+        """
         return _plain(
             {
                 "twinrun": __version__,
@@ -211,11 +266,33 @@ class Findings:
         )  # fmt: skip
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` whole or not at all; '-' is standard output. TwinrunError where it cannot."""
+        """Writes `document` as JSON, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; '-' for standard output.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         write_json(os.fspath(path), self.document())
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page. TwinrunError where it cannot."""
+        """Writes one self-contained page, as a whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
         write_html(self, os.fspath(path))
 
 
@@ -245,10 +322,46 @@ def analyse(
     only: Iterable[str] | None = None,
     against: str | os.PathLike[str] | None = None,
 ) -> Findings:
-    """All analyses (or those named in `only`, of ANALYSES) of a study's folder; against: the folder of an earlier study.
+    r"""Analyses whether the time of a study is reproducible, and what makes it vary.
 
-    A study that still runs may be analysed: the tasks that have ended are what it has. Raises MissingPackage without the packages
-    of twinrun[ensemble], MissingFile, DamagedFile, Unsupported, TwinrunError (nothing to analyse, no such column).
+    >>> import json, pathlib
+    >>> rng = np.random.default_rng(1)
+    >>> pathlib.Path("study").mkdir()
+    >>> lines = [{"task": k, "status": "ok", "wall": 1 + 0.001 * rng.normal()} for k in range(40)]
+    >>> _ = pathlib.Path("study/tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    >>> from twinrun.ensemble import analyse
+    >>> analyse("study", only=["spread"]).verdict
+    'reproducible'
+
+    Parameters
+    ----------
+    study : str or path
+        The folder of a study. It may still run: the tasks that have ended are analysed.
+    options : Options, default Options()
+        What all analyses share.
+    only : iterable of str, default None
+        Names of analyses; None for all.
+    against : str or path, default None
+        The folder of an earlier study, to compare with.
+
+    Returns
+    -------
+    Findings
+        The analyses and the verdict.
+
+    Raises
+    ------
+    MissingPackage
+        A package of twinrun[ensemble] is not installed.
+    MissingFile, DamagedFile, Unsupported
+        The study cannot be read.
+    TwinrunError
+        There is nothing to analyse, or no such column.
+
+    Notes
+    -----
+    The same data give the same report: random numbers follow `options.seed`. docs/ensemble.md says what each
+    analysis tests.
     """
     name = os.path.basename(os.path.abspath(os.fspath(study)))
     earlier = None if against is None else load_tasks(against)

@@ -1,10 +1,11 @@
 """Hypotheses that a study named before it ran: supported, refuted or undecided.
 
-Each is about a ratio: the metric under `level` over that under `base`, estimated as all effects are (least squares of logarithms, with
-blocks and the other factors). `slower` and `larger` say that it is above 1 + by, `faster` and `smaller` that it is below 1 / (1 + by):
-one-sided t tests, both ways. `same` says that it lies between those two: two one-sided tests (TOST). `different` says that it does not.
-Refuted is what the opposite is shown of. p values are corrected over the study's hypotheses by Holm's method, and over nothing else: they were named
-in advance. What neither test shows is undecided.
+Each is about a ratio: the metric under `level` over that under `base`, estimated like all effects (least
+squares of logarithms, with blocks and the other factors). `slower` and `larger` say that it is above 1 + by,
+`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests, both ways. `same` says that it lies
+between those two: two one-sided tests (TOST). `different` says that it does not. A hypothesis is refuted
+if a test supports its opposite, and undecided if no test supports either. p values are corrected by Holm's
+method over the hypotheses of the study alone: they were named in advance.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _words(h: Hypothesis, level: str, base: str) -> str:
 
 
 def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, Any]:
-    """ratio, low, high, p (of what it says), against (p of its opposite), n; or why there are none."""
+    """ratio, low, high, p (of the hypothesis), against (p of its opposite), n; or why there are none."""
     column = f"factors.{h.factor}"
     row: dict[str, Any] = {
         "ratio": None,
@@ -72,7 +73,7 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
     border = float(np.log1p(h.by))
 
     def above(at: float) -> float:
-        """p of: the ratio's logarithm is above this."""
+        """p of the claim that the logarithm of the ratio is above a limit."""
         test = fit.t_test((contrast, at))
         two = float(np.ravel(test.pvalue)[0])
         return two / 2 if float(np.ravel(test.tvalue)[0]) > 0 else 1 - two / 2
@@ -102,10 +103,10 @@ def hypotheses(
     named: Sequence[Hypothesis],
     options: Options = Options(),  # noqa: B008
 ) -> Analysis:
-    """An answer to each: the ratio with its interval, p, and supported, refuted or undecided."""
+    """Answers each hypothesis: the ratio with its interval, p, and supported, refuted or undecided."""
     title = "What the study was to show"
     rows = [_tested(frame, h, options) for h in named]
-    # Each asks once: whether it holds, or its opposite.
+    # Each counts once: it or its opposite is tested.
     smaller = [min(1.0, 2 * min(r["p"], r["against"])) for r in rows]
     corrected = multipletests(smaller, method="holm")[1] if rows else []
     table = []

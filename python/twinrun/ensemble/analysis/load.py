@@ -1,7 +1,10 @@
-"""Does the time go with what the system did meanwhile? Run-queue delay, context switches, pressure, frequency and the like.
+"""Whether the time correlates with what the system did meanwhile.
 
-Spearman's rank correlation, of what is left when conditions, blocks and the order of tasks are taken out of both (partial
-correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of Bonett and Wright (2000). Tests: Holm.
+Run-queue delay, context switches, pressure, frequency and the like.
+
+Spearman's rank correlation of the residuals of both, without conditions, blocks and the order of tasks
+(partial correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of
+Bonett and Wright (2000). Tests: Holm.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     for column in COLUMNS:
         if column in good:
             values = pd.to_numeric(good[column], errors="coerce").to_numpy(dtype=float)
-            # Counts of almost always 0 say nothing about ranks.
+            # Counts that are almost always 0 have no useful ranks.
             if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
                 x[column] = values
     if len(good) < 8 or not x:
@@ -94,7 +97,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
             told = "; ".join(f"{c.what}: {c.facts['partial']:+.2f} [{c.facts['low']:.2f}, {c.facts['high']:.2f}] ({judge.p(c)})"
                              for c in found)  # fmt: skip
             return (
-                f"The time goes with the load (rank correlation): {told} ({data}); that is no proof of cause.",
+                f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",
                 FOUND,
             )
         return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {seen:.2f} could have been seen, "

@@ -1,9 +1,10 @@
-"""What a study planned, taken out of its times; and tests of what is left.
+"""Removes the planned effects of a study from its times, and tests them.
 
-Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks are coded as
-deviations from the mean (their coefficients sum to 0), so that a main effect means the same with and without interactions.
-A term's F test is the classical one, and beside it the permutation of the reduced model's residuals within blocks (Freedman and
-Lane, 1983), which needs no normal noise; the larger of the two p values counts.
+Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks
+are coded as deviations from the mean (their coefficients sum to 0), so that a main effect means the same with
+and without interactions. A term's F test is the classical one, and beside it the permutation of the reduced
+model's residuals within blocks (Freedman and Lane, 1983), which needs no normal noise; the larger of the two
+p values counts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def levels_of(column: pd.Series) -> list[str]:
 
 
 def cells_of(frame: pd.DataFrame, columns: list[str]) -> pd.Series:
-    """One text a row that names its levels of all these columns; a column that is not there counts as empty."""
+    """A text for each row with its levels of these columns; a missing column counts as empty."""
     if not columns:
         return pd.Series([""] * len(frame), index=frame.index)
     parts = [frame[c].astype(object).map(str) if c in frame else pd.Series("", frame.index) for c in columns]
@@ -75,7 +76,9 @@ def cells_of(frame: pd.DataFrame, columns: list[str]) -> pd.Series:
 
 @dataclass(frozen=True)
 class Term:
-    """name: 'checkpoint' or 'checkpoint x cores'; factors: the columns; where: its columns of the model's matrix."""
+    """name: 'checkpoint' or 'checkpoint x cores'; factors: the columns; where: its columns of the model's
+    matrix.
+    """
 
     name: str
     factors: tuple[str, ...]
@@ -84,7 +87,10 @@ class Term:
 
 @dataclass
 class Model:
-    """A linear model of y: an intercept, blocks, terms. aliased: terms that the design cannot tell from others."""
+    """A linear model of y: an intercept, blocks, terms.
+
+    aliased: terms that the design cannot distinguish from others.
+    """
 
     y: np.ndarray
     matrix: np.ndarray
@@ -100,7 +106,7 @@ class Model:
         return len(self.y) - self.matrix.shape[1]
 
     def fit(self):
-        """By statsmodels' least squares."""
+        """Fits the model by the least squares of statsmodels."""
         return sm.OLS(self.y, self.matrix).fit()
 
     def row(self, levels: dict[str, str]) -> np.ndarray:
@@ -121,12 +127,12 @@ class Model:
 
 
 def _coding(levels: int) -> np.ndarray:
-    """Sum-to-zero coding: a row a level."""
+    """Sum-to-zero coding: a row for each level."""
     return np.vstack([np.eye(levels - 1), -np.ones(levels - 1)])
 
 
 def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
-    """Whether a and b can be told apart: the bipartite graph of their levels hangs together."""
+    """Whether the effects of a and b can be separated: the bipartite graph of their levels is connected."""
     left, right = frame[a].map(str), frame[b].map(str)
     table = pd.crosstab(left, right).to_numpy() > 0
     seen = np.zeros(len(table), dtype=bool)
@@ -147,7 +153,9 @@ def model_of(
     order: int = 2,
     spare: int = 3,
 ) -> Model:
-    """Main effects, then interactions up to `order`, as far as the design can tell them apart and `spare` degrees are left."""
+    """Main effects, then interactions up to `order`, as far as the design separates them and `spare` degrees
+    remain.
+    """
     n = len(y)
     parts: list[np.ndarray] = [np.ones((n, 1))]
     count = 1
@@ -161,7 +169,7 @@ def model_of(
             block_columns = tuple(range(1, 1 + part.shape[1]))
             count += part.shape[1]
         else:
-            codes = None  # a task a block: then a block is no group
+            codes = None  # one task in each block: a block is then no group
     coded, levels = {}, {}
     for f in factors:
         levels[f] = levels_of(frame[f])
@@ -189,24 +197,26 @@ def model_of(
 
 @dataclass(frozen=True)
 class Left:
-    """What a model leaves of logarithms, divided by sqrt(1 - leverage), so that all have the same variance.
+    """Residuals of logarithms, divided by sqrt(1 - leverage), so that all have the same variance.
 
-    basis: orthonormal, of what was taken out. again: rows of shuffled values, with the same taken out of them as of the data; without
-    that, shuffled series would have more freedom than the data and look smoother than they do."""
+    basis: orthonormal, of the removed effects. again: rows of shuffled values, without the same effects as
+    the data; otherwise shuffled series would have more degrees of freedom than the data, and look smoother.
+    """
 
     values: np.ndarray
     basis: np.ndarray
     scale: np.ndarray
 
     def again(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of shuffled values as `values` would be, had they been the data."""
+        """Residuals of rows of shuffled values, treated like the data."""
         return (rows - (rows @ self.basis) @ self.basis.T) / self.scale
 
 
 def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> Left:
-    """Logarithms of the value without what conditions (all their combinations that repeat) and, if asked, blocks and nodes explain.
+    """Logarithms of the value without the effects of conditions (all repeated combinations) and, on request,
+    of blocks and nodes.
 
-    Nodes only where they have three tasks and more on average, or little would be left.
+    Nodes only where they have three or more tasks on average; otherwise little would remain.
     """
     y = np.log(frame[value].to_numpy(dtype=float))
     factors = condition_columns(frame)
@@ -217,7 +227,7 @@ def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
     q = u[:, s > 1e-9 * s[0]]
     scale = np.sqrt(1 - np.minimum((q**2).sum(axis=1), 1 - 1e-9))
     left = y - q @ (q.T @ y)
-    left[np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max()))] = 0  # rounding is no noise
+    left[np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max()))] = 0  # rounding does not count as noise
     return Left(left / scale, q, scale)
 
 
@@ -235,7 +245,7 @@ def terms_tested(
     for name, columns in where.items():
         rest = [c for c in range(model.matrix.shape[1]) if c not in columns]
         reduced = np.linalg.qr(model.matrix[:, rest])[0]
-        own = full - reduced @ (reduced.T @ full)  # what the full model adds
+        own = full - reduced @ (reduced.T @ full)  # the gain of the full model
         u, s, _ = np.linalg.svd(own, full_matrices=False)
         own = u[:, s > 1e-8]
         freedom = own.shape[1]
@@ -247,7 +257,8 @@ def terms_tested(
 
         y = model.y - model.y.mean()
         left = y - reduced @ (reduced.T @ y)
-        if np.abs(left).max() < 1e-13 * max(1.0, float(np.abs(model.y).max())):  # rounding is no effect
+        # rounding does not count as an effect
+        if np.abs(left).max() < 1e-13 * max(1.0, float(np.abs(model.y).max())):
             found[name] = (0.0, 1.0, 1.0)
             continue
         # Blocks are exchangeable among themselves only where blocks are what is tested.

@@ -1,10 +1,11 @@
-"""Is there a bad node?
+"""Whether there is a bad node.
 
-A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many: with 64 nodes, 3 runs each, 3%
-noise and one node 10% slower it rejects in 6% of studies. Each node is tested against the rest instead, corrected for their
-number twice over: Benjamini-Hochberg on t tests, and the largest |t| of all nodes under permutation within blocks, which also
-knows about tails that are not normal. A node is called bad only if both say so. And as one fast run does not acquit a node, the
-sentence tells which effect could have been seen.
+A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many: with 64
+nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node is tested against
+the rest instead, corrected for their number twice over: Benjamini-Hochberg on t tests, and the largest |t| of
+all nodes under permutation within blocks, which also knows about tails that are not normal. A node is called
+bad only if both say so. One fast run does not acquit a node, so the sentence names the effect that could
+have been found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = ["nodes", "variance_share"]
 def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tuple[float, float, float]:
     """The share of the variance that lies between groups (intraclass correlation), and its interval.
 
-    One-way random effects by analysis of variance; the interval is that of F, with the mean group size of Searle for unequal ones.
+    One-way random effects by analysis of variance; the interval is that of F, with the mean group size of
+    Searle for unequal ones.
     """
     fit = sm.OLS(y, pd.get_dummies(pd.Series(groups.astype(str)), dtype=float).to_numpy()).fit()
     sizes = np.unique(groups.astype(str), return_counts=True)[1]
@@ -49,7 +51,9 @@ def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tupl
 
 
 def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Each node against the rest; the share of the variance between nodes; the smallest effect that could have been seen."""
+    """Each node against the rest; the share of the variance between nodes; the smallest effect that could be
+    found.
+    """
     title = "Is there a bad node?"
     good = usable(frame, options.value)
     good = good[good["node"].notna()].reset_index(drop=True)
@@ -72,7 +76,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     inside = good["block"].to_numpy() if blocks and not together else None
 
     def t(values: np.ndarray) -> np.ndarray:
-        """The two-sample t of each node against the rest, pooled variance; a row a series."""
+        """The two-sample t of each node against the rest, with pooled variance; a row for each series."""
         mine = values @ member
         rest = values.sum(axis=1, keepdims=True) - mine
         squares = (values**2).sum(axis=1, keepdims=True)
@@ -85,7 +89,8 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     p_t = 2 * stats.t.sf(np.abs(own), freedom)
     corrected = multipletests(p_t, method="fdr_bh")[1]
     rng = np.random.default_rng(options.seed)
-    # Step-down is not needed: one bad node is the question; all nodes are compared with the largest of all.
+    # Step-down is not needed, because the question is one bad node: all nodes are compared with the largest
+    # of all.
     order = np.argsort(-np.abs(own))
     looked = order[: min(8, len(order))]
     p_permuted = np.ones(len(labels))

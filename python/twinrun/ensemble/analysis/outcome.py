@@ -1,8 +1,8 @@
-"""Did the slow task also compute something else? Results beside time.
+"""Whether slow tasks also computed other results.
 
-A task's `results` are what the study says of them: text, a truth value or a number for each name. Tasks whose results are not those
-of most tasks of their condition are compared in time with the others (Mann-Whitney). Where results were compared with a reference's
-(`results.verdict`), the others are those that differ from it, whatever their condition.
+A task's `results` hold a text, a truth value or a number for each name. Tasks whose results are not those of
+most tasks of their condition are compared in time with the others (Mann-Whitney). Where results were compared
+with a reference's (`results.verdict`), the others are those that differ from it, whatever their condition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["outcome"]
 
 
 def _parted(differing: pd.DataFrame) -> str:
-    """' (first at step 20, by at most 0.001)', as far as it is known."""
+    """' (first at step 20, by at most 0.001)', as far as known."""
     said = []
     for column, form in (
         ("results.first_step", "first at step {:.0f}"),
@@ -34,7 +34,7 @@ def _parted(differing: pd.DataFrame) -> str:
 
 
 def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Which tasks computed something else, and whether they are slower or faster."""
+    """Which tasks computed other results, and whether they are slower or faster."""
     title = "Results beside time"
     good = usable(frame, options.value)
     columns = [c for c in good if c.startswith("results.")]
@@ -48,7 +48,7 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     n = len(good)
     if n < 2:
         return nothing(
-            "outcome", title, "Whether results are the same cannot be told: the study recorded none.", n
+            "outcome", title, "Whether results are the same is unknown: the study recorded none.", n
         )
     factors = condition_columns(good)
     if compared:

@@ -1,7 +1,7 @@
-"""How many repetitions are needed to see an effect of x%?
+"""How many repetitions an effect of x% needs.
 
-The power of a two-sample t test of logarithms, at the measured deviation within conditions and blocks, and at the upper end of that
-deviation's interval: who plans with the estimate alone is too optimistic every other time.
+The power of a two-sample t test of logarithms, at the measured deviation within conditions and blocks, and at
+the upper end of that deviation's interval: a plan from the estimate alone is too optimistic half of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST = 10**6
 
 
 def repetitions(effect: float, sigma: float, alpha: float, power: float) -> int:
-    """Tasks a condition, so that a ratio of 1 + effect between two conditions is seen with this power."""
+    """Tasks of a condition that find a ratio of 1 + effect between two conditions with this power."""
     size = float(np.log1p(effect)) / max(sigma, 1e-12)
     test = TTestIndPower()
     if test.power(size, 2, alpha) >= power:
@@ -37,13 +37,16 @@ def repetitions(effect: float, sigma: float, alpha: float, power: float) -> int:
 
 
 def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float, int]:
-    """The standard deviation of logarithms within conditions and blocks, its interval, its degrees of freedom."""
+    """The standard deviation of logarithms within conditions and blocks, its interval, its degrees of
+    freedom.
+    """
     y = np.log(good[options.value].to_numpy(dtype=float))
     model = model_of(good, y, condition_columns(good))
     fit = model.fit()
     sigma, freedom, left = float(np.sqrt(fit.mse_resid)), model.freedom, np.asarray(fit.resid)
     half = options.alpha / 2
-    # The variance's own error grows with the kurtosis; scaled chi-squared (Shoemaker, 2003), never less than the normal one.
+    # The variance's own error grows with the kurtosis; scaled chi-squared (Shoemaker, 2003), never less than
+    # the normal one.
     excess = (
         max(0.0, float(stats.kurtosis(left, bias=False))) if len(left) > 3 and left.std() > 1e-12 else 0.0
     )
@@ -54,7 +57,7 @@ def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float
 
 
 def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Repetitions for effects of 1, 2, 5, 10, 20%, and the effect that the study at hand could see."""
+    """Repetitions for effects of 1, 2, 5, 10, 20%, and the smallest effect that this study could find."""
     title = "How many repetitions"
     good = usable(frame, options.value)
     if len(good) < 4:

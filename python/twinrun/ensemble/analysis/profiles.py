@@ -1,7 +1,8 @@
-"""Profiles of calls: those of two groups of tasks side by side, and what counting them costs.
+"""Profiles of calls: two groups of tasks side by side, and the cost of counting.
 
-Seconds, calls and bytes are means over the ranks of a task, then over the tasks of a group. Calls that were made inside others (MPI-IO's
-writes) are left out of seconds: those of a rank add up, and what is left of its wall time is computation.
+Seconds, calls and bytes are means over the ranks of a task, then over the tasks of a group. Calls that were
+made inside others (MPI-IO's writes) are left out of seconds, so that seconds of a rank add up, and the rest
+of its wall time is computation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .result import OPEN, TOLD, Analysis, Options, nothing
 
 __all__ = ["REST", "Difference", "compare_tasks", "difference_of_profiles", "interposition"]
 
-REST = "outside of calls"  # what is left of the wall time
+REST = "outside of calls"  # the rest of the wall time
 COLUMN = f"factors.{INTERPOSE}"
 
 
@@ -55,9 +56,11 @@ _NONE: dict[str, Any] = {"group": "", "seconds": 0.0, "count": 0.0, "bytes": 0.0
 def difference_of_profiles(
     slow: Sequence[Sequence[dict]], fast: Sequence[Sequence[dict]], top: int | None = 12
 ) -> pd.DataFrame:
-    """By call: mean seconds, calls, bytes a rank and mean seconds a call in both groups of tasks; the largest differences first.
+    """By call: mean seconds, calls, bytes a rank and mean seconds a call in both groups of tasks; the largest
+    differences first.
 
-    slow, fast: profiles of the ranks of each task; top: how many calls, None: all."""
+    slow, fast: profiles of the ranks of each task; top: how many calls, None: all.
+    """
     a, b = _means(slow), _means(fast)
     rows = []
     for name in {**a, **b}:
@@ -76,8 +79,12 @@ def difference_of_profiles(
 
 
 class Difference:
-    """Profiles of two groups of tasks. names: of the groups; tasks: their numbers; walls: their mean wall times, s; table: as
-    `difference_of_profiles`, with the rest of the wall time and each row's share of the difference; notes: what a reader must know."""
+    """Profiles of two groups of tasks.
+
+    names: of the groups; tasks: their numbers; walls: their mean wall times, s; table: as
+    `difference_of_profiles`, with the rest of the wall time and each row's share of the difference; notes:
+    what a reader must know.
+    """
 
     def __init__(
         self,
@@ -213,8 +220,10 @@ def compare_tasks(
     fast: Sequence[int] = (),
     by: str = "",
 ) -> Difference:
-    """Profiles of two groups of a study's tasks: those named; those at a level of a factor against all others (by: "factor=level");
-    else the slowest quarter against the fastest, tasks with injected delays apart. Raises TwinrunError where a group is empty."""
+    """Profiles of two groups of a study's tasks: those named; those at a level of a factor against all others
+    (by: "factor=level"); else the slowest quarter against the fastest, tasks with injected delays apart.
+    Raises TwinrunError where a group is empty.
+    """
     good, profiles = _with_profiles(folder)
     walls = good["wall"].to_numpy(dtype=float)
     names = "slow", "fast"
@@ -236,7 +245,7 @@ def compare_tasks(
     else:
         among: np.ndarray = np.arange(len(good))
         if COLUMN in good and good[COLUMN].nunique() > 1:
-            # What was slowed on purpose is no riddle.
+            # Tasks with injected delays need no explanation.
             plain = [i for i in among if not any((r.get("injected") or {}).get("rules") for r in profiles[i])]
             among = np.array(plain or list(among), dtype=int)
         order = among[np.argsort(walls[among], kind="stable")]
@@ -263,7 +272,9 @@ def interposition(
     options: Options = Options(),  # noqa: B008
     folder: str | os.PathLike[str] | None = None,
 ) -> Analysis | None:
-    """What counting the calls costs, as a share of the time, from tasks with and without the library; None where none was counted."""
+    """The cost of counting, as a share of the time, from tasks with and without the library; None where no
+    task was counted.
+    """
     title = "What counting calls costs"
     if COLUMN not in frame:
         return None

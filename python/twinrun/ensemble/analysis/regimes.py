@@ -1,8 +1,9 @@
 """Makespan with fewer, as many, and more resources than tasks, simulated from the measured times.
 
-Every simulated workload draws its tasks' times from those measured, what their conditions do taken out, and starts each as soon as
-a slot is free, in order (list scheduling, as queues do). Its interval is of what is not known of the times: the measured tasks are
-themselves resampled. With fewer slots than tasks variations average out; with as many the slowest decides; with more, slots idle.
+Every simulated workload draws its times from the measured ones, without effects of conditions, and starts
+each task as soon as a slot is free, in order (list scheduling, as queues do). Its interval covers the
+uncertainty of the times: the measured tasks are resampled too. With fewer slots than tasks variations average
+out; with as many the slowest decides; with more, slots idle.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OUTER = 100
 
 
 def schedule(times: np.ndarray, slots: int) -> np.ndarray:
-    """Makespans of workloads (a row each) on so many slots, tasks taken in order."""
+    """Makespans of workloads (one in each row) on this many slots, tasks in order."""
     if slots >= times.shape[1]:
         return times.max(axis=1)
     free = times[:, :slots].copy()
@@ -36,7 +37,9 @@ def schedule(times: np.ndarray, slots: int) -> np.ndarray:
 
 
 def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None = None) -> Analysis:  # noqa: B008
-    """Mean makespan, its variation and the unused share of slots, for slots from a quarter to twice the number of tasks."""
+    """Mean makespan, its variation and the unused share of slots, for slots from a quarter to twice the
+    number of tasks.
+    """
     title = "Fewer, as many, more resources than tasks"
     good = usable(frame, options.value)
     x = good[options.value].to_numpy(dtype=float)
@@ -53,7 +56,7 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
     rows: list[dict[str, Any]] = []
     for regime, slots in (("fewer", max(1, n // 8)), ("fewer", max(1, n // 4)), ("fewer", max(1, n // 2)), ("as many", n), ("more", 2 * n)):  # fmt: skip
         spans = schedule(x[draws], slots)
-        # Other studies might have measured other times: so the measured tasks are resampled too.
+        # Another study would measure other times: so the measured tasks are resampled too.
         resampled = np.stack([x[o][f] for o, f in zip(outer, few, strict=True)]).reshape(-1, n)
         means = schedule(resampled, slots).reshape(_OUTER, 20).mean(axis=1)
         low, high = np.quantile(means, [options.alpha / 2, 1 - options.alpha / 2])

@@ -1,7 +1,7 @@
 """Permutation tests and bootstrap intervals, with blocks kept together.
 
-Permutations stop early where a test is far from deciding (Besag and Clifford, Biometrika 78, 1991): the p value stays valid, and a
-study without effects costs a twentieth of the work.
+Permutations stop early where a test is far from deciding (Besag and Clifford, Biometrika 78, 1991): the p
+value stays valid, and a study without effects costs a twentieth of the work.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from scipy import stats
 
 __all__ = ["BLOCKS", "bootstrap", "bootstrap_rows", "permutation_p", "permuted"]
 
-BLOCKS = 10  # fewer than that are not resampled as wholes: their own number would be the noise
-_ENOUGH = 20  # draws as extreme as the data, after which more would not change the answer
-_BATCH = 60  # draws at first, then as many again as there were, up to the largest that is quick and small in memory
+BLOCKS = 10  # fewer blocks are not resampled as wholes: there would be too few of them
+_ENOUGH = 20  # draws as extreme as the data, after which more draws would not change the answer
+# draws at first, then as many again as there were, up to the largest that is quick and small in memory
+_BATCH = 60
 _LARGEST = 500
 
 
 def permutation_p(
     observed: np.ndarray, draw: Callable[[int], np.ndarray], most: int, enough: int = _ENOUGH
 ) -> np.ndarray:
-    """P values of statistics (k of them; large is extreme) against draws under the null: draw(n) gives (n, k), n at most what
-    is asked for. Ties within rounding count against the claim."""
+    """P values of statistics (k of them; large is extreme) against draws under the null: draw(n) gives (n,
+    k), n at most what is asked for. Ties within rounding count against the claim.
+    """
     observed = np.atleast_1d(np.asarray(observed, dtype=float))
     reached = np.zeros(observed.shape, dtype=int)
     p = np.full(observed.shape, np.nan)
@@ -69,7 +71,8 @@ def bootstrap(
     seed: int,
     blocks: np.ndarray | None = None,
 ) -> tuple[float, float]:
-    """The BCa interval of statistic(*columns), tasks (rows) resampled together, or blocks where there are at least BLOCKS.
+    """The BCa interval of statistic(*columns), tasks (rows) resampled together, or blocks where there are at
+    least BLOCKS.
 
     statistic takes 1-dimensional arrays. (nan, nan) where there is none: fewer than five units, or all alike.
     """
@@ -87,7 +90,7 @@ def bootstrap(
 
     with np.errstate(all="ignore"):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of degenerate data: the answer is nan, and said
+            warnings.simplefilter("ignore")  # of degenerate data: the answer is nan
             found = stats.bootstrap(
                 (np.arange(len(members)),),
                 of,
@@ -109,7 +112,9 @@ def bootstrap_rows(
     seed: int,
     method: str = "BCa",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals of many statistics at once: `statistic` takes (m, n, columns), m resamples of the rows of data, gives (k, m)."""
+    """Intervals of many statistics at once: `statistic` takes (m, n, columns), m resamples of the rows of
+    data, gives (k, m).
+    """
 
     def of(rows: np.ndarray, axis: int = -1) -> np.ndarray:
         rows = np.moveaxis(rows, axis, -1).astype(int)

@@ -1,8 +1,9 @@
-"""What every analysis takes and returns.
+"""What every analysis takes, and what it returns.
 
-A claim is a statement that is made only if its test says so; its p value is corrected for all claims of its analysis. A report
-makes many analyses: it hands each a `Judge` with a multiplier (Holm's, over analyses), so that the whole report has one rate of
-false alarms. What an analysis tells therefore depends on the judge; the sentence alone is of the analysis alone.
+A claim is a statement that is made only if its test says so; its p value is corrected for all claims of its
+analysis. A report makes many analyses: it gives each a `Judge` with a multiplier (Holm's, over analyses), so
+that the whole report has one rate of false alarms. The sentence of an analysis therefore depends on the
+judge.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "nothing"]
 
 FOUND = "found"  # a claim holds
-NONE = "none"  # no claim holds, and one that matters would have been seen
+NONE = "none"  # no claim holds, and an effect that matters would have been found
 OPEN = "open"  # the data cannot decide
 TOLD = "told"  # a description, without a test
 
@@ -31,10 +32,34 @@ TOLD = "told"  # a description, without a test
 class Options:
     """What all analyses share.
 
-    value: the column that is analysed, positive (seconds); confidence: of intervals, and 1 - the rate of false alarms of a
-    report; power: with which the smallest effect is told that could have been seen; matters: the smallest effect of interest, a
-    share of the time, and the coefficient of variation up to which time counts as reproducible; permutations, resamples: at
-    most; size: the factor or metric that is the problem's size, for `scaling`; seed: the same data give the same report.
+    >>> from twinrun.ensemble import Options
+    >>> round(Options(confidence=0.99).alpha, 6)
+    0.01
+
+    Attributes
+    ----------
+    value : str, default 'wall'
+        The column that is analysed: positive, in seconds.
+    confidence : float, default 0.95
+        Of intervals; 1 - confidence is the rate of false alarms of a report.
+    power : float, default 0.8
+        Reports name the smallest effect that they could have found with this probability.
+    matters : float, default 0.05
+        The smallest effect of interest, as a share of the time; and the coefficient of variation up to which
+        time counts as reproducible.
+    permutations, resamples : int
+        How many to draw, at most; at least 99.
+    size : str or None
+        The factor or metric that is the size of the problem, for `scaling`.
+    seed : int
+        The same data give the same report.
+    alpha : float
+        1 - confidence.
+
+    Raises
+    ------
+    TwinrunError
+        A value is out of its range.
     """
 
     value: str = "wall"
@@ -65,7 +90,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Claim:
-    """what: a few words; p: corrected for the claims of its analysis; facts: the effect and its interval."""
+    """A statement that an analysis makes only if its test supports it.
+
+    Attributes
+    ----------
+    what : str
+        The statement, in a few words.
+    p : float
+        Its p value, corrected for all claims of its analysis.
+    facts : dict
+        The effect and its interval.
+    """
 
     what: str
     p: float
@@ -74,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judge:
-    """Whether a p value is small enough, after what the report as a whole costs."""
+    """Decides whether a p value is small enough, corrected for the whole report."""
 
     alpha: float
     multiplier: float = 1.0
@@ -95,8 +130,44 @@ class Judge:
 
 @dataclass
 class Analysis:
-    """name: stable, for JSON; title: for people; table: a DataFrame; tell: (sentence, state) for a judge; draw: the picture;
-    tasks: how many it rests on; facts: estimates with intervals, for JSON; notes: what a reader has to know besides."""
+    """One analysis of a study: a table, a picture, a sentence, and the tests behind it.
+
+    Attributes
+    ----------
+    name : str
+        A stable name, for JSON.
+    title : str
+        A title for people.
+    table : pandas.DataFrame
+        The numbers; may be empty.
+    tell : callable
+        `tell(judge)` gives (sentence, state).
+    tasks : int
+        How many tasks it rests on.
+    alpha : float
+        The rate of false alarms.
+    claims : sequence of Claim
+        What was tested; empty for a description.
+    draw : callable or None
+        `draw(axes)` draws the picture.
+    facts : dict
+        Estimates with intervals, for JSON.
+    notes : list of str
+        What a reader has to know besides.
+    judge : Judge or None
+        The judge of the report, which corrects for all its analyses.
+    p : float or None
+        The smallest p value of its claims; None without claims.
+    judged_by : Judge
+        The judge of the report, or one for this analysis alone.
+    sentence : str
+        What it shows, and how sure that is.
+    state : {'found', 'none', 'open', 'told'}
+        'found': a claim holds. 'none': no claim holds, and an effect that matters would have been found.
+        'open': the data cannot decide. 'told': a description without a test.
+    found : list of Claim
+        The claims that hold.
+    """
 
     name: str
     title: str
@@ -112,7 +183,7 @@ class Analysis:
 
     @property
     def p(self) -> float | None:
-        """The smallest of its claims: the one against 'nothing at all'."""
+        """The smallest p value of its claims; None without claims."""
         return min((c.p for c in self.claims), default=None)
 
     @property
@@ -122,7 +193,7 @@ class Analysis:
 
     @property
     def sentence(self) -> str:
-        """What it shows and how sure it is."""
+        """What it shows, and how sure that is."""
         return self.tell(self.judged_by)[0]
 
     @property
@@ -136,7 +207,13 @@ class Analysis:
         return [c for c in self.claims if self.judged_by.holds(c)]
 
     def figure(self) -> Figure | None:
-        """The picture, by matplotlib; None where there is nothing to draw."""
+        """Draws the picture with matplotlib.
+
+        Returns
+        -------
+        matplotlib.figure.Figure or None
+            None where there is nothing to draw.
+        """
         if self.draw is None:
             return None
         from matplotlib.figure import Figure
@@ -149,7 +226,7 @@ class Analysis:
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:
-    """An analysis that cannot be made, and why."""
+    """An analysis that is impossible, and why."""
     import pandas as pd
 
     return Analysis(name, title, pd.DataFrame(), lambda _: (why, OPEN), tasks)

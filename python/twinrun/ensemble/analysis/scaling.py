@@ -1,7 +1,7 @@
-"""Does the time of larger problems vary less, or more?
+"""Whether the time of larger problems varies less, or more.
 
-Glejser's regression: log |deviation from the size's mean| on log size. Its slope is the exponent e of the coefficient of
-variation ~ size^e, whatever the noise's distribution, as long as it is the same at all sizes.
+Glejser's regression: log |deviation from the size's mean| on log size. Its slope is the exponent e of the
+coefficient of variation ~ size^e, whatever the noise's distribution, as long as it is the same at all sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["scaling"]
 
 
 def _size_column(good: pd.DataFrame, asked: str | None) -> str | None:
-    """The column of the problem's size: the one asked for, else the only factor whose levels are three or more positive numbers."""
+    """The column of the problem's size: the requested one, else the only factor whose levels are three or
+    more positive numbers.
+    """
     names = [asked, f"factors.{asked}", f"metrics.{asked}"] if asked else []
     for name in names:
         if name in good:

@@ -1,9 +1,11 @@
-"""How far identical tasks lie apart, and what it costs: range, quantiles, coefficient of variation; makespan, core-hours.
+"""The spread of identical tasks, and its cost: range, quantiles, coefficient of variation; makespan,
+core-hours.
 
-The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number of tasks. What can be
-said without any assumption is which share of all such tasks lies between the fastest and the slowest seen (Wilks, 1941).
-Quantiles have distribution-free intervals. The coefficient of variation has a studentized bootstrap interval over tasks
-(`studies.statistics`), or BCa over whole blocks where there are ten or more.
+The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number
+of tasks. What needs no assumption is the share of all such tasks that lies between the fastest and the
+slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient of variation has a
+studentized bootstrap interval over tasks (`ensemble.intervals`), or BCa over whole blocks where there are ten
+or more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def quantile_interval(x: np.ndarray, q: float, confidence: float) -> tuple[float, float]:
-    """The distribution-free interval of a quantile: its true coverage is at least `confidence`, or an end is infinite."""
+    """The distribution-free interval of a quantile: its true coverage is at least `confidence`, or an end is
+    infinite.
+    """
     found = stats.quantile_test(x, q=float(np.quantile(x, q)), p=q).confidence_interval(confidence)
     low, high = float(found.low), float(found.high)
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
@@ -71,7 +75,7 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options) 
 
 
 def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008  (frozen)
-    """Range, quantiles and coefficient of variation of all tasks, of each condition, and with conditions taken out."""
+    """Range, quantiles and coefficient of variation of all tasks, of each condition, and of residuals."""
     title = "How far apart are the tasks?"
     good = usable(frame, options.value)
     if len(good) < 2:
@@ -142,8 +146,9 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
     """(makespan s, core-hours held, of them unused, cores) of tasks that were launched as one workload.
 
-    Held: from the first start to the last end, all cores that the workload used: the distinct ones where they are recorded, else
-    the largest number in use at once."""
+    Held: from the first start to the last end, all cores that the workload used: the distinct ones where they
+    are recorded, else the largest number in use at once.
+    """
     begin, end = part["start"].to_numpy(dtype=float), part["end"].to_numpy(dtype=float)
     makespan = float(end.max() - begin.min())
     width = part["cores.count"].astype(float).fillna(1).clip(lower=1).to_numpy()
@@ -158,7 +163,7 @@ def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
             )
         )
     else:
-        # Ends before starts at the same moment: a task that begins as another ends needs no further core.
+        # Ends come before starts of the same moment: a task that begins as another ends needs no other core.
         events = sorted([(t, 1, w) for t, w in zip(begin, width, strict=True)] + [(t, 0, -w) for t, w in zip(end, width, strict=True)])  # fmt: skip
         cores = float(max(np.cumsum([w for _, _, w in events])))
     held = makespan * cores
@@ -167,7 +172,7 @@ def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
 
 
 def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Makespan and unused core-hours of each block; failed attempts held their cores and are counted."""
+    """Makespan and unused core-hours of each block; failed attempts count, because they held their cores."""
     title = "Makespan and core-hours lost"
     timed = frame[np.isfinite(frame["start"]) & np.isfinite(frame["end"])].copy()
     if timed.empty:

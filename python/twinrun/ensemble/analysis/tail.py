@@ -1,11 +1,12 @@
-"""Is there a slow group: a few tasks that are not just the end of the others' distribution?
+"""Whether there is a slow group: a few tasks that are not just the tail of the distribution.
 
-A mixture of two normal distributions of one variance (of logarithms of the time, conditions and blocks taken out) is compared with
-one distribution. An outlier test was the alternative: a group of slow tasks widens the scale that it measures by and hides itself
-(masking), and it needs a normal distribution to begin with. Noise of systems is skewed without being two things. So the likelihood
-ratio is judged against samples of a *skew-normal* distribution with the data's own moments, not of a normal one; its BIC stands
-beside the mixture's, and both must speak for two groups. A distribution with a tail longer than a half-normal's counts as one
-with a slow tail.
+A mixture of two normal distributions of one variance (of logarithms of the time, conditions and blocks taken
+out) is compared with one distribution. An outlier test was the alternative: a group of slow tasks widens the
+scale that it measures by and hides itself (masking), and it needs a normal distribution to begin with. Noise
+of systems is skewed without being two things. So the likelihood ratio is judged against samples of a
+*skew-normal* distribution with the data's own moments, not of a normal one; its BIC stands beside the
+mixture's, and both must speak for two groups. A distribution with a tail longer than a half-normal's counts
+as one with a slow tail.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _LEAST = 12  # tasks
 def mixture(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Two normal distributions of one variance, by expectation-maximisation, for each row of x.
 
-    Gives the gain in log-likelihood over one normal distribution, the slow group's share, both means, the deviation. No library
-    that the package depends on fits mixtures; the common variance keeps the likelihood bounded.
+    Gives the gain in log-likelihood over one normal distribution, the slow group's share, both means, the
+    deviation. No library that the package depends on fits mixtures; the common variance keeps the likelihood
+    bounded.
     """
     x = np.atleast_2d(x)
     rows, n = x.shape
@@ -59,7 +61,7 @@ def mixture(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
                 :, None
             ] * np.exp(-((x - b[:, None]) ** 2) / (2 * s[:, None] ** 2))
         gain = np.log(np.maximum(density, 1e-300)).sum(axis=1) + n * np.log((one + 1e-300) / s) + n / 2
-        # Only a slow group counts: fewer tasks above than below.
+        # Only a slow group counts: it has fewer tasks above than below.
         gain = np.where((b > a) & (w < 0.5), gain, 0.0)
         better = gain > best
         best = np.where(better, gain, best)
@@ -79,7 +81,7 @@ def _skewed(x: np.ndarray) -> tuple[float, float, float]:
 
 
 def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """The slow group: how many tasks, how much slower, which."""
+    """The slow group: how many tasks, which, and how much slower."""
     title = "Slow tail"
     good = usable(frame, options.value)
     if len(good) < _LEAST:
@@ -121,7 +123,8 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     table = pd.DataFrame({"task": good["task"], "node": good["node"], "block": good["block"], "order": good["order"],
                           options.value: good[options.value], "against all": np.expm1(left), "slow group": slow})  # fmt: skip
     table = table.sort_values("against all", ascending=False).head(max(10, count)).reset_index(drop=True)
-    # One task in twenty, apart by so many deviations, is seen in 90 of 100 studies of 40 tasks (simulated; by six in 73, by five in 27).
+    # One task in twenty, apart by so many deviations, is seen in 90 of 100 studies of 40 tasks (simulated; by
+    # six in 73, by five in 27).
     seen = float(np.expm1(_SEEN * s if two else _SEEN * deviation))
 
     def tell(judge: Judge) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""When: by block, by time of day, and periodically over the study."""
+"""Effects of time: by block, by time of day, and periodic over the study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _DAY = 86400.0
 
 
 def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Do blocks (batches) differ? A random effect: its test, and the standard deviation between blocks with its interval."""
+    """Whether blocks (batches) differ: the test of a random effect, and the standard deviation between blocks
+    with its interval.
+    """
     title = "By block"
     good = usable(frame, options.value)
     if good["block"].nunique() < 2 or len(good) < 2 * good["block"].nunique():
@@ -91,7 +93,9 @@ def _moments(good: pd.DataFrame) -> np.ndarray | None:
 
 
 def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """A daily rhythm: one sine and cosine of 24 h (UTC) fitted to means of hours, for tasks of one hour share what happened in it."""
+    """A daily rhythm: one sine and cosine of 24 h (UTC) fitted to means of hours, for tasks of one hour share
+    what happened in it.
+    """
     title = "By time of day"
     good = usable(frame, options.value)
     start = _moments(good)
@@ -151,7 +155,9 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
 
 
 def _noncentral(alpha: float, power: float, freedom: int) -> float:
-    """The noncentrality of F with 2 degrees at which a test has this power, for two coefficients of equal error."""
+    """The noncentrality of F with 2 degrees at which a test has this power, for two coefficients of equal
+    error.
+    """
     critical = stats.f.ppf(1 - alpha, 2, freedom)
     return float(brentq(lambda x: stats.ncf.sf(critical, 2, freedom, x) - power, 1e-3, 1e3))
 
@@ -161,8 +167,9 @@ def _among_drifting(
 ) -> float:
     """p of the highest peak, each taken against what the spectrum of an autoregression has there.
 
-    series, basis: rows in the order of time, whose steps are taken as even. Both the data and the series drawn at random have their own
-    coefficient estimated, with their own best period taken out, so that the estimate's error counts for all alike.
+    series, basis: rows in the order of time, whose steps are taken as even. Both the data and the series
+    drawn at random have their own coefficient estimated, with their own best period taken out, so that the
+    estimate's error counts for all alike.
     """
 
     def scaled(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -192,11 +199,13 @@ def _among_drifting(
 
 
 def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
-    """Something that comes back: the highest peak of the Lomb-Scargle periodogram of what conditions leave, over starts.
+    """A periodic effect: the highest peak of the Lomb-Scargle periodogram of residuals, over starts.
 
-    The p value is of the highest peak of all; periods from two mean gaps to half of the study. It is the larger of two: by
-    permutation of the series, and among series in which each task resembles the one before (a first-order autoregression as the
-    data's own, the best period taken out): load that comes and goes slowly has high peaks, and no period."""
+    The p value is of the highest peak of all; periods from two mean gaps to half of the study. It is the
+    larger of two: by permutation of the series, and among series in which each task resembles the one before
+    (a first-order autoregression as the data's own, the best period taken out): load that comes and goes
+    slowly has high peaks, and no period.
+    """
     title = "Periodic noise"
     good = usable(frame, options.value)
     start = _moments(good)
@@ -207,7 +216,7 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
             f"Whether noise is periodic cannot be decided with {len(good)} tasks.",
             len(good),
         )
-    # A node that comes round regularly is the node's doing, not a period's.
+    # A node that comes round regularly is an effect of the node, not a period.
     over = left_over(good, options.value, blocks=False, nodes=True)
     left = over.values
     if left.std() < 1e-12:
@@ -215,7 +224,7 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     t = start - start.min()
     covered = float(t.max())
     most = len(t) / 2
-    cycles = np.arange(2.0, most + 0.25, 0.25)  # in the whole study; finer steps see no more
+    cycles = np.arange(2.0, most + 0.25, 0.25)  # in the whole study; finer steps find no more
     angle = 2 * np.pi * cycles[:, None] * t / covered
     pairs = np.stack([np.cos(angle), np.sin(angle)], axis=2)
     pairs -= pairs.mean(axis=1, keepdims=True)

@@ -1,7 +1,8 @@
 """The engine for batch systems: each attempt is a job, by PSI/J (Slurm, PBS, Flux, LSF, Cobalt; psij-python).
 
-The folder of the study must be on storage that compute nodes share. A job runs watch.py on its first node: what is measured is
-what runs there. Commands of several nodes hold their own srun or mpirun; pressure and run-queue delay are then the first node's.
+The folder of the study must be on storage that compute nodes share. A job runs watch.py on its first node:
+what is measured is what runs there. Commands of several nodes hold their own srun or mpirun; pressure and
+run-queue delay are then the first node's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchEngine"]
 
-_RECORD_LAG = 30.0  # seconds that a record may come after its job's end: shared storage
+_RECORD_LAG = 30.0  # seconds that a record may appear after the end of its job: shared storage
 
 
 class BatchEngine(EngineBase):
@@ -44,7 +45,7 @@ class BatchEngine(EngineBase):
             known = ", ".join(sorted(psij.JobExecutor.get_executor_names()))
             raise TwinrunError(f"PSI/J knows no executor {kind!r:.40}", fix=f"it knows {known}") from None
         if hasattr(self._executor, "work_directory"):
-            # What PSI/J itself writes: shared storage, as the study's folder is.
+            # Files that PSI/J itself writes: on shared storage, as the study's folder is.
             self._executor.work_directory = folder / "psij"
             self._executor.work_directory.mkdir(exist_ok=True)
         if study.engine.poll and hasattr(self._executor, "config"):
@@ -106,12 +107,12 @@ class BatchEngine(EngineBase):
         try:
             native = json.loads((running.folder / "submitted.json").read_text())["native_id"]
         except (OSError, ValueError, KeyError):
-            return  # its lock says whether it lives
+            return  # its lock shows whether it lives
         job = self._psij.Job()
         try:
             self._executor.attach(job, str(native))
             running.token = job
-        except Exception:  # whatever PSI/J's executors raise for a job that is no more
+        except Exception:  # whatever PSI/J's executors raise for a job that does not exist any more
             running.token = None
 
     def alive(self, running: Running) -> bool:

@@ -12,7 +12,10 @@ __all__ = ["engine_of"]
 
 
 def engine_of(study: Study, folder: Path) -> EngineBase:
-    """The engine that a study names, for its folder. Raises MissingPackage for PSI/J without psij-python, TwinrunError for what cannot be."""
+    """The engine that a study names, for its folder.
+
+    Raises MissingPackage for PSI/J without psij-python, TwinrunError for impossible settings.
+    """
     if study.engine.kind == "psij":
         from .batch import BatchEngine
 

@@ -1,7 +1,7 @@
-"""What starts attempts: the one interface that the runner knows, and the choice among its implementations.
+"""Engines, which start attempts: the interface that the runner uses.
 
-An engine starts watch.py in the folder of an attempt, and says whether it still may come to a record. It never waits: `files`
-are what a poll may wake for.
+An engine starts watch.py in the folder of an attempt, and says whether a record may still come. It never
+waits: `files` are the files that a poll may watch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Running:
 
 
 class EngineBase(ABC):
-    """Where attempts run."""
+    """Starts attempts somewhere: on this node, or in a batch system."""
 
     name = "?"
 
@@ -48,68 +48,68 @@ class EngineBase(ABC):
 
     @abstractmethod
     def free(self) -> bool:
-        """Whether a further attempt may be started."""
+        """Whether another attempt may start."""
 
     def cores(self) -> list[int] | None:
-        """Cores for the next attempt; None: what it finds."""
+        """Cores for the next attempt; None for those that it finds."""
         return None
 
     def own_cores(self, level: str | None, cores: list[int] | None) -> list[int] | None:
-        """Cores for whatever watches an attempt with these."""
+        """Cores for the watcher of an attempt with these cores."""
         return None
 
     def command(self, words: list[str], values: Mapping[str, str]) -> list[str]:
-        """A task's command as this engine runs it."""
+        """The command of a task, as this engine runs it."""
         return words
 
     def environment(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Variables that this engine wants; the user's own win."""
+        """Variables that this engine sets, unless the user sets them."""
         return {}
 
     @abstractmethod
     def start(self, running: Running, node: str | None) -> None:
-        """Starts it; its spec is in its folder. Raises TwinrunError where that cannot be."""
+        """Starts an attempt; its spec is in its folder. Raises TwinrunError where that fails."""
 
     @abstractmethod
     def adopt(self, running: Running) -> None:
-        """Takes over an attempt that an earlier runner started and that may still run."""
+        """Takes over an attempt of an earlier runner that may still run."""
 
     @abstractmethod
     def alive(self, running: Running) -> bool:
-        """Whether it may still come to a record."""
+        """Whether the attempt may still produce a record."""
 
     @abstractmethod
     def stop(self, running: Running) -> None:
-        """Asks for its end; its file `stop` is there."""
+        """Asks the attempt to end; its file `stop` exists."""
 
     @abstractmethod
     def done(self, running: Running) -> None:
-        """It is no more."""
+        """Releases what the finished attempt held."""
 
     def files(self) -> list[int]:
-        """Files that become readable when something has ended."""
+        """Files that become readable when an attempt has ended."""
         return []
 
     def pause(self) -> float:
-        """Seconds after which to look again."""
+        """Seconds until the next poll."""
         return 1.0
 
     def all_cores(self) -> contextlib.AbstractContextManager[object]:
-        """While in force this process may use the tasks' cores as well."""
+        """A context in which this process may use the cores of tasks as well."""
         return contextlib.nullcontext()
 
     def close(self) -> None:  # noqa: B027
-        """Gives back what it holds; attempts go on."""
+        """Releases what the engine holds; attempts go on."""
 
 
 class State:
-    """What the folder of an attempt says."""
+    """The state of an attempt, as its folder shows it."""
 
     RECORDED, RUNNING, LOST, NEVER, SUBMITTED = "recorded", "running", "lost", "never ran", "submitted"
 
 
 def withdraw(folder: Path) -> bool:
-    """Claims an attempt so that nothing will run it; False where it runs or ran."""
+    """Claims an attempt so that it cannot run; False where it runs or ran."""
     try:
         claim = os.open(folder / "claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -136,7 +136,7 @@ def _held(folder: Path) -> bool:
 
 
 def examine(folder: Path) -> str:
-    """The state of an attempt that nobody of this process started."""
+    """The state of an attempt that another process started."""
     if (folder / "record.json").exists():
         return State.RECORDED
     claim = {}
@@ -151,14 +151,14 @@ def examine(folder: Path) -> str:
     # It may have ended in between: the record comes before the lock goes.
     if (folder / "record.json").exists():
         return State.RECORDED
-    # Locks of other nodes are seen on file systems that pass them on; where they are not, the batch system is asked.
+    # Locks of other nodes are visible on some file systems only; elsewhere the batch system is asked.
     if claim.get("host") not in (None, platform.node()) and (folder / "submitted.json").exists():
         return State.SUBMITTED
     return State.LOST
 
 
 def end_stragglers(folder: Path) -> int:
-    """Kills processes of an attempt whose watcher died, found by their environment; how many."""
+    """Kills processes of an attempt whose watcher died, found by their environment; returns how many."""
     import signal
 
     wanted = f"{FOLDER}={folder}".encode()

@@ -17,7 +17,8 @@ from .engines import WATCH, EngineBase, Running, examine
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
 
 
-# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do nothing.
+# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do
+# nothing.
 OVERSUBSCRIBED = {
     "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
@@ -29,12 +30,15 @@ OVERSUBSCRIBED = {
 
 
 def slots(study: Study, allowed: list[int]) -> list[list[int]]:
-    """Cores of each of the tasks that run at once: no core twice, unless the study shares them. Raises TwinrunError."""
+    """Cores of each of the tasks that run at once: no core twice, unless the study shares them.
+
+    Raises TwinrunError.
+    """
     engine, at_once = study.engine, study.concurrency
     each = engine.cores_per_task or (len(allowed) // at_once if not engine.share_cores else len(allowed))
     if engine.share_cores:
         if engine.cores_per_task and engine.cores_per_task < len(allowed):
-            # As many as asked for, spread so that as few as possible meet.
+            # As many as requested, spread so that as few as possible share a core.
             return [
                 sorted(allowed[(i * each + k) % len(allowed)] for k in range(each)) for i in range(at_once)
             ]
@@ -45,13 +49,13 @@ def slots(study: Study, allowed: list[int]) -> list[list[int]]:
             f"{list_of_numbers(allowed)}",
             fix="lower concurrency or engine.cores_per_task, or set engine.share_cores = true",
         )
-    # From the end: the first cores, which serve most interrupts, are what is left for the system.
+    # From the end: the first cores serve most interrupts, and stay for the system.
     start = len(allowed) - each * at_once
     return [allowed[start + i * each : start + (i + 1) * each] for i in range(at_once)]
 
 
 class LocalEngine(EngineBase):
-    """Processes of this node."""
+    """Runs attempts as processes of this node."""
 
     name = "local"
 
@@ -77,7 +81,7 @@ class LocalEngine(EngineBase):
                             fix="give tasks more cores: lower concurrency, or set engine.cores_per_task",
                         ) from None
         if self._free:
-            # This process and the watchers that it starts keep off the tasks' cores.
+            # This process and its watchers do not use the tasks' cores.
             os.sched_setaffinity(0, self._free)
 
     def free(self) -> bool:
@@ -175,7 +179,10 @@ def _claimed_by(running: Running) -> int | None:
 
 
 class MpiEngine(LocalEngine):
-    """Ranks of this node, by an MPI library's mpirun. What binds ranks to cores is told not to: the task's cores are the study's."""
+    """Ranks of this node, by an MPI library's mpirun.
+
+    What binds ranks to cores is told not to: the task's cores are the study's.
+    """
 
     name = "mpirun"
 

@@ -20,7 +20,8 @@ class Plan:
 def looks(plan: Plan) -> list[int]:
     """After how many blocks intervals are looked at.
 
-    A quarter more each time: looking after every block would stop at the first interval that is narrow by chance.
+    A quarter more each time: looking after every block would stop at the first interval that is narrow by
+    chance.
     """
     result = [plan.least]
     while result[-1] < plan.most:

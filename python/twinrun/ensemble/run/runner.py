@@ -1,12 +1,14 @@
-"""Runs what a study lacks: starts attempts in the plan's order, keeps each as it ends, and says when it is enough.
+"""Runs the rest of a study: starts attempts in the order of the plan, records each as it ends, and applies
+the stopping rule.
 
     for each part of the plan (warm-ups; blocks up to the next look):
-        settle attempts that an earlier runner left: recorded ones are kept, running ones adopted, lost ones kept as killed
-        while tasks of the part are unfinished: start what there is room for; keep what has ended
-        if the study has a stopping rule and the intervals are narrow enough: end
+        settle attempts that an earlier runner left: recorded ones are kept, running ones adopted, lost ones
+        kept as killed while tasks of the part are unfinished: start attempts while there is room; record
+        those that ended if the study has a stopping rule and the intervals are narrow enough: end
 
-Ctrl-C: no attempt is started any more and those that run are waited for; a second one, or SIGTERM, ends them: they are kept as
-killed, `interrupted`, and run again when the study goes on. SIGKILL of the runner leaves attempts running; see `engines`.
+Ctrl-C: no new attempt starts, and running ones are waited for; a second Ctrl-C, or SIGTERM, ends them: they
+are kept as killed, `interrupted`, and run again when the study goes on. SIGKILL of the runner leaves attempts
+running; see `engines`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ __all__ = ["Outcome", "Progress", "estimate", "is_enough", "run_study", "status_
 
 @dataclass(frozen=True)
 class Progress:
-    """What has just happened. line: of the attempt that ended; None for anything else."""
+    """An event of a run. line: of the attempt that ended; None for other events."""
 
     done: int
     total: int
@@ -53,7 +55,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ended: "complete", "enough" (the stopping rule) or "interrupted"."""
+    """How the run of a study ended.
+
+    Attributes
+    ----------
+    ended : {'complete', 'enough', 'interrupted'}
+        'enough': the stopping rule was met before all tasks had run.
+    done : int
+        Tasks that have ended, warm-up tasks not counted.
+    total : int
+        Tasks of the study, warm-up tasks not counted.
+    failed : int
+        Tasks that have ended without a good attempt.
+    retried : int
+        Attempts of this run that repeated a failed one.
+    """
 
     ended: str
     done: int
@@ -73,9 +89,9 @@ def estimate(
     concurrency: int,
     running: Mapping[int, float] | None = None,
 ) -> float | None:
-    """Seconds until these tasks have run, by how long those of their cells took; None: none has run.
+    """Estimated seconds until these tasks have run, from tasks of the same cells; None if none has run.
 
-    running: of tasks that run already, since how many seconds.
+    running: for tasks that run already, since how many seconds.
     """
     walls: dict[tuple, list[float]] = {}
     overheads = []
@@ -184,7 +200,7 @@ class _Run:
         self.retried = 0
         self.engine: EngineBase = engine_of(self.study, folder.path)
 
-    # -- telling
+    # -- reporting
 
     def _remaining(self) -> list[Task]:
         return unfinished(self.folder.tasks, self.folder.lines(), self.retries)
@@ -203,7 +219,7 @@ class _Run:
     # -- attempts of earlier runners
 
     def settle(self) -> None:
-        """Takes up what an earlier runner left."""
+        """Continues attempts of an earlier runner."""
         for number, attempt in list(self.folder.attempts()):
             if self.folder.recorded(number, attempt) or number not in self._by_number:
                 continue
@@ -213,7 +229,7 @@ class _Run:
             if state == State.SUBMITTED and (
                 not (folder / "submitted.json").exists() or self.engine.name in ("local", "mpirun")
             ):
-                # Whatever may come up to run it finds it taken.
+                # A watcher that starts later finds the attempt claimed.
                 state = State.NEVER if withdraw(folder) else examine(folder)
             if state in (State.RUNNING, State.SUBMITTED):
                 with contextlib.suppress(OSError, ValueError):
@@ -230,7 +246,9 @@ class _Run:
     # -- noise
 
     def measure_noise(self, when: str) -> None:
-        """Measures the system's noise, once in a study, on the cores of its tasks; kept as noise/before.json and after.json."""
+        """Measures the system's noise, once in a study, on the cores of its tasks; writes noise/before.json
+        and after.json.
+        """
         rule = self.study.noise
         path = self.folder.path / "noise" / f"{when}.json"
         if (
@@ -249,7 +267,7 @@ class _Run:
             )
         found.to_json(path)
 
-    # -- keeping
+    # -- recording
 
     def _keep(self, running: Running) -> None:
         """Adds the line of an attempt that has its record."""
@@ -272,7 +290,7 @@ class _Run:
         return self.engine.name
 
     def _lost(self, running: Running, interrupted: bool) -> None:
-        """Keeps an attempt that will never have a record: its watcher died."""
+        """Records an attempt that will never have a record of its own: its watcher died."""
         end_stragglers(running.folder)
         spec: dict[str, Any] = {}
         started: dict[str, Any] = {}
@@ -289,7 +307,7 @@ class _Run:
             "interrupted": interrupted,
             "reason": "the program that watched it died" if claim else "the job ended before it began",
         }
-        # With a record of its own it is like all others, whatever happens to this process now.
+        # With a record the attempt is complete, whatever happens to this process now.
         path = running.folder / "record.json"
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(record))
@@ -311,7 +329,7 @@ class _Run:
         self._running.append(running)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Until all of these are finished, or the user wants no more."""
+        """Runs tasks until all are finished, or the user stops."""
         queue = unfinished(tasks, self.folder.lines(), self.retries)
         waiting = {r.task for r in self._running}
         queue = [t for t in queue if t.task not in waiting]
@@ -327,7 +345,7 @@ class _Run:
                     self.engine.done(running)
                     self._keep(running)
                 elif not self.engine.alive(running):
-                    # Looked at again: the record comes before the end.
+                    # Checked again: the record comes before the end.
                     if (running.folder / "record.json").exists():
                         continue
                     self.engine.done(running)
@@ -336,7 +354,7 @@ class _Run:
                 else:
                     continue
                 if not self._signals.asked and task in unfinished([task], self.folder.lines(), self.retries):
-                    queue.append(task)  # again, but only as often as was asked for
+                    queue.append(task)  # repeated, up to the limit of retries
             if self._running and not (queue and self.engine.free() and not self._signals.asked):
                 self._pause()
 
@@ -345,13 +363,13 @@ class _Run:
         for file in (self._signals.file, *self.engine.files()):
             poll.register(file, select.POLLIN)
         own = sum("file" in r.extra for r in self._running)
-        # Ends of own processes wake the poll; those of others are looked for.
+        # Ends of own processes wake the poll; other processes are polled.
         poll.poll((5.0 if own == len(self._running) else self.engine.pause()) * 1e3)
         with contextlib.suppress(BlockingIOError):
             os.read(self._signals.file, 64)
 
     def _ask(self) -> None:
-        """Does what Ctrl-C wants."""
+        """Handles Ctrl-C."""
         if self._signals.asked == 1 and not self._told:
             self._told = True
             if self._running:
@@ -376,7 +394,7 @@ def _said(task: Task, line: Mapping) -> str:
 def spec_of(
     folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
 ) -> dict:
-    """What watch.py is to run."""
+    """The spec that watch.py runs."""
     study = folder.study
     values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
     level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
@@ -419,7 +437,7 @@ def spec_of(
         elif factor.kind in ("cores", "threads"):
             verify[name] = {"kind": factor.kind}
         elif factor.variables and not factor.match:
-            # The one that holds the level as it is, if there is one.
+            # The variable with the level itself, if there is one.
             variable = next(
                 (v for v, t in factor.variables.items() if t == "{" + name + "}"),
                 next(iter(factor.variables)),
@@ -462,8 +480,8 @@ def run_study(
 ) -> Outcome:
     """Runs a study, or goes on with it; returns when it is complete, enough is known, or Ctrl-C was pressed.
 
-    study_file: None goes on with what the folder holds. retries: of tasks that failed, instead of the study's.
-    Raises TwinrunError for a study that cannot be, or that another runner is at work on.
+    study_file: None goes on with the study of the folder. retries: of failed tasks, instead of the study's.
+    Raises TwinrunError for an impossible study, or where another runner has it.
     """
     with StudyFolder(folder, study_file, amend) as opened, _Signals() as signals:
         study = opened.study
@@ -502,7 +520,10 @@ def run_study(
 
 
 def status_of(folder: str | os.PathLike[str]) -> dict:
-    """How far a study is, from its files alone; a runner may be at work meanwhile. Raises TwinrunError where it is none."""
+    """The progress of a study, from its files alone; a runner may work meanwhile.
+
+    Raises TwinrunError where there is no study.
+    """
     path = Path(folder)
     if not (path / "plan.jsonl").is_file():
         raise TwinrunError(

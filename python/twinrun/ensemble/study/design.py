@@ -1,13 +1,14 @@
 """Which cells a study has, and in which order tasks run.
 
-Blocks: every block holds every cell once, so that whatever changes from hour to hour changes for all cells alike. Within blocks the
-order is random, and balanced: over as many blocks as there are cells, each cell comes once at each position and, where their number
-is even, once after each other cell (E. J. Williams, Experimental designs balanced for the estimation of residual effects of
-treatments, 1949); which cell plays which part, and the order of the blocks, are drawn anew every time. With named nodes, each
-cell comes to each node once in as many blocks as there are nodes.
+Blocks: every block holds every cell once, so that slow changes affect all cells alike. Within blocks the
+order is random, and balanced: over as many blocks as there are cells, each cell comes once at each position
+and, where their number is even, once after each other cell (E. J. Williams, Experimental designs balanced for
+the estimation of residual effects of treatments, 1949); the roles of cells and the order of blocks are
+random. With named nodes, each cell comes to each node once in as many blocks as there are nodes.
 
-Fractional designs are two-level factorials: a generator D = A B C gives the last factor the product of others (levels as -1 and +1),
-and each effect then has the same estimate as others, its aliases: `aliases` says which.
+Fractional designs are two-level factorials: a generator D = A B C gives the last factor the product of others
+(levels as -1 and +1), and each effect then has the same estimate as others, its aliases: `aliases` says
+which.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Task:
     warmup: bool = False
 
     def json(self) -> dict:
-        """As plan.jsonl has it."""
+        """The task as a line of plan.jsonl."""
         line: dict = {
             "task": self.task,
             "block": self.block,
@@ -73,7 +74,7 @@ class Fraction:
         return min((len(w) for _, w in self.words), default=len(self.factors) + 1)
 
     def aliases(self, longest: int = 2) -> dict[str, list[str]]:
-        """Effects of up to `longest` factors -> what has the same estimate, up to as many factors; a - where it is reversed."""
+        """{effect: its aliases}, for effects of up to `longest` factors; '-' marks an alias of opposite sign."""
         found = {}
         for n in range(1, longest + 1):
             for effect in itertools.combinations(self.factors, n):
@@ -89,7 +90,7 @@ class Fraction:
         return "*".join(f for f in self.factors if f in word)
 
     def said(self) -> list[str]:
-        """Lines for a person."""
+        """Lines for people."""
         lines = [
             f"generator {name} = {'-' if sign < 0 else ''}{' * '.join(word)}"
             for name, (sign, word) in self.generators.items()
@@ -98,7 +99,7 @@ class Fraction:
         lines.append(f"resolution {roman.get(self.resolution, self.resolution)}")
         for effect, others in self.aliases().items():
             if others:
-                lines.append(f"{effect} cannot be told from {', '.join(others)}")
+                lines.append(f"{effect} is aliased with {', '.join(others)}")
         return lines
 
 
@@ -140,7 +141,8 @@ def _parsed(generators: Sequence[str], names: Sequence[str]) -> dict[str, tuple[
 
 
 def fraction_of(names: Sequence[str], generators: Sequence[str] = (), fraction: int = 0) -> Fraction:
-    """The fraction with these generators, or the best with `fraction` of them: of the highest resolution, then fewest shortest words.
+    """The fraction with these generators, or the best with `fraction` of them: highest resolution, then
+    fewest shortest words.
 
     Raises TwinrunError where there is none.
     """
@@ -169,7 +171,7 @@ def fraction_of(names: Sequence[str], generators: Sequence[str] = (), fraction: 
 
 
 def cells(study: Study) -> list[Cell]:
-    """The design's cells, each once. Raises TwinrunError for what cannot be one."""
+    """The cells of the design, each once. Raises TwinrunError for an impossible design."""
     factors = study.factors
     if not factors:
         return [{}]
@@ -203,7 +205,7 @@ def cells(study: Study) -> list[Cell]:
 
 
 def _williams(n: int, reverse: bool) -> list[list[int]]:
-    """Rows in each of which 0 to n - 1 come once, and at each position once in n rows."""
+    """Rows with each of 0 to n - 1 once; in n rows each comes once at every position."""
     first = [0]
     for i in range(1, n):
         first.append((i + 1) // 2 if i % 2 else n - i // 2)
@@ -213,13 +215,13 @@ def _williams(n: int, reverse: bool) -> list[list[int]]:
 
 
 def orders(cell_count: int, blocks: int, seed: int) -> list[list[int]]:
-    """Which cell comes at which position of each block. A longer plan begins as a shorter one does."""
+    """The order of cells in each block. A longer plan begins like a shorter one."""
     found: list[list[int]] = []
     cycle = 0
     while len(found) < blocks:
         rng = np.random.default_rng([seed, cycle])
         part = rng.permutation(cell_count).tolist()
-        # Of an odd number, a square and its mirror image balance neighbours together.
+        # With an odd number, a square and its mirror image together balance neighbours.
         rows = _williams(cell_count, reverse=cell_count % 2 == 1 and cycle % 2 == 1)
         for row in rng.permutation(cell_count).tolist():
             found.append([part[x] for x in rows[row]])
@@ -228,7 +230,7 @@ def orders(cell_count: int, blocks: int, seed: int) -> list[list[int]]:
 
 
 def _node(study: Study, cell: int, block: int) -> str | None:
-    """Cells go round the nodes: each comes to each once in as many blocks as there are nodes."""
+    """Rotates cells over nodes: each cell runs on each node once in as many blocks as there are nodes."""
     if not study.nodes:
         return None
     n = len(study.nodes)

@@ -26,7 +26,10 @@ def _flat(value: Mapping, prefix: str, row: dict) -> None:
 
 
 def flat_rows(folder: str | os.PathLike[str]) -> list[dict]:
-    """A row an attempt: nested keys joined by dots, lists of numbers as they are, all else as JSON. Raises MissingFile."""
+    """A row for each attempt: nested keys joined by dots, lists of numbers unchanged, other values as JSON.
+
+    Raises MissingFile.
+    """
     path = Path(folder) / "tasks.jsonl"
     if not path.is_file():
         raise MissingFile("there are no tasks", where=path)
@@ -40,7 +43,7 @@ def flat_rows(folder: str | os.PathLike[str]) -> list[dict]:
 
 
 def write_parquet(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Writes the tasks of a study; how many. Raises MissingPackage without pyarrow."""
+    """Writes the tasks of a study; returns how many. Raises MissingPackage without pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,10 +1,12 @@
-"""Measurements that other programs made, as the folder of a study: hyperfine, Caliper, Thicket, RADICAL.
+"""Imports measurements of other programs as a study: hyperfine, Caliper, Thicket, RADICAL.
 
     hyperfine   --export-json: a task for each time of each command; parameters are factors
-    caliper     cali-query's json or json-split, and records of Thicket's frames: a task a profile; times by region as metrics
-    radical     .prof files of RADICAL-Pilot: a task for each that has a start and a stop of its execution
+    caliper     cali-query's json or json-split, and records of Thicket's frames: a task for each profile;
+                times by region as metrics
+    radical     .prof files of RADICAL-Pilot: a task for each with a start and a stop of its execution
 
-What a format does not say is null. Blocks: the n-th time of each cell is block n, which is what order there was at best.
+Facts that a format lacks are null. Blocks: the n-th time of each cell is block n, the best guess of the
+order.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["FORMATS", "import_tasks", "read_foreign"]
 
 FORMATS = ("hyperfine", "caliper", "radical")
 _REGIONS = ("path", "region", "name", "function", "annotation")
-# Of what ran: (start, stop), the narrowest that a file has.
+# Pairs of events (start, stop), the narrowest first: the first pair that a file has counts.
 _SPANS = (
     ("app_start", "app_stop"),
     ("rank_start", "rank_stop"),
@@ -37,7 +39,7 @@ _SPANS = (
 
 
 def _name(name: object) -> str:
-    """A name that a factor may have."""
+    """A valid name of a factor."""
     text = re.sub(r"[^A-Za-z0-9_-]", "_", str(name))
     text = text if re.match(r"[A-Za-z_]", text) else f"_{text}"
     return f"{text}_" if text in PLACES else text
@@ -94,7 +96,7 @@ def _hyperfine(document: object) -> list[dict]:
 
 
 def _records(document: object) -> tuple[list[dict], dict]:
-    """Records of a Caliper profile, and what it says of the run."""
+    """Records of a Caliper profile, and its facts about the run."""
     if isinstance(document, list):
         return [r for r in document if isinstance(r, Mapping)], {}  # type: ignore[misc]
     if not isinstance(document, Mapping):
@@ -136,7 +138,7 @@ def _caliper(document: object) -> list[dict]:
     found = []
     for own in profiles.values():
         sums: dict[str, float] = {}
-        inclusive: dict[str, float] = {}  # of a column: the longest region that lies in no other
+        inclusive: dict[str, float] = {}  # of a column: the longest region outside all others
         own_time: dict[str, float] = {}  # of a column: all regions together
         for record in own:
             path = next((str(record[k]) for k in _REGIONS if record.get(k)), None)
@@ -194,7 +196,7 @@ def _radical(path: Path) -> list[dict]:
         span = next(((a, b) for a, b in _SPANS if a in own and b in own), None)
         if span is None:
             begun = any(a in own for a, _ in _SPANS)
-            if begun:  # started, and nothing says that it ended
+            if begun:  # started, without an end
                 start = min(own[a] for a, _ in _SPANS if a in own)
                 found.append(
                     _task({}, status="killed", start=start, reason=f"{uid}: no stop", imported_name=uid)
@@ -217,9 +219,10 @@ def _guess(path: Path, document: object) -> str:
 
 
 def read_foreign(path: str | os.PathLike[str], form: str | None = None) -> list[dict]:
-    """Lines of tasks that a file of another program holds; numbers and blocks are given by `import_tasks`.
+    """Reads the lines of tasks from a file of another program; `import_tasks` adds numbers and blocks.
 
-    Raises MissingFile, DamagedFile where it is not what it should be, Unsupported where it holds no tasks.
+    Raises MissingFile, DamagedFile where the content does not fit the format, Unsupported where it holds no
+    tasks.
     """
     path = Path(path)
     if not path.is_file():
@@ -246,7 +249,7 @@ def read_foreign(path: str | os.PathLike[str], form: str | None = None) -> list[
 
 
 def _numbered(lines: Iterable[dict]) -> list[dict]:
-    """With numbers, blocks and orders."""
+    """Adds numbers, blocks and orders."""
     lines = sorted(lines, key=lambda x: x["start"] if x["start"] is not None else 0.0)
     times: dict[str, int] = {}
     sizes: dict[int, int] = {}
@@ -265,12 +268,15 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
 def import_tasks(
     files: Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str], form: str | None = None
 ) -> int:
-    """Makes the folder of a study from files of one format; how many tasks. Raises as `read_foreign`, and where the folder is in use."""
+    """Makes the folder of a study from files of one format; returns how many tasks.
+
+    Raises as `read_foreign`, and where the folder is in use.
+    """
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise TwinrunError("is not empty", where=target, fix="give another --output")
     lines = _numbered(x for file in files for x in read_foreign(file, form))
-    if len({tuple(sorted(x["factors"])) for x in lines}) > 1:  # files that say other things
+    if len({tuple(sorted(x["factors"])) for x in lines}) > 1:  # files with other keys
         every = sorted({k for x in lines for k in x["factors"]})
         for line in lines:
             line["factors"] = {k: line["factors"].get(k, "") for k in every}

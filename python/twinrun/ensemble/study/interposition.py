@@ -1,6 +1,8 @@
-"""The interposition library, which counts and times a task's calls of MPI, POSIX and stdio: where it is, and how it is loaded.
+"""The interposition library, which counts and times a task's calls of MPI, POSIX and stdio: where it is, and
+how it is loaded.
 
-docs/interpose.md says what it counts, and how rules for injection are written. Nothing here needs more than the standard library.
+docs/interpose.md says what it counts, and how rules for injection are written. Nothing here needs more than
+the standard library.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ __all__ = [
     "verified",
 ]
 
-LIBRARY = "TWINRUN_INTERPOSE_LIBRARY"  # the library's file, instead of the installed one
+LIBRARY = "TWINRUN_INTERPOSE_LIBRARY"  # the file of the library, instead of the installed one
 NAME = "libtwinrun_interpose.so"
 OFF = "off"  # the level of tasks without the library
 _TOLD = 512
 
 
 def library(given: str | os.PathLike[str] | None = None) -> Path:
-    """The library's file: `given`, the environment's, or the installed one. Raises MissingFile where there is none."""
+    """The file of the library: `given`, the environment's, or the installed one.
+
+    Raises MissingFile where there is none.
+    """
     chosen = given or os.environ.get(LIBRARY) or Path(__file__).resolve().parents[2] / NAME
     path = Path(os.path.abspath(chosen))
     if not path.is_file():
@@ -54,7 +59,7 @@ def library(given: str | os.PathLike[str] | None = None) -> Path:
 
 @functools.lru_cache(maxsize=4)
 def _opened(path: Path) -> ctypes.CDLL:
-    # Its functions are asked only; counting it begins where it is preloaded with a folder to write to.
+    # Only its functions are called; it counts only where it is preloaded with a folder to write to.
     kept = {
         k: os.environ.pop(k) for k in ("TWINRUN_INTERPOSE_FOLDER", "TWINRUN_TASK_FOLDER") if k in os.environ
     }
@@ -69,7 +74,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 
 def check_rules(rules: str, path: Path | None = None) -> int:
-    """How many rules these are, as the library reads them. Raises TwinrunError for what it does not understand."""
+    """The number of rules, as the library reads them. Raises TwinrunError for a rule with an error."""
     said = ctypes.create_string_buffer(_TOLD)
     if "\0" in rules:
         raise TwinrunError("rules of injection hold a byte 0")
@@ -102,7 +107,7 @@ def variables(
     flush: float = 0.0,
     preloaded: str | None = None,
 ) -> dict[str, str]:
-    """The environment of a program that is to be counted, with profiles in `folder`. preloaded: LD_PRELOAD as it would be else;
+    """The environment of a counted program, with profiles in `folder`. preloaded: LD_PRELOAD without this;
     flush: seconds between profiles while it runs (whole ones; 0: none)."""
     found = {
         "LD_PRELOAD": f"{path}:{preloaded}" if preloaded else str(path),
@@ -115,7 +120,7 @@ def variables(
 
 
 def check(study: Study) -> None:
-    """Raises TwinrunError where the study's tasks could not be counted, or not as it says."""
+    """Raises TwinrunError where the tasks of the study could not be counted as it demands."""
     if study.interpose is not None:
         path = library(study.here / study.interpose.library if study.interpose.library else None)
         for level in next((f.levels for f in study.factors if f.kind == "interpose"), ()):
@@ -130,7 +135,7 @@ def _rules_of(study: Study, level: str) -> str:
 def variables_of_task(
     study: Study, level: str | None, seed: int, folder: Path, preloaded: str | None
 ) -> dict[str, str]:
-    """What a task's environment has for the library; nothing where it runs without."""
+    """The variables for the library in a task's environment; empty where the task runs without it."""
     if study.interpose is None or level is None or level == OFF:
         return {}
     given = study.interpose.library
@@ -150,7 +155,7 @@ def _listed(rules: str) -> list[str]:
 
 
 def verified(study: Study, folder: Path, level: str, status: str) -> str | None:
-    """The level that a task was seen to run at: by its profiles. Null where a task that did not end well left none."""
+    """The level that a task really ran at, by its profiles. None where a failed task left no profile."""
     paths = sorted(folder.glob("PROFILE-*.json"))
     if not paths:
         return OFF if status == "ok" else None
@@ -171,14 +176,15 @@ def verified(study: Study, folder: Path, level: str, status: str) -> str | None:
 
 
 def unfinished(folder: Path) -> list[dict]:
-    """{pid, host, program} of each process that began a profile in this folder, and has not written its last one: it was killed, or
-    runs still."""
+    """{pid, host, program} of each process that began a profile in this folder, and has not written its last
+    one: it was killed, or runs still.
+    """
     found = []
     for path in sorted(folder.glob(".profile-*.begun")):
         try:
             mark = json.loads(path.read_text(encoding="utf-8"))
             found.append({key: mark[key] for key in ("pid", "host", "program")})
-        except FileNotFoundError:  # it has ended just now
+        except FileNotFoundError:  # it ended just now
             continue
         except (OSError, ValueError, KeyError, TypeError):  # killed as it wrote this: its name has the number
             pid = path.name.split("-")[1]
@@ -193,7 +199,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _added(profiles: list[dict]) -> dict:
-    """Several profiles of one rank as one: of processes side by side or one after the other."""
+    """Joins profiles of one rank: of processes that ran in parallel or one after the other."""
     if len(profiles) == 1:
         return profiles[0]
     made: dict[str, dict] = {}
@@ -241,10 +247,11 @@ def _added_rules(rules: list[Mapping]) -> list[dict]:
 
 
 def read_profiles(profiles: Iterable[dict]) -> list[dict]:
-    """One profile a rank, in order of rank, of all that a task left.
+    """One profile for each rank, in order of rank, from all profiles of a task.
 
-    Where there are ranks of MPI, other processes (launchers, shells) are left out; where there are none, processes are taken together,
-    by the rank that a launcher gave them. Raises ValueError where a rank is missing.
+    Where there are ranks of MPI, other processes (launchers, shells) are left out; where there are none,
+    processes are taken together, by the rank that a launcher gave them. Raises ValueError where a rank is
+    missing.
     """
     given = list(profiles)
     of_ranks = [p for p in given if p.get("rank", 0) is not None]

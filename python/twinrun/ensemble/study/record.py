@@ -1,15 +1,15 @@
-"""The folder of a study: what is to run, what has run, and who may write there.
+"""The folder of a study: its plan, its results, and its lock.
 
     STUDY/
       study.toml      the study as it was given
       plan.jsonl      tasks in their order; warm-ups have "warmup": true
-      tasks.jsonl     one attempt that ended a line, on storage before anything else follows from it; warmup.jsonl likewise
+      tasks.jsonl     a line for each ended attempt, on storage before any use of it; warmup.jsonl likewise
       environments/   conditions, named by the SHA-256 of their content
-      output/TASK-ATTEMPT/   what an attempt left: stdout, stderr, profiles, files that were asked for
-      lock            held by the one runner
+      output/TASK-ATTEMPT/   files of an attempt: stdout, stderr, profiles, requested files
+      lock            held by the only runner
 
-A crash leaves a torn last line at worst, which is cut off. An attempt whose record (watch.py) is in its folder but whose line
-is missing is added when the study goes on.
+A crash leaves a torn last line at worst, which is cut off. An attempt whose record (watch.py) is in its
+folder but whose line is missing is added when the study goes on.
 """
 
 from __future__ import annotations
@@ -41,15 +41,18 @@ __all__ = ["StudyFolder", "files_of_study", "read_lines", "task_line", "unfinish
 
 _LEFT_BY_US = {"spec.json", "claim", "lock", "started.json", "record.json", "stop", "prepare"}
 _KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
-_LARGEST_TEXT = 64 << 20  # of a file that is searched for metrics
+_LARGEST_TEXT = 64 << 20  # bytes of a file that is searched for metrics
 
 
-# At a task, before threads that were not seen count as not there.
+# Readings of a task before threads that were not seen count as absent.
 _LOOKS = 8
 
 
 def read_lines(path: Path) -> tuple[list[dict], int]:
-    """Objects of a file of JSON lines, and where its last whole line ends. Raises DamagedFile for any other flaw."""
+    """Objects of a file of JSON lines, and where its last whole line ends.
+
+    Raises DamagedFile for any other flaw.
+    """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -68,7 +71,7 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
 
 
 class _Lines:
-    """A file that lines are appended to, each on storage when `add` returns."""
+    """A file of lines; each is on storage when `add` returns."""
 
     def __init__(self, path: Path) -> None:
         self.lines, whole = read_lines(path)
@@ -96,10 +99,10 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-# Files and folders that a study has, but study-N.toml and the lock.
+# Files and folders of a study, except study-N.toml and the lock.
 _FILES = ("study.toml", "here", "plan.jsonl", "tasks.jsonl", "warmup.jsonl")
 _FOLDERS = ("environments", "output", "results", "noise")
-# Keys that lines of these files have; nobody else's file has them in every line.
+# Keys of every line of these files; files of other programs do not have them.
 _KEYS = {
     "plan.jsonl": {"task", "block", "order", "factors", "seed", "repetition"},
     "tasks.jsonl": {"task", "block", "order", "factors", "seed", "repetition", "attempt", "status"},
@@ -108,12 +111,12 @@ _KEYS["warmup.jsonl"] = _KEYS["tasks.jsonl"]
 
 
 def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
-    """What a study has in its folder, and the file that it was begun from where that is known; reports may lie beside them."""
+    """The files of a study, and the file that it was started from where known; reports may lie beside them."""
     path = Path(folder).absolute()
     files = [path / name for name in (*_FILES, "lock", *_FOLDERS)]
     files += [*path.glob("study-*.toml"), path.parent / f"{path.name}.toml"]
     noted = [path / "study.toml", path / "here"]
-    if not all(p.is_file() for p in noted):  # a pipe in the place of one would keep whoever reads it waiting
+    if not all(p.is_file() for p in noted):  # reading a pipe of this name would block
         return files
     with contextlib.suppress(OSError):
         given, here = noted[0].read_bytes(), Path(os.fsdecode(noted[1].read_bytes()))
@@ -126,8 +129,10 @@ def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _is_study_file(path: Path) -> bool:
-    """Whether a file of lines was written by a study, as its lines say; an empty one may have been. What is damaged further on is told
-    when it is read."""
+    """Whether a file of lines was written by a study, as its lines say; an empty one may have been.
+
+    What is damaged further on is told when it is read.
+    """
     keys = _KEYS[path.name]
     text = path.read_bytes()
     whole = text.rfind(b"\n") + 1
@@ -144,14 +149,15 @@ def _is_study_file(path: Path) -> bool:
 
 
 def _is_place(path: Path) -> bool:
-    """Whether a file holds the path of a folder and nothing else, or nothing."""
+    """Whether a file holds only the path of a folder, or nothing."""
     text = path.read_bytes()
     return not text or (text.startswith(b"/") and b"\n" not in text and b"\0" not in text)
 
 
 def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
-    """TwinrunError where an entry of the folder has a name that a study uses, and no study made it: it would be written over, or
-    taken for what a study says."""
+    """TwinrunError where an entry of the folder has a name that a study uses, and no study made it: it would
+    be written over, or taken for what a study says.
+    """
 
     def refuse(path: Path, why: str) -> TwinrunError:
         return TwinrunError(
@@ -175,7 +181,7 @@ def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
             raise refuse(path, "is not a study's")
     if (folder / "plan.jsonl").exists() and (folder / "plan.jsonl").stat().st_size != 0:
         return
-    # Of a study that was being begun there is no more than what would be written now.
+    # A study whose start was interrupted has only files that would be written now.
     for name in (*_FILES, *_FOLDERS):
         path = folder / name
         if not path.exists():
@@ -206,7 +212,7 @@ class StudyFolder:
         if study_file is None and not (self.path / "plan.jsonl").is_file():
             raise MissingFile("is no folder of a study: there is no plan.jsonl", where=path)
         if study_file is not None:
-            read_study(study_file)  # a folder is made for a good study only
+            read_study(study_file)  # a folder is made for a valid study only
         _check_own(self.path, study_file)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(
@@ -235,9 +241,9 @@ class StudyFolder:
             except BlockingIOError:
                 if attempt == 19:
                     raise TwinrunError("another runner is at work on this study", where=path) from None
-                time.sleep(0.01)  # who asks for the status holds it for a moment
+                time.sleep(0.01)  # a status command holds it for a moment
 
-    # -- what is to run
+    # -- the plan
 
     def _take(self, study_file: str | os.PathLike[str] | None, amend: bool) -> Study:
         kept = self.path / "study.toml"
@@ -248,7 +254,7 @@ class StudyFolder:
             elif given != kept.read_bytes():
                 self._amend(kept, study_file, given, amend)
         study = read_study(kept)
-        # Relative paths are those of the file that was given; a resumed study remembers where that lay.
+        # Relative paths begin at the folder of the study file, which a resumed study remembers.
         place = self.path / "here"
         if study_file is not None and not os.path.samefile(kept, study_file):
             write_whole(place, os.fsencode(Path(study_file).resolve().parent))
@@ -294,14 +300,14 @@ class StudyFolder:
             self.notes.append(f"the study was amended; what it was is kept as {old.name}")
         write_whole(kept, given)
 
-    # -- what has run
+    # -- results
 
     def lines(self) -> list[dict]:
-        """Attempts that ended, warm-ups too."""
+        """Lines of ended attempts, warm-ups included."""
         return [*self._warmups.lines, *self._tasks.lines]
 
     def add(self, line: Mapping, facts: Mapping | None) -> None:
-        """Keeps an attempt, once."""
+        """Adds the line of an attempt, once."""
         if (line["task"], line["attempt"]) in self._recorded:
             return
         if facts is not None:
@@ -321,11 +327,11 @@ class StudyFolder:
     # -- attempts
 
     def folder(self, task: int, attempt: int) -> Path:
-        """Of an attempt."""
+        """The folder of an attempt."""
         return self.output / f"{task}-{attempt}"
 
     def attempts(self) -> Iterator[tuple[int, int]]:
-        """(task, attempt) of all folders that are ours: no links, and nobody else's by such a name."""
+        """(task, attempt) of all folders of this study: no links, and no other folders with such a name."""
         for name in sorted(os.listdir(self.output)):
             match = re.fullmatch(r"(-?\d+)-(\d+)", name)
             path = self.output / name
@@ -337,7 +343,7 @@ class StudyFolder:
                 yield task, attempt
 
     def new_attempt(self, task: int) -> int:
-        """Makes the folder of a further attempt."""
+        """Makes the folder of another attempt."""
         attempt = 1 + max([a for t, a in self._recorded if t == task], default=0)
         while True:
             try:
@@ -347,12 +353,12 @@ class StudyFolder:
                 attempt += 1
 
     def clear(self, task: int, attempt: int) -> None:
-        """Removes what need not be kept of an attempt that has its line."""
+        """Removes files of an attempt that are not needed after it has its line."""
         folder = self.folder(task, attempt)
         keep = (*_KEPT, *self.study.keep)
         for entry in sorted(
             folder.iterdir(), key=lambda p: p.name == "record.json"
-        ):  # that last: it says what is left
+        ):  # the record comes last: it shows what remains
             if entry.name in _LEFT_BY_US or not any(fnmatch.fnmatch(entry.name, k) for k in keep):
                 if entry.is_dir() and not entry.is_symlink():
                     if any(
@@ -372,7 +378,7 @@ class StudyFolder:
                 self.clear(task, attempt)
 
     def close(self) -> None:
-        """Lets others run it."""
+        """Releases the study, so that another process can run it."""
         self._tasks.close()
         self._warmups.close()
         os.close(self._lock)
@@ -387,7 +393,7 @@ class StudyFolder:
 
 
 def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) -> list[Task]:
-    """Tasks that are still to run: without an attempt that came to its own end, or that failed less often than it may."""
+    """Tasks that remain: without an attempt that ended by itself, or with fewer failures than allowed."""
     ended: dict[int, list[str]] = {}
     for line in lines:
         if not line.get("interrupted"):
@@ -399,7 +405,7 @@ def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) ->
     ]
 
 
-# ---- lines ----------------------------------------------------------------------------------------------------------
+# ---- lines -------------------------------------------------------------------------------------------------
 
 
 def _numbers(text: str, metric: Metric) -> list[float]:
@@ -411,7 +417,7 @@ def _numbers(text: str, metric: Metric) -> list[float]:
 
 
 def _read_output(folder: Path, name: str) -> str | None:
-    """A file of the attempt, its end where it is large; None where there is none."""
+    """The text of a file of the attempt, its end where it is large; None where there is no file."""
     path = folder / name
     try:
         with open(path, "rb") as file:
@@ -423,7 +429,7 @@ def _read_output(folder: Path, name: str) -> str | None:
 
 
 def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
-    """Numbers that an attempt said of itself, and names of those that it did not say."""
+    """Metrics of an attempt, and names of those that it did not report."""
     found: dict[str, float] = {}
     missing = []
     for metric in study.metrics:
@@ -438,7 +444,7 @@ def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
                     value = value[int(key)] if isinstance(value, list) else value[key]
                 values = [float(value)] if not isinstance(value, (bool, str)) else []
         values = [v for v in values if math.isfinite(v)]
-        if metric.which == "count" and text is not None:  # of whatever is found; none is a number too
+        if metric.which == "count" and text is not None:  # of all matches; zero is a valid count
             found[metric.name] = float(sum(1 for _ in re.finditer(metric.regex, text, re.M)))
             continue
         if not values:
@@ -456,7 +462,7 @@ def metrics(study: Study, folder: Path) -> tuple[dict[str, float], list[str]]:
 
 
 def _document(folder: Path, name: str) -> dict | None:
-    """A JSON object that the task left, without NaN."""
+    """A JSON object that the task wrote, without NaN."""
     text = _read_output(folder, name) if name else None
     if text is None:
         return None
@@ -475,14 +481,14 @@ def _document(folder: Path, name: str) -> dict | None:
 
 
 def _node(folder: Path, name: str) -> str | None:
-    """The node that a task says it ran on."""
+    """The node that a task names."""
     text = _read_output(folder, name) if name else None
     words = (text or "").strip().splitlines()
     return words[0].strip()[:255] or None if words else None
 
 
 def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None]:
-    """What `verified` should say, of factors for which that is known."""
+    """The values of `verified`, for factors with a known value."""
     found: dict[str, str | None] = {}
     for factor in study.factors:
         level = task.factors[factor.name]
@@ -519,7 +525,7 @@ def task_line(
         if study.factor(name).kind == "threads":
             wrong = seen.isdigit() and expected.isdigit() and int(seen) < int(expected)
             if wrong and (record.get("sampling") or {}).get("samples", 0) < _LOOKS:
-                verified[name], wrong = None, False  # a short task's threads may have been missed
+                verified[name], wrong = None, False  # threads of a short task may have been missed
         else:
             wrong = seen not in (expected, task.factors[name])
         if wrong:
@@ -566,7 +572,7 @@ def task_line(
         "interrupted": bool(record.get("interrupted")),
     }
     if killed := interposition.unfinished(folder):
-        line["not_in_profiles"] = killed  # or as of a flush only
+        line["not_in_profiles"] = killed  # or only up to a flush
     if task.node is not None:
         line["intended_node"] = task.node
     if record.get("reason"):

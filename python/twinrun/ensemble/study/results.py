@@ -1,13 +1,15 @@
-"""What a task computed, compared with what the first one of its seed did.
+"""Compares the results of a task with those of the first task of its seed.
 
-The first task that leaves results is the reference of its seed (of all tasks, where nothing uses {seed}): they are moved to
-STUDY/results/SEED, where they stay. Others are compared as soon as they have ended, by the runner, on its own cores where tasks leave it
-any; then they go, unless the study keeps them. A task's line has
+The results of the first task are the reference of its seed (of all tasks, where nothing uses {seed}): they
+are moved to STUDY/results/SEED, where they stay. Others are compared as soon as they have ended, by the
+runner, on its own cores where tasks leave it any; then they go, unless the study keeps them. A task's line
+has
 
-    results: {"verdict": "reference"|"same"|"different"|"undecided", "reference": TASK, "first_step", "first_field",
+    results: {"verdict": "reference"|"same"|"different"|"undecided", "reference": TASK, "first_step",
+    "first_field",
               "different_elements", "max_abs_diff", "why"}
 
-undecided: the two cannot be compared (nothing is left of one, or the metadata alone, which cannot decide).
+undecided: the two cannot be compared (one has no results, or only metadata, which cannot decide).
 """
 
 from __future__ import annotations
@@ -51,14 +53,16 @@ def _finite(value: float | None) -> float | None:
 def compare_results(
     reference: Path, own: Path, atol: float | None = None, rtol: float | None = None
 ) -> dict[str, Any]:
-    """verdict, first_step, first_field, different_elements, max_abs_diff (None: not known), why (where undecided)."""
+    """verdict, first_step, first_field, different_elements, max_abs_diff (None: not known), why (where
+    undecided).
+    """
     from ...comparison.work import compare
 
     try:
         found = compare(reference, own, atol=atol, rtol=rtol, partial=True, threads=1)
     except TwinrunError as e:
         return {"verdict": "undecided", "why": one_line(e.what if hasattr(e, "what") else str(e))}
-    except Exception as e:  # whatever a task left: the study goes on, and its line says so
+    except Exception as e:  # whatever a task wrote: the study goes on, and the line has the error
         return {"verdict": "undecided", "why": one_line(f"{type(e).__name__}: {e}")}
     first = found.first
     largest = [f.max_abs_diff for f in found.fields]
@@ -76,14 +80,17 @@ def compare_results(
         "first_step": None if first is None else first.step,
         "first_field": None if first is None else first.field,
         "different_elements": found.different,
-        # Of those that agree it may be a bound only: what counts is how far others part.
+        # For fields that agree it may only be a bound; the largest of the others counts.
         "max_abs_diff": _finite(max((x for x in largest if x is not None), default=None)),
         **undecided,
     }
 
 
 def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dict[str, Any] | None:
-    """The `results` of a task's line; own: the attempt's folder. None where a task was not ok, or left nothing."""
+    """The `results` of a task's line; own: the folder of the attempt.
+
+    None where a task failed or left no results.
+    """
     from .study import fill
 
     rule = study.results
@@ -104,7 +111,7 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
     says = place.with_name(place.name + ".json")
     owner = _owner(says)
     mine = {"task": line["task"], "attempt": line["attempt"]}
-    # The file is written first: a reference without it, or with one that says something else, is somebody's.
+    # The file is written first: a reference without it, or with other content, is not twinrun's.
     if owner is None or (not owner and os.path.lexists(place)):
         foreign = says if owner is None else place
         return {
@@ -127,7 +134,9 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
 
 
 def _owner(says: Path) -> dict[str, Any] | None:
-    """Whose a reference is, as its file says; empty: there is no such file; None: it is another's."""
+    """The owner of a reference, from its file; {} where there is no file, None where the file is not
+    twinrun's.
+    """
     if not os.path.lexists(says):
         return {}
     with contextlib.suppress(OSError, ValueError):
@@ -138,7 +147,7 @@ def _owner(says: Path) -> dict[str, Any] | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Whole or not at all."""
+    """Copies whole or not at all."""
     made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".twinrun-"))
     try:
         half = made / target.name

@@ -1,4 +1,6 @@
-"""A study: what is run, what is varied, how often, and when it ends. Read from TOML; docs/ensemble.md has all keys.
+"""A study: what runs, what varies, how often, and when it ends.
+
+Read from TOML; docs/ensemble.md has all keys.
 
     name = "checkpoints"
     command = ["mdrun", "-cpt", "{checkpoint}", "-seed", "{seed}"]
@@ -11,7 +13,7 @@
     [factors.cores]
     levels = ["all", "all-but-one"]
 
-Everything that is not understood is an error: a study with a misspelt key would measure something else.
+Every unknown key is an error: a study with a misspelt key would measure something else.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ __all__ = [
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_-]*)\}")
-# What a template may name besides factors.
+# Names in templates besides factors.
 PLACES = (
     "task",
     "seed",
@@ -58,16 +60,17 @@ PLACES = (
     "node",
 )
 INTERPOSE = "interpose"  # the factor of tasks with and without the interposition library
-UNSET = "(unset)"  # a level of an environment variable: there is none
+UNSET = "(unset)"  # a level of an environment variable: it is not set
 
 
 @dataclass(frozen=True)
 class Factor:
     """A condition that is varied on purpose.
 
-    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads". levels: their names.
-    values: what {NAME} becomes. variables: of the environment, templates. check: a command that says what holds for the
-    running task, {pid}; after: seconds from its start. match: an expression whose first group, found in `match_file`, says it.
+    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads". levels: their
+    names. values: what {NAME} becomes. variables: of the environment, templates. check: a command that says
+    what holds for the running task, {pid}; after: seconds from its start. match: an expression whose first
+    group, found in `match_file`, is the value.
     """
 
     name: str
@@ -81,13 +84,13 @@ class Factor:
     match_file: str = "stdout"
 
     def value(self, level: str) -> str:
-        """What {NAME} becomes."""
+        """The text that replaces {NAME}."""
         return self.values.get(level, level)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a task says of itself: by an expression (its first group) or a key of a JSON file."""
+    """A number that a task reports: by an expression (its first group) or a key of a JSON file."""
 
     name: str
     file: str = "stdout"
@@ -117,13 +120,17 @@ class Engine:
     exclusive: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
     batch_launcher: str = "single"
-    poll: float = 0.0  # seconds between questions to the batch system; 0: PSI/J's
+    poll: float = 0.0  # seconds between polls of the batch system; 0: PSI/J's default
 
 
 @dataclass(frozen=True)
 class Interpose:
-    """Tasks' calls are counted. arm: tasks without the library are part of the design, in every `every`-th block, so that its cost is
-    known; flush: seconds between profiles while a task runs (0: none); library: a file instead of the installed one."""
+    """Tasks' calls are counted.
+
+    arm: tasks without the library are part of the design, in every `every`-th block, so that its cost is
+    known; flush: seconds between profiles while a task runs (0: none); library: a file instead of the
+    installed one.
+    """
 
     arm: bool = True
     every: int = 1
@@ -133,7 +140,7 @@ class Interpose:
 
 @dataclass(frozen=True)
 class Stopping:
-    """When enough is known: the mean of `metric` within `precision` (relative) in every cell."""
+    """The stopping rule: the mean of `metric` is known within `precision` (relative) in every cell."""
 
     metric: str = "wall"
     precision: float = 0.05
@@ -144,8 +151,10 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What the study is to show: that a factor's level makes `metric` slower, faster, larger, smaller or different than `base` does,
-    by more than `by` (a ratio less one), or that it is the same within `by`. given: other factors' levels that it is about."""
+    """What the study is to show: that a factor's level makes `metric` slower, faster, larger, smaller or
+    different than `base` does, by more than `by` (a ratio less one), or that it is the same within `by`.
+    given: other factors' levels that it is about.
+    """
 
     factor: str
     expect: str
@@ -159,8 +168,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Compared:
-    """Results that are compared: a path in the task's folder (a template), with those of the first task of the same seed, or with
-    `reference`. atol, rtol: None is what the results' own metadata says."""
+    """Results that are compared: a path in the task's folder (a template), with those of the first task of
+    the same seed, or with `reference`. atol, rtol: None is what the results' own metadata says.
+    """
 
     path: str
     reference: str = ""
@@ -170,7 +180,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of the system, measured before the first block and after the last. seconds: of each measurement."""
+    """Noise of the system, measured before the first block and after the last.
+
+    seconds: of each measurement.
+    """
 
     seconds: float = 10.0
     threshold: str = "9x"
@@ -179,7 +192,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Study:
-    """All of it. Raises TwinrunError where parts contradict each other; see `parse_study`."""
+    """A whole study. Raises TwinrunError where parts contradict each other; see `parse_study`."""
 
     name: str
     command: tuple[str, ...]
@@ -221,7 +234,7 @@ class Study:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are at most."""
+        """The largest number of blocks."""
         return self.stopping.most if self.stopping else self.repetitions
 
     def factor(self, name: str) -> Factor:
@@ -233,7 +246,7 @@ _Kind = TypeVar("_Kind")
 
 
 class _Reader:
-    """Takes keys out of a table; what is left at the end is an error."""
+    """Takes keys out of a table; keys that remain at the end are an error."""
 
     def __init__(self, table: object, where: str, path: str) -> None:
         if not isinstance(table, Mapping):
@@ -242,7 +255,7 @@ class _Reader:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The top table of the file."""
         return self._path
 
     def error(self, key: str, what: str, fix: str | None = None) -> TwinrunError:
@@ -291,7 +304,7 @@ class _Reader:
         return tuple(self.text(key, x) for x in value)
 
     def text(self, key: str, value: object) -> str:
-        """A text or number, as the text that it is written as."""
+        """A text or number, as text."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, (str, int, float)):
@@ -415,7 +428,7 @@ def _engine(reader: _Reader) -> Engine:
 
 
 def _interpose(reader: _Reader, factors: dict[str, Factor]) -> Interpose | None:
-    """Makes the factor too, unless the study has its own: off, on, and what is injected by its name."""
+    """Also makes the factor, unless the study has its own: levels off, on, and each injection by its name."""
     enabled = bool(reader.take("enabled", bool, True))
     interpose = Interpose(
         arm=bool(reader.take("arm", bool, True)),
@@ -458,7 +471,7 @@ def _interpose(reader: _Reader, factors: dict[str, Factor]) -> Interpose | None:
                 ),
             )
         except MissingFile:
-            break  # said when tasks are to run: a plan can be looked at without
+            break  # an error when tasks are to run: a plan can be shown without it
         except TwinrunError as e:
             raise reader.error(f"inject.{level}", e.what, e.fix) from None
     reader.end()
@@ -543,7 +556,7 @@ def _noise(reader: _Reader) -> Noise:
 
 
 def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
-    """The study of a TOML document. Raises TwinrunError for whatever is missing, unknown or contradictory."""
+    """The study of a TOML document. Raises TwinrunError for missing, unknown or contradictory keys."""
     where = str(path)
     top = _Reader(document, "", where)
     hypotheses = top.take("hypotheses", list, [])
@@ -571,7 +584,7 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         prepare = [prepare]
     lines = [shlex.split(prepare)] if isinstance(prepare, str) else prepare
     factors = {n: _factor(n, r) for n, r in top.tables("factors").items()}
-    # A factor of this kind asks for it by itself.
+    # A factor of this kind requires it.
     interposed = "interpose" in document or INTERPOSE in factors
     interpose = _interpose(top.table("interpose"), factors) if interposed else None
     study = Study(
@@ -620,7 +633,7 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
 
 
 def _check(study: Study, where: str) -> None:
-    """What one key alone cannot tell."""
+    """Checks rules that concern several keys."""
     if not study.command or not study.command[0].strip():
         raise TwinrunError("there is no command", where=where)
     if not all(isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 256 for x in study.success):
@@ -680,7 +693,7 @@ def _check(study: Study, where: str) -> None:
 
 
 def places(template: str, factors: set[str], where: str | None = None) -> set[str]:
-    """Names in braces. Raises TwinrunError for one that means nothing."""
+    """Names in braces. Raises TwinrunError for an unknown name."""
     found = set()
     for match in _PLACE.finditer(template):
         name = match[1]
@@ -697,12 +710,15 @@ def places(template: str, factors: set[str], where: str | None = None) -> set[st
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """A template with its places filled."""
+    """A template with its names replaced by values."""
     return _PLACE.sub(lambda m: values[m[1]] if m[1] else m[0][0], template)
 
 
 def read_study(path: str | os.PathLike[str]) -> Study:
-    """The study in a file. Raises MissingFile, DamagedFile where it is no TOML, TwinrunError as `parse_study`."""
+    """The study in a file.
+
+    Raises MissingFile, DamagedFile where it is no TOML, TwinrunError as `parse_study`.
+    """
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10

@@ -1,4 +1,4 @@
-"""A study's folder as a table: a row an attempt, failed ones included, nested keys joined by dots."""
+"""The folder of a study as a table: a row for each attempt, failed ones included, nested keys joined by dots."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .interposition import read_profiles
 __all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
 
 VERSION = 1  # of a line of tasks.jsonl and of a profile
-# What analyses ask for by name; a study that lacks one has it empty.
+# Columns that analyses use by name; empty where a study lacks one.
 _ALWAYS = ("task", "attempt", "block", "order", "status", "start", "end", "wall", "node", "cores")
 
 
 def frame_of(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row a line. Lists stay lists; `cores.count` and `frequency_hz.mean` are made from them."""
+    """A row for each line. Lists stay lists; `cores.count` and `frequency_hz.mean` are made from them."""
     frame = pd.json_normalize([dict(line) for line in lines], sep=".")
     for name in _ALWAYS:
         if name not in frame:
@@ -40,9 +40,37 @@ def frame_of(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
-    """The attempts of a study's folder, in the order in which they ended; attrs["study"] is the folder.
+    r"""Loads the attempts of a study as a table: a row for each attempt, failed ones included.
 
-    A torn last line is left out. Raises MissingFile, DamagedFile, Unsupported (a later version).
+    >>> import json, pathlib
+    >>> pathlib.Path("study").mkdir()
+    >>> lines = [{"task": k, "status": "ok", "wall": 1.0 + k} for k in range(2)]
+    >>> _ = pathlib.Path("study/tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    >>> from twinrun.ensemble import load_tasks
+    >>> load_tasks("study")["wall"].tolist()
+    [1.0, 2.0]
+
+    Parameters
+    ----------
+    study : str or path
+        The folder of the study.
+
+    Returns
+    -------
+    pandas.DataFrame
+        In the order in which the attempts ended. Nested keys are joined by dots; `attrs["study"]` is the
+        folder. A last line that is cut short is left out.
+
+    Raises
+    ------
+    MissingFile
+        There is no tasks.jsonl in the folder.
+    DamagedFile
+        A line is no task.
+    Unsupported
+        A line has a later version.
+    TwinrunError
+        No task has ended yet.
     """
     folder = Path(study)
     path = folder / "tasks.jsonl"
@@ -100,9 +128,9 @@ def condition_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def load_profiles(frame: pd.DataFrame, study: str | os.PathLike[str] | None = None) -> list[list[dict]]:
-    """For each row the profiles of its ranks, in order of rank; none where it has none.
+    """For each row the profiles of its ranks, in order of rank; [] where it has none.
 
-    A profile that is missing or torn makes that task one without profiles: part of its ranks would mislead.
+    A task with a missing or torn profile counts as without profiles: a part of its ranks would mislead.
     """
     folder = Path(study if study is not None else frame.attrs.get("study", "."))
     found: list[list[dict]] = []
