@@ -144,9 +144,10 @@ typedef struct twr_shared_files {
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: settings that do not go together; a history is there already, and
  *     `existing` is refuse; files of somebody else are in the way
- *   TWR_ERROR_MISMATCH: the history was begun with other settings or by another number of ranks, or
- *     the reference has another number of ranks
- *   TWR_ERROR_DAMAGED: the history, `local` or the reference
+ *   TWR_ERROR_MISMATCH: the history was begun with other settings or by another number of ranks;
+ *     `reference` or `record_against` has another number of ranks, or other chunks; `local` has
+ *     steps of another run
+ *   TWR_ERROR_DAMAGED: the history, `local`, `reference` or `record_against`
  *   TWR_ERROR_UNSUPPORTED: one of these is of a newer version
  *   a file's codes; TWR_ERROR_IO also where another process writes this history */
 TWR_API int twr_open(twr_run** run, const char* path, const twr_settings* settings);
