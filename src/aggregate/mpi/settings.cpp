@@ -115,8 +115,7 @@ Result<> Settings::set(std::string_view name, std::string_view value) {
 }
 
 Result<> Settings::load(const std::string& path) {
-    constexpr std::uint64_t kLargest = 1 << 20;
-    TWR_TRY(const auto all, read_whole_file(path, kLargest));
+    TWR_TRY(const auto all, read_whole_file(path, text::kLargestFile));
     return text::set_lines(*this, kKnown, {reinterpret_cast<const char*>(all.data()), all.size()}, path);
 }
 

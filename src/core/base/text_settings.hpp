@@ -112,6 +112,9 @@ Result<> set(Values& values, std::span<const Setting<Values>> known, std::string
                  "no setting of the name '" + std::string(name) + "'; there are " + names};
 }
 
+// A larger file is none of settings.
+inline constexpr std::uint64_t kLargestFile = 1 << 20;
+
 // The lines "name = value" of a file; # begins a comment. All of them, or none. The error names file and line.
 template <class Values>
 Result<> set_lines(Values& values, std::span<const Setting<Values>> known, std::string_view text,
