@@ -49,6 +49,7 @@ endfunction()
 function(twinrun_install_package)
     twinrun_install_component(base twinrun)
     install(FILES
+        "${PROJECT_SOURCE_DIR}/include/twinrun/status.h"
         "${PROJECT_SOURCE_DIR}/include/twinrun/twinrun.h"
         "${PROJECT_SOURCE_DIR}/include/twinrun/twinrun.hpp"
         "${PROJECT_SOURCE_DIR}/include/twinrun/kokkos.hpp"

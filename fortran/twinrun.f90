@@ -37,6 +37,13 @@ module twinrun
       twr_error_out_of_memory = 9, twr_error_interrupted = 10, twr_error_internal = 11, twr_error_other_rank = 12, &
       twr_diverged = 100, twr_step_lost = 101
 
+  ! The version of this module; twr_version() and twr_version_number() have that of the library.
+  integer, parameter, public :: &
+      twr_version_major = 0, twr_version_minor = 1, twr_version_patch = 0
+  ! For comparisons: 10000 major + 100 minor + patch.
+  integer, parameter, public :: &
+      twr_module_version = 10000 * twr_version_major + 100 * twr_version_minor + twr_version_patch
+
   ! Types of elements, for twr_protect_address.
   integer, parameter, public :: &
       twr_f16 = 1, twr_bf16 = 2, twr_f32 = 3, twr_f64 = 4, twr_i8 = 5, twr_i16 = 6, twr_i32 = 7, twr_i64 = 8, &
@@ -99,7 +106,7 @@ module twinrun
 
   public :: twr_set, twr_load, twr_open, twr_close, twr_protect, twr_protect_address, twr_unprotect, twr_capture, twr_wait, &
       twr_last_report, twr_latest, twr_stored_bytes, twr_restore, twr_on_divergence, twr_error_message, twr_status_name, &
-      twr_version
+      twr_version, twr_version_number, twr_report_json
   ! For modules that open runs in other ways (twinrun_mpi).
   public :: twr_make_settings, twr_drop_settings
 
@@ -212,6 +219,10 @@ module twinrun
       import :: c_ptr
       type(c_ptr) :: c_version
     end function
+    function c_version_number() bind(c, name="twr_version_number")
+      import :: c_int
+      integer(c_int) :: c_version_number
+    end function
     function c_settings_create(settings) bind(c, name="twr_settings_create")
       import :: c_int, c_ptr
       type(c_ptr), intent(out) :: settings
@@ -281,6 +292,11 @@ module twinrun
       type(c_ptr), value :: run
       type(c_report), intent(inout) :: report
       integer(c_int) :: c_last_report
+    end function
+    function c_report_json(run) bind(c, name="twr_report_json")
+      import :: c_ptr
+      type(c_ptr), value :: run
+      type(c_ptr) :: c_report_json
     end function
     function c_latest(run, not_after, step) bind(c, name="twr_latest")
       import :: c_int, c_int64_t, c_ptr
@@ -637,6 +653,13 @@ contains
     call finish(status, stat)
   end subroutine
 
+  ! The same as a JSON object; "{}" if nothing was captured yet.
+  function twr_report_json(run) result(text)
+    type(twr_run_t), intent(in) :: run
+    character(:), allocatable :: text
+    text = text_at(c_report_json(run%handle))
+  end function
+
   ! ---- going on from a step ----
 
   ! step: the newest one that every rank completed, up to not_after.
@@ -753,6 +776,11 @@ contains
   function twr_version() result(text)
     character(:), allocatable :: text
     text = text_at(c_version())
+  end function
+
+  function twr_version_number() result(number)
+    integer :: number
+    number = int(c_version_number())
   end function
 
   function twr_status_name(status) result(text)

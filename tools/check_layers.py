@@ -43,7 +43,7 @@ CORE_ROOMS = {
 LIBRARY_ROOMS = {
     "aggregate/topology": "base platform",
     "aggregate/plan": "base aggregate/topology",
-    "aggregate/mpi": f"base aggregate/topology aggregate/plan {PUBLIC}",
+    "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
     "noise": "base",
     "flush": "capture",
     # These stand on the public headers alone.

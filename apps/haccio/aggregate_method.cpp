@@ -11,7 +11,7 @@ namespace haccio {
 namespace {
 
 void check(int status) {
-    if (status != TWR_OK) throw Failure(twr_aggregate_error_message());
+    if (status != TWR_OK) throw Failure(twr_error_message());
 }
 
 class AggregateMethod : public Method {

@@ -39,9 +39,17 @@
 
 namespace twr {
 
+// ---- version ----
+
+// Of these headers, and of the library, which may be newer: 10000 major + 100 minor + patch.
+inline constexpr int kVersionNumber = TWINRUN_VERSION_NUMBER;
+[[nodiscard]] inline int version_number() noexcept { return twr_version_number(); }
+// The library's, as "0.1.0".
+[[nodiscard]] inline std::string version() { return twr_version(); }
+
 // ---- errors ----
 
-// Whatever is not TWR_OK. what() says what, where and what to do.
+// Whatever is not TWR_OK. what() says what, where and what to do: the text of twr_error_message().
 class Error : public std::runtime_error {
    public:
     Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -255,8 +263,8 @@ struct Divergence {
     std::int64_t step = 0;
     int rank = 0;
     std::string field;
-    std::uint64_t first_item =
-        0;                     // of the flattened array: the first chunk that is not proven equal begins here
+    // Of the flattened array: the first chunk that is not proven equal begins here.
+    std::uint64_t first_item = 0;
     std::uint64_t chunks = 0;  // of this field that are not proven equal
     std::uint64_t chunks_in_all = 0;
     std::string reason;  // "", or why the field could not be compared
@@ -397,6 +405,8 @@ class Run {
         check(twr_last_report(run_, &report));
         return report;
     }
+    // The same as a JSON object; "{}" if nothing was captured yet.
+    [[nodiscard]] std::string report_json() const { return twr_report_json(run_); }
 
     // ---- going on from a step ----
 

@@ -157,7 +157,7 @@ int prepare_shared(void* context, const char* files, int background, char* name,
     options.sync = 1;
     options.no_index = 1;  // the history's manifest names the files of a step
     if (const int status = twr_aggregate_create(&shared->aggregate, shared->comm, &options))
-        return failed(status, twr_aggregate_error_message());
+        return failed(status, twr_error_message());
     int file = 0;
     int count = 1;
     twr_aggregate_file(shared->aggregate, &file, &count, nullptr, nullptr, &shared->group);
@@ -182,7 +182,7 @@ int declare(Shared& shared, std::uint64_t bytes) {
     if (const int status = finish(shared, request, "MPI_Iallreduce")) return status;
     const twr_aggregate_variable all = {1, bytes, shared.offset, 0, 0};
     if (const int status = twr_aggregate_declare(shared.aggregate, &all, 1))
-        return failed(status, twr_aggregate_error_message());
+        return failed(status, twr_error_message());
     shared.bytes = bytes;
     shared.declared = true;
     return TWR_OK;
@@ -221,7 +221,7 @@ int write_shared(void* context, twr_shared_part* part) {
     }
     const void* const data[] = {part->bytes};
     if (const int status = twr_aggregate_write(shared.aggregate, shared.path.c_str(), data))
-        return failed(status, twr_aggregate_error_message());
+        return failed(status, twr_error_message());
     part->offset = shared.offset;
     part->file_bytes = shared.file_bytes;
     return TWR_OK;

@@ -19,23 +19,27 @@ namespace twinrun::veloc {
 
 namespace {
 
-thread_local std::string last_error;
 std::unique_ptr<Client> client;
 
+// The thread's text is that of all libraries of twinrun.
 int report(const char* function, const std::string& message, bool for_log = true) {
-    last_error = std::string(function) + ": " + message;
+    twr_fail(VELOC_FAILURE, (std::string(function) + ": " + message).c_str());
     if (client && for_log) client->note(message);
     return VELOC_FAILURE;
 }
 
-// The boundary: nothing is thrown out of it.
+void clear_text() { twr_fail(VELOC_SUCCESS, ""); }
+
+// The boundary: nothing is thrown out of it. What calls of twinrun say that this one can do without, its caller does not hear.
 template <class Work>
 int guarded(const char* function, Work work) noexcept {
     try {
         try {
-            last_error.clear();
+            clear_text();
             if (client) client->enter(function);
-            return work();
+            const int result = work();
+            if (result != VELOC_FAILURE) clear_text();
+            return result;
         } catch (const Failure& failure) {
             return report(function, failure.message, failure.for_log);
         } catch (const std::exception& e) {
@@ -240,6 +244,6 @@ int VELOC_Restart_end(int success) {
     return with_client(__func__, [&](Client& c) { c.end_restart(success != 0); });
 }
 
-const char* twr_veloc_error_message(void) { return last_error.c_str(); }
+const char* twr_veloc_error_message(void) { return twr_error_message(); }
 
 }  // extern "C"

@@ -31,6 +31,8 @@ program protect_test
   call errors()
   call divergence()
   call check(len(twr_version()) > 0, "version")
+  call check(twr_version_number() == twr_module_version, "version's number")
+  call check(twr_module_version == 10000 * twr_version_major + 100 * twr_version_minor + twr_version_patch, "module's version")
   call check(twr_status_name(twr_error_io) == "TWR_ERROR_IO", "status name")
   if (failures > 0) error stop 1
   print '(a)', "1 passed, 0 failed"
@@ -196,6 +198,7 @@ contains
     call twr_capture(run, 2, names=["id", "x "])
     call twr_last_report(run, report)
     call check(report%step == 2 .and. report%data_bytes == 3 * 8 + 6 * 8, "report")
+    call check(index(twr_report_json(run), '{"step": 2, ') == 1, "report as JSON")
     call twr_wait(run)
     call twr_latest(run, step)
     call check(step == 2, "latest")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the build into a temporary folder, moves that folder, and builds and runs programs with it that know nothing of this
-# tree. Needs from tests/CMakeLists.txt: CMAKE, BUILD, SOURCE, LIBDIR, CC, CXX, FC (empty: no Fortran), KOKKOS (1 or empty).
+# tree. Needs from tests/CMakeLists.txt: CMAKE, BUILD, SOURCE, LIBDIR, CC, CXX, FC (empty: no Fortran), KOKKOS (1 or empty), MPICC (empty:
+# no MPI), MPI_INCLUDE (folders of mpi.h, with : between them).
 #
 # usage: install_test.sh find_package|pkg_config|headers|files
 set -euo pipefail
@@ -36,9 +37,10 @@ simulate() {
 
 case $1 in
 find_package)
-    options=(-DWITH_FORTRAN=OFF -DWITH_KOKKOS=OFF)
+    options=(-DWITH_FORTRAN=OFF -DWITH_KOKKOS=OFF -DWITH_MPI=OFF)
     [[ -z $FC ]] || options+=(-DWITH_FORTRAN=ON "-DCMAKE_Fortran_COMPILER=$FC")
     [[ -z $KOKKOS ]] || options+=(-DWITH_KOKKOS=ON)
+    [[ -z $MPICC ]] || options+=(-DWITH_MPI=ON "-DMPI_C_COMPILER=$MPICC")
     "$CMAKE" -S programs -B out -DCMAKE_BUILD_TYPE=Release "-DCMAKE_C_COMPILER=$CC" "-DCMAKE_CXX_COMPILER=$CXX" \
         "-DCMAKE_PREFIX_PATH=$prefix" "${options[@]}" >configure.log 2>&1 || { cat configure.log; fail "configure failed"; }
     "$CMAKE" --build out >build.log 2>&1 || { cat build.log; fail "build failed"; }
@@ -46,6 +48,10 @@ find_package)
     simulate cpp out/capture_cpp
     [[ -z $FC ]] || simulate fortran out/capture_f
     [[ -z $KOKKOS ]] || simulate kokkos out/capture_kokkos
+    if [[ -n $MPICC ]]; then
+        out/error_text || fail "the aggregation alone: not one text of errors"
+        out/error_text_all || fail "all libraries: not one text of errors"
+    fi
     ;;
 pkg_config)
     export PKG_CONFIG_PATH=$prefix/$LIBDIR/pkgconfig LD_LIBRARY_PATH=$prefix/$LIBDIR
@@ -66,9 +72,53 @@ pkg_config)
             $(pkg-config --libs twinrun)
         simulate fortran-source ./capture_f_source
     fi
+    if [[ -n $MPICC ]]; then
+        # shellcheck disable=SC2046
+        "$MPICC" programs/error_text.c -o error_text $(pkg-config --cflags --libs twinrun-aggregate)
+        ./error_text || fail "the aggregation alone: not one text of errors"
+        # Whatever comes first.
+        for order in "twinrun-aggregate twinrun-mpi twinrun-veloc" "twinrun-veloc twinrun twinrun-aggregate"; do
+            # shellcheck disable=SC2046,SC2086
+            "$MPICC" -DWITH_RUN programs/error_text.c -o error_text_all $(pkg-config --cflags --libs $order)
+            ./error_text_all || fail "$order: not one text of errors"
+        done
+    fi
     ;;
 headers)
     strict=(-Wall -Wextra -pedantic -Werror -fsyntax-only "-I$prefix/include")
+    alone=(twinrun/status.h twinrun/twinrun.h)
+    if [[ -n $MPICC ]]; then
+        alone+=(twinrun/mpi.h twinrun/aggregate.h twinrun/veloc/veloc.h)
+        strict+=(-DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1)
+        while IFS= read -r folder; do strict+=(-isystem "$folder"); done < <(tr ':' '\n' <<<"$MPI_INCLUDE")
+    fi
+    # Each header after nothing else, and twice.
+    for header in "${alone[@]}"; do
+        for standard in c99 c11 c++11 c++17 c++20; do
+            language=c compiler=$CC
+            if [[ $standard == c++* ]]; then language=c++ compiler=$CXX; fi
+            printf '#include <%s>\n#include <%s>\nint main(void) { return 0; }\n' "$header" "$header" |
+                "$compiler" "-std=$standard" "${strict[@]}" -x "$language" - || fail "$header alone as $standard"
+        done
+    done
+    # The version is written in headers and in the Fortran module too: the build notices one that was forgotten.
+    has_version() { # MAJOR MINOR PATCH
+        "$CMAKE" "-DPROJECT_SOURCE_DIR=$SOURCE" "-DPROJECT_VERSION=$1.$2.$3" "-DPROJECT_VERSION_MAJOR=$1" \
+            "-DPROJECT_VERSION_MINOR=$2" "-DPROJECT_VERSION_PATCH=$3" -P "$SOURCE/cmake/TwinrunVersion.cmake" >/dev/null 2>&1
+    }
+    IFS=. read -r major minor patch < <(sed -n 's/^Version: //p' "$prefix/$LIBDIR/pkgconfig/twinrun.pc")
+    has_version "$major" "$minor" "$patch" || fail "headers or the Fortran module are not of version $major.$minor.$patch"
+    for other in "$((major + 1)) $minor $patch" "$major $((minor + 1)) $patch" "$major $minor $((patch + 1))"; do
+        # shellcheck disable=SC2086
+        if has_version $other; then fail "headers pass for those of version $other"; fi
+    done
+    # Structures lie as in version 0.1, for C and for C++.
+    pins=(core/capi/pins.h)
+    [[ -z $MPICC ]] || pins+=(aggregate/mpi/pins.h)
+    for pin in "${pins[@]}"; do
+        "$CC" -std=c11 "${strict[@]}" "-I$SOURCE/tests" -x c "$SOURCE/tests/$pin" || fail "$pin in C"
+        "$CXX" -std=c++17 "${strict[@]}" "-I$SOURCE/tests" -x c++ "$SOURCE/tests/$pin" || fail "$pin in C++"
+    done
     for standard in c99 c11 c17 gnu17; do
         "$CC" "-std=$standard" "${strict[@]}" programs/capture.c || fail "twinrun.h as $standard"
         # Twice, and after nothing else.
@@ -86,7 +136,7 @@ headers)
     ;;
 files)
     # No header of the core, no path of the build, none of the place it was installed to first.
-    for wanted in include/twinrun/twinrun.h include/twinrun/twinrun.hpp include/twinrun/kokkos.hpp "$LIBDIR/libtwinrun.so" \
+    for wanted in include/twinrun/status.h include/twinrun/twinrun.h include/twinrun/twinrun.hpp include/twinrun/kokkos.hpp "$LIBDIR/libtwinrun.so" \
         "$LIBDIR/pkgconfig/twinrun.pc" "$LIBDIR/cmake/twinrun/twinrunConfig.cmake" \
         "$LIBDIR/cmake/twinrun/twinrunConfigVersion.cmake"; do
         [[ -e $prefix/$wanted ]] || fail "$wanted is not installed"

@@ -18,7 +18,7 @@ def test_examples_are_parts_of_tested_programs():
 
 
 def test_every_status_code_is_documented():
-    header = (ROOT / "include" / "twinrun" / "twinrun.h").read_text(encoding="utf-8")
+    header = (ROOT / "include" / "twinrun" / "status.h").read_text(encoding="utf-8")
     codes = re.findall(r"^    (TWR_(?:OK|ERROR_\w+|DIVERGED|STEP_LOST)) = (\d+)", header, re.MULTILINE)
     assert len(codes) == 15
     document = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,12 +12,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/plan.hpp"
+#include "aggregate/mpi/settings.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/team.hpp"
@@ -28,6 +29,7 @@
 #include "base/caught.hpp"
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "base/sized.hpp"
 
 using namespace twinrun;
 using namespace twinrun::aggregation;
@@ -50,6 +52,10 @@ struct Transfer {
 
 }  // namespace
 
+struct twr_aggregate_settings {
+    Settings values;
+};
+
 struct twr_aggregate {
     Settings settings;
     std::unique_ptr<Team> team;
@@ -65,11 +71,11 @@ struct twr_aggregate {
 
 namespace {
 
-thread_local char message[4096] = "";
-
+// The thread's text is libtwinrun's (core/capi/status.cpp says why): it cuts what is too long.
 int failed(const char* function, const Error& error) noexcept {
+    char message[5000];
     std::snprintf(message, sizeof message, "%s: %s", function, error.message.c_str());
-    return static_cast<int>(error.code);
+    return twr_fail(static_cast<int>(error.code), message);
 }
 
 template <class Body>
@@ -100,86 +106,6 @@ bool mpi_runs() {
     MPI_Initialized(&initialised);
     MPI_Finalized(&finalised);
     return initialised != 0 && finalised == 0;
-}
-
-// ---- settings ----
-
-// Where the program does not say: how long a job may be stuck is its user's affair too.
-Result<double> default_time_limit() {
-    const char* const text = std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT");
-    if (text == nullptr || *text == '\0') return Settings().time_limit;
-    char* end = nullptr;
-    const double value = std::strtod(text, &end);
-    if (*end == '\0' && std::isfinite(value) && value != 0) return value;
-    return refuse("TWINRUN_AGGREGATE_TIME_LIMIT is '" + std::string(text) +
-                  "', and must be seconds (negative: no limit)");
-}
-
-Result<Settings> settings_of(const twr_aggregate_options* options) {
-    Settings settings;
-    TWR_TRY(settings.time_limit, default_time_limit());
-    if (options == nullptr) return settings;
-    if (options->size != sizeof(twr_aggregate_options)) {
-        return refuse(
-            "options: size is not sizeof(twr_aggregate_options): set it up with TWR_AGGREGATE_OPTIONS_INIT");
-    }
-    const auto given = [](const char* text) { return text != nullptr; };
-    if (given(options->files)) {
-        const std::string files = options->files;
-        if (files == "node") {
-            settings.files = Files::node;
-        } else if (files == "rank") {
-            settings.files = Files::rank;
-        } else if (files != "one") {
-            return refuse("options: files is '" + files + "', and may be one, node or rank");
-        }
-    }
-    if (options->nodes_per_file < 0) return refuse("options: nodes_per_file is negative");
-    if (options->aggregators < 0) return refuse("options: aggregators is negative");
-    settings.nodes_per_file = std::max(options->nodes_per_file, 1);
-    settings.aggregators = options->aggregators;
-    if (given(options->placement)) {
-        TWR_TRY(settings.placement, placement_of(options->placement));
-    }
-    if (given(options->topology)) settings.topology = options->topology;
-    if (given(options->backend)) {
-        TWR_TRY(settings.backend, backend_of(options->backend));
-    }
-    TWR_CHECK(backend_usable(settings.backend));
-    if (options->buffers != 0) settings.buffers = options->buffers;
-    if (settings.buffers < 2 || settings.buffers > kMostBuffers) {
-        return refuse("options: buffers is " + std::to_string(settings.buffers) + ", and may be 2 to " +
-                      std::to_string(kMostBuffers) + ": one fills while another is written");
-    }
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
-    if (options->buffer_bytes > kMost || options->block_bytes > kMost) {
-        return refuse("options: buffer_bytes and block_bytes may not exceed 2^48");
-    }
-    settings.buffer_bytes = options->buffer_bytes;
-    settings.block_bytes = options->block_bytes;
-    settings.sync = options->sync != 0;
-    settings.update = options->update != 0;
-    if (options->time_limit != options->time_limit) return refuse("options: time_limit is not a number");
-    if (options->time_limit != 0) settings.time_limit = options->time_limit;
-    settings.seed = options->seed;
-    settings.index = options->no_index == 0;
-    return settings;
-}
-
-std::uint64_t hash_of(const std::string& text) { return xxh3(std::string_view(text)); }
-
-std::uint64_t hash_of(const Settings& s) {
-    std::string all = s.topology;
-    char limit[32];
-    std::snprintf(limit, sizeof limit, " %a", s.time_limit);
-    all += limit;
-    for (const std::uint64_t number :
-         {static_cast<std::uint64_t>(s.files), static_cast<std::uint64_t>(s.nodes_per_file),
-          static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
-          static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
-          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index}})
-        all += " " + std::to_string(number);
-    return hash_of(all);
 }
 
 // ---- topology ----
@@ -390,7 +316,9 @@ void release(twr_aggregate* aggregate) {
     }
 }
 
-Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_options* options) {
+// given(): the settings, as this rank has them.
+template <class Given>
+Result<> create(twr_aggregate** aggregate, MPI_Comm comm, Given&& given) {
     if (aggregate == nullptr) return refuse("aggregate is NULL");
     *aggregate = nullptr;
     if (!mpi_runs()) return refuse("MPI is not initialised, or finalised already");
@@ -400,7 +328,10 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_op
     if (between_groups != 0)
         return refuse("the communicator joins two groups: merge it with MPI_Intercomm_merge");
     // From here on every rank takes part, whatever its arguments.
-    Result<Settings> settings = caught([&] { return settings_of(options); });
+    Result<Settings> settings = caught([&]() -> Result<Settings> {
+        TWR_TRY(Settings own, given());
+        return complete(std::move(own));
+    });
     struct Release {
         void operator()(twr_aggregate* a) const { release(a); }
     };
@@ -410,12 +341,12 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_op
         return success();
     });
     // Wrong arguments of this rank are said below: the others' time limit counts until then.
-    const double limit = settings ? settings->time_limit : Settings().time_limit;
+    const double limit = settings ? settings->time_limit : kTimeLimit;
     auto team = Team::create(comm, limit, std::move(ready));
     if (!team) return team.error();
     a->team = std::move(*team);
     Team::Vote vote;
-    vote.same_of = "options";
+    vote.same_of = "settings";
     vote.mine = caught([&]() -> Result<> {
         if (!settings) return settings.error();
         a->settings = std::move(*settings);
@@ -671,7 +602,7 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
     Team::Vote vote;
     vote.same_of = "path";
     vote.mine = caught([&]() -> Result<> {
-        if (path != nullptr) vote.same = hash_of(path);
+        if (path != nullptr) vote.same = xxh3(std::string_view(path));
         TWR_CHECK(std::move(mine));
         return make();
     });
@@ -824,25 +755,58 @@ Result<> read(twr_aggregate* a, const char* given, void* const* data) {
 
 // ---- report ----
 
-nlohmann::json transfer_report(const Transfer& transfer, bool written) {
+twr_aggregate_transfer figures_of(const Transfer& transfer) {
     const auto& sums = transfer.figures.sums;
     const auto& largest = transfer.figures.largest;
     const auto count = [](double value) { return static_cast<std::uint64_t>(value); };
-    nlohmann::json seconds = {{"total", largest[kTotal] + transfer.rename_seconds},
-                              {"gather", largest[kGather]},
-                              {"direct", largest[kDirectSeconds]},
-                              {"storage", largest[kStorage]},
-                              {"wait", largest[kWait]}};
+    twr_aggregate_transfer figures{};
+    figures.size = sizeof figures;
+    figures.bytes = count(sums[kShared] + sums[kRemote] + sums[kDirect]);
+    figures.bytes_by_node_memory = count(sums[kShared]);
+    figures.bytes_from_other_nodes = count(sums[kRemote]);
+    figures.bytes_direct = count(sums[kDirect]);
+    figures.windows = count(sums[kWindows]);
+    figures.total_seconds = largest[kTotal] + transfer.rename_seconds;
+    figures.gather_seconds = largest[kGather];
+    figures.direct_seconds = largest[kDirectSeconds];
+    figures.storage_seconds = largest[kStorage];
+    figures.wait_seconds = largest[kWait];
+    figures.sync_seconds = largest[kSync];
+    figures.rename_seconds = transfer.rename_seconds;
+    return figures;
+}
+
+Result<> fill(const std::optional<Transfer>& done, const char* verb, twr_aggregate_transfer* to) {
+    if (to == nullptr) return refuse("transfer is NULL");
+    const std::size_t size = to->size;
+    constexpr std::size_t kLeast =
+        offsetof(twr_aggregate_transfer, rename_seconds) + sizeof to->rename_seconds;
+    TWR_CHECK(check_size(size, sizeof(twr_aggregate_transfer), kLeast, "twr_aggregate_transfer"));
+    if (!done) return Error{ErrorCode::not_found, std::string("nothing has been ") + verb + " yet"};
+    twr_aggregate_transfer filled = figures_of(*done);
+    filled.size = size;
+    std::memset(to, 0, size);
+    std::memcpy(to, &filled, std::min(size, sizeof filled));
+    return success();
+}
+
+nlohmann::json transfer_report(const Transfer& transfer, bool written) {
+    const twr_aggregate_transfer figures = figures_of(transfer);
+    nlohmann::json seconds = {{"total", figures.total_seconds},
+                              {"gather", figures.gather_seconds},
+                              {"direct", figures.direct_seconds},
+                              {"storage", figures.storage_seconds},
+                              {"wait", figures.wait_seconds}};
     if (written) {
-        seconds["sync"] = largest[kSync];
-        seconds["rename"] = transfer.rename_seconds;
+        seconds["sync"] = figures.sync_seconds;
+        seconds["rename"] = figures.rename_seconds;
     }
     return {{"path", transfer.path},
-            {"bytes", count(sums[kShared] + sums[kRemote] + sums[kDirect])},
-            {"bytes_by_node_memory", count(sums[kShared])},
-            {"bytes_from_other_nodes", count(sums[kRemote])},
-            {"bytes_direct", count(sums[kDirect])},
-            {"windows", count(sums[kWindows])},
+            {"bytes", figures.bytes},
+            {"bytes_by_node_memory", figures.bytes_by_node_memory},
+            {"bytes_from_other_nodes", figures.bytes_from_other_nodes},
+            {"bytes_direct", figures.bytes_direct},
+            {"windows", figures.windows},
             {"seconds", seconds}};
 }
 
@@ -898,10 +862,48 @@ std::string report_of(const twr_aggregate& a) {
 
 extern "C" {
 
-const char* twr_aggregate_error_message(void) { return message; }
+const char* twr_aggregate_error_message(void) { return twr_error_message(); }
+
+int twr_aggregate_settings_create(twr_aggregate_settings** settings) {
+    return answer("twr_aggregate_settings_create", [&]() -> Result<> {
+        if (settings == nullptr) return refuse("settings is NULL");
+        *settings = nullptr;
+        *settings = new twr_aggregate_settings;
+        return success();
+    });
+}
+
+int twr_aggregate_settings_set(twr_aggregate_settings* settings, const char* name, const char* value) {
+    return answer("twr_aggregate_settings_set", [&]() -> Result<> {
+        if (settings == nullptr) return refuse("settings is NULL");
+        if (name == nullptr) return refuse("name is NULL");
+        if (value == nullptr) return refuse(std::string("the value of ") + name + " is NULL");
+        return settings->values.set(name, value);
+    });
+}
+
+int twr_aggregate_settings_load(twr_aggregate_settings* settings, const char* path) {
+    return answer("twr_aggregate_settings_load", [&]() -> Result<> {
+        if (settings == nullptr) return refuse("settings is NULL");
+        if (path == nullptr) return refuse("path is NULL");
+        return settings->values.load(path);
+    });
+}
+
+void twr_aggregate_settings_destroy(twr_aggregate_settings* settings) { delete settings; }
 
 int twr_aggregate_create(twr_aggregate** aggregate, MPI_Comm comm, const twr_aggregate_options* options) {
-    return answer_of_all("twr_aggregate_create", nullptr, [&] { return create(aggregate, comm, options); });
+    return answer_of_all("twr_aggregate_create", nullptr,
+                         [&] { return create(aggregate, comm, [&] { return settings_of(options); }); });
+}
+
+int twr_aggregate_create_with(twr_aggregate** aggregate, MPI_Comm comm,
+                              const twr_aggregate_settings* settings) {
+    return answer_of_all("twr_aggregate_create_with", nullptr, [&] {
+        return create(aggregate, comm, [&]() -> Result<Settings> {
+            return settings == nullptr ? Settings() : settings->values;
+        });
+    });
 }
 
 int twr_aggregate_file(const twr_aggregate* a, int* file, int* files, int* rank, int* ranks, MPI_Comm* comm) {
@@ -934,6 +936,20 @@ int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* 
 
 int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data) {
     return answer_of_all("twr_aggregate_read", aggregate, [&] { return read(aggregate, path, data); });
+}
+
+int twr_aggregate_last_write(const twr_aggregate* aggregate, twr_aggregate_transfer* transfer) {
+    return answer("twr_aggregate_last_write", [&]() -> Result<> {
+        if (aggregate == nullptr) return refuse("aggregate is NULL");
+        return fill(aggregate->written, "written", transfer);
+    });
+}
+
+int twr_aggregate_last_read(const twr_aggregate* aggregate, twr_aggregate_transfer* transfer) {
+    return answer("twr_aggregate_last_read", [&]() -> Result<> {
+        if (aggregate == nullptr) return refuse("aggregate is NULL");
+        return fill(aggregate->read, "read", transfer);
+    });
 }
 
 const char* twr_aggregate_report(twr_aggregate* aggregate) {

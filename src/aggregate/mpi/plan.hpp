@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregate/mpi/settings.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/team.hpp"
 #include "aggregate/plan/layout.hpp"
@@ -18,25 +19,6 @@
 #include "aggregate/topology/topology.hpp"
 
 namespace twinrun::aggregation {
-
-enum class Files : std::uint8_t { one, node, rank };
-
-struct Settings {
-    Files files = Files::one;
-    int nodes_per_file = 1;
-    int aggregators = 0;  // 0: chosen
-    Placement placement = Placement::cost;
-    std::string topology = "auto";
-    Backend backend = Backend::posix;
-    int buffers = 2;
-    std::uint64_t buffer_bytes = 0;  // 0: chosen
-    std::uint64_t block_bytes = 0;   // 0: the file system's
-    bool sync = false;
-    bool update = false;
-    double time_limit = 600;
-    std::uint64_t seed = 0;
-    bool index = true;  // of several files
-};
 
 // The file that this rank's data goes to, and the ranks that share it.
 struct FileGroup {
@@ -70,7 +52,6 @@ enum class Members : std::uint8_t {
 };
 [[nodiscard]] const char* members_name(Members members);
 
-inline constexpr int kMostBuffers = 256;
 inline constexpr std::uint64_t kHeader = 4096;  // in front of an aggregator's buffers
 
 // At the beginning of each: how the ranks of its node know what may be done.

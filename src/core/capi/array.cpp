@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "base/checked.hpp"
+#include "base/sized.hpp"
 #include "capi/place.hpp"
 #include "capi/status.hpp"
 
@@ -31,26 +31,7 @@ static_assert(TWR_ROW_MAJOR == static_cast<int>(ArrayOrder::row_major));
 static_assert(TWR_COLUMN_MAJOR == static_cast<int>(ArrayOrder::column_major));
 static_assert(TWR_HOST == kHostMemory);
 
-// No version of a structure will be larger: a size beyond is memory that nobody initialized.
-constexpr std::size_t kLargestStructure = 1024;
-
 Error bad(std::string message) { return Error{ErrorCode::invalid_argument, std::move(message)}; }
-
-// The structure as this version knows it.
-Result<twr_array> known_part(const twr_array* array) {
-    TWR_CHECK(check_size(array->size, sizeof(twr_array), offsetof(twr_array, strides), "twr_array"));
-    twr_array known = TWR_ARRAY_INIT;
-    std::memcpy(&known, array, std::min(array->size, sizeof known));
-    if (array->size > sizeof known) {
-        const auto* bytes = reinterpret_cast<const unsigned char*>(array);
-        if (std::any_of(bytes + sizeof known, bytes + array->size, [](unsigned char b) { return b != 0; })) {
-            return Error{ErrorCode::unsupported,
-                         "twr_array uses members that this library, version " TWINRUN_VERSION
-                         ", does not know: install the one that the application was built for"};
-        }
-    }
-    return known;
-}
 
 template <class T>
 std::vector<T> copied(const T* values, std::size_t count) {
@@ -153,17 +134,10 @@ Result<CapturedField> field_of(const twr_array& array) {
 
 }  // namespace
 
-Result<> check_size(std::size_t size, std::size_t known, std::size_t least, const char* type) {
-    if (size >= least && size <= kLargestStructure && size % alignof(std::uint64_t) == 0) {
-        return success();
-    }
-    return bad(std::string(type) + ".size is " + std::to_string(size) + ": set it to sizeof(" + type + "), " +
-               std::to_string(known));
-}
-
 Result<CapturedField> captured_field(const twr_array* array) {
     TWR_CHECK(given(array, "array"));
-    TWR_TRY(const twr_array known, known_part(array));
+    constexpr twr_array defaults = TWR_ARRAY_INIT;
+    TWR_TRY(const twr_array known, known_part(array, defaults, offsetof(twr_array, strides), "twr_array"));
     TWR_CHECK(given(known.name, "name"));
     if (*known.name == '\0') return bad("name is empty");
     Result<CapturedField> field = field_of(known);

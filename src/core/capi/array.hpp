@@ -10,8 +10,4 @@ namespace twinrun::capi {
 // name the array.
 Result<CapturedField> captured_field(const twr_array* array);
 
-// Structures that begin with their size: an error if no version of the interface has this one. `known` is ours, `least` the
-// end of what every version has.
-Result<> check_size(std::size_t size, std::size_t known, std::size_t least, const char* type);
-
 }  // namespace twinrun::capi

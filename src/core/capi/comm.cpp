@@ -25,10 +25,6 @@ Result<> ApplicationComm::check() const {
             ErrorCode::invalid_argument,
             std::string("twr_comm.") + (comm_.minimum == nullptr ? "minimum" : "broadcast") + " is NULL"};
     }
-    if (shared_.size != 0 && shared_.size != sizeof(twr_shared_files)) {
-        return Error{ErrorCode::invalid_argument,
-                     "twr_shared_files: size is not sizeof(twr_shared_files) of this twinrun"};
-    }
     if (comm_.size < 1 || comm_.rank < 0 || comm_.rank >= comm_.size) {
         return Error{ErrorCode::invalid_argument, "twr_comm: rank " + std::to_string(comm_.rank) + " of " +
                                                       std::to_string(comm_.size) + " ranks cannot be"};

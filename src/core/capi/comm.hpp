@@ -9,10 +9,8 @@ namespace twinrun::capi {
 // Owns the context.
 class ApplicationComm final : public Comm {
    public:
-    // shared: null: none.
-    explicit ApplicationComm(const twr_comm& comm, const twr_shared_files* shared = nullptr) : comm_(comm) {
-        if (shared != nullptr) shared_ = *shared;
-    }
+    // shared: all 0 where there is none.
+    ApplicationComm(const twr_comm& comm, const twr_shared_files& shared) : comm_(comm), shared_(shared) {}
     ~ApplicationComm() override;
     ApplicationComm(const ApplicationComm&) = delete;
     ApplicationComm& operator=(const ApplicationComm&) = delete;
@@ -30,7 +28,7 @@ class ApplicationComm final : public Comm {
     Result<> failure(const char* function, int code) const;
     [[nodiscard]] Error shared_failure(const char* function, int code) const;
     twr_comm comm_;
-    twr_shared_files shared_ = {};
+    twr_shared_files shared_;
 };
 
 }  // namespace twinrun::capi

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "capture/session.hpp"
@@ -24,4 +25,5 @@ struct twr_run {
     std::optional<twinrun::CaptureReport> last;
     // Lost steps that no call has told of yet: TWR_DIVERGED goes before them.
     std::vector<twinrun::LostStep> untold;
+    std::string report;  // of twr_report_json
 };

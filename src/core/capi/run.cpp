@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "base/sized.hpp"
 #include "capi/array.hpp"
 #include "capi/comm.hpp"
 #include "capi/handles.hpp"
@@ -105,6 +107,34 @@ Result<twr_status> capture(const char* function, twr_run& run, std::int64_t step
     return told(function, run);
 }
 
+// Of a run that has captured.
+twr_report report_of(const twr_run& run) {
+    twr_report report{};
+    report.size = sizeof report;
+    report.step = run.last->step;
+    report.seconds = run.last->seconds;
+    report.waited_seconds = run.last->waited_seconds;
+    report.data_bytes = run.last->data_bytes;
+    report.staged_bytes = run.last->staged_bytes;
+    report.diverged = run.last->divergence ? 1 : 0;
+    const SessionFacts facts = run.session->facts();
+    report.pending_steps = facts.captured - std::min(facts.captured, facts.committed + facts.lost);
+    return report;
+}
+
+std::string json_of(const twr_report& report) {
+    const auto seconds = [](double value) {  // whatever the application's locale
+        char text[32];
+        return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+    };
+    return "{\"step\": " + std::to_string(report.step) + ", \"seconds\": " + seconds(report.seconds) +
+           ", \"waited_seconds\": " + seconds(report.waited_seconds) +
+           ", \"data_bytes\": " + std::to_string(report.data_bytes) +
+           ", \"staged_bytes\": " + std::to_string(report.staged_bytes) +
+           ", \"diverged\": " + (report.diverged != 0 ? "true" : "false") +
+           ", \"pending_steps\": " + std::to_string(report.pending_steps) + "}";
+}
+
 Result<std::vector<std::string>> named(const char* const* names, std::size_t count, const char* instead) {
     TWR_CHECK(given(names, "names"));
     if (count == 0) {
@@ -121,16 +151,25 @@ Result<std::vector<std::string>> named(const char* const* names, std::size_t cou
     return all;
 }
 
+// What is given is released whatever goes wrong; but of a structure whose size is wrong nothing can be known.
 int open_comm(const char* function, twr_run** run, const char* path, const twr_settings* settings,
               const twr_comm* comm, const twr_shared_files* shared) {
     return answer(function, [&]() -> Result<twr_status> {
         if (run != nullptr) *run = nullptr;
-        TWR_CHECK(given(comm, "comm"));
-        std::unique_ptr<ApplicationComm> owned(new (std::nothrow) ApplicationComm(*comm, shared));
+        const auto known = caught([&]() -> Result<twr_shared_files> {
+            constexpr std::size_t kLeast = offsetof(twr_shared_files, release) + sizeof shared->release;
+            if (shared == nullptr) return twr_shared_files{};
+            return known_part(shared, twr_shared_files{}, kLeast, "twr_shared_files");
+        });
+        const twr_comm ranks = comm != nullptr ? *comm : twr_comm{};
+        const twr_shared_files files = known ? *known : twr_shared_files{};
+        std::unique_ptr<ApplicationComm> owned(new (std::nothrow) ApplicationComm(ranks, files));
         if (owned == nullptr) {
-            ApplicationComm released(*comm, shared);
+            ApplicationComm released(ranks, files);
             throw std::bad_alloc();
         }
+        TWR_CHECK(given(comm, "comm"));
+        if (!known) return known.error();
         TWR_CHECK(owned->check());
         TWR_TRY(auto opened, open(path, settings, std::move(owned), check_open(run, path)));
         *run = opened.release();
@@ -235,20 +274,21 @@ int twr_last_report(const twr_run* run, twr_report* report) {
         const std::size_t size = report->size;
         TWR_CHECK(check_size(size, sizeof(twr_report), offsetof(twr_report, seconds), "twr_report"));
         if (!run->last) return Error{ErrorCode::not_found, "nothing has been captured yet"};
-        twr_report filled{};
+        twr_report filled = report_of(*run);
         filled.size = size;
-        filled.step = run->last->step;
-        filled.seconds = run->last->seconds;
-        filled.waited_seconds = run->last->waited_seconds;
-        filled.data_bytes = run->last->data_bytes;
-        filled.staged_bytes = run->last->staged_bytes;
-        filled.diverged = run->last->divergence ? 1 : 0;
-        const SessionFacts facts = run->session->facts();
-        filled.pending_steps = facts.captured - std::min(facts.captured, facts.committed + facts.lost);
         std::memset(report, 0, size);
         std::memcpy(report, &filled, std::min(size, sizeof filled));
         return TWR_OK;
     });
+}
+
+const char* twr_report_json(twr_run* run) {
+    if (run == nullptr || !run->last) return "{}";
+    const auto made = caught([&]() -> Result<> {
+        run->report = json_of(report_of(*run));
+        return success();
+    });
+    return made ? run->report.c_str() : "{}";
 }
 
 int twr_latest(twr_run* run, int64_t not_after, int64_t* step) {

@@ -1,3 +1,9 @@
+// The one text of a thread, for all libraries of twinrun.
+//
+// It must be one object in a process, whatever a program is linked with: this library, libtwinrun_aggregate, or both. So it is here
+// alone, and the other libraries are linked with this one and set it by twr_fail. A weak copy in each library would be one object
+// only as long as the dynamic linker binds all of them to the same: not with RTLD_DEEPBIND, with RTLD_LOCAL of one after the other, or
+// where libraries have namespaces of their own (macOS).
 #include "capi/status.hpp"
 
 #include <algorithm>
@@ -24,9 +30,10 @@ static_assert(TWR_ERROR_OTHER_RANK == static_cast<int>(ErrorCode::other_rank));
 constexpr std::size_t kLongest = 4096;
 thread_local char message[kLongest] = "";
 
+// text may be a part of the message.
 void append(std::size_t& at, const char* text, std::size_t length) noexcept {
     const std::size_t taken = std::min(length, kLongest - 1 - at);
-    std::memcpy(message + at, text, taken);
+    std::memmove(message + at, text, taken);
     at += taken;
     message[at] = '\0';
     if (taken < length) std::memcpy(message + kLongest - 4, "...", 4);
@@ -59,12 +66,9 @@ extern "C" {
 const char* twr_error_message(void) { return twinrun::capi::message; }
 
 int twr_fail(int status, const char* message) {
-    using twinrun::capi::kLongest;
-    const std::size_t length = message == nullptr ? 0 : std::strlen(message);
-    char* own = twinrun::capi::message;
-    std::memmove(own, message == nullptr ? own : message,
-                 std::min(length, kLongest - 1));  // it may be the same
-    own[std::min(length, kLongest - 1)] = '\0';
+    std::size_t at = 0;
+    const char* const text = message == nullptr ? "" : message;
+    twinrun::capi::append(at, text, std::strlen(text));
     return status;
 }
 
@@ -90,5 +94,7 @@ const char* twr_status_name(int status) {
 }
 
 const char* twr_version(void) { return TWINRUN_VERSION; }
+
+int twr_version_number(void) { return TWINRUN_VERSION_NUMBER; }
 
 }  // extern "C"

@@ -1,13 +1,12 @@
-// Settings by name, as text: what C, Fortran, configuration files and environment variables give.
+// The settings of a run by name, as text.
 
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <limits>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "base/text_settings.hpp"
 #include "capture/session.hpp"
 #include "record/compression.hpp"
 
@@ -15,76 +14,14 @@ namespace twinrun {
 
 namespace {
 
-std::string_view trim(std::string_view text) {
-    constexpr std::string_view blanks = " \t\r\n";
-    const std::size_t first = text.find_first_not_of(blanks);
-    if (first == std::string_view::npos) return {};
-    return text.substr(first, text.find_last_not_of(blanks) - first + 1);
-}
-
-template <class T>
-std::optional<T> number(std::string_view text) {
-    T value{};
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return value;
-}
-
-// "1048576", "64 MiB", "1.5GiB".
-std::optional<std::uint64_t> bytes(std::string_view text) {
-    const std::size_t end = text.find_first_not_of("0123456789.");
-    const auto value = number<double>(trim(text.substr(0, end)));
-    const std::string_view unit = end == std::string_view::npos ? "" : trim(text.substr(end));
-    double factor = 0;
-    constexpr std::array<std::pair<std::string_view, double>, 9> units{{{"", 1},
-                                                                        {"B", 1},
-                                                                        {"KiB", 0x1p10},
-                                                                        {"MiB", 0x1p20},
-                                                                        {"GiB", 0x1p30},
-                                                                        {"TiB", 0x1p40},
-                                                                        {"KB", 1e3},
-                                                                        {"MB", 1e6},
-                                                                        {"GB", 1e9}}};
-    for (const auto& [name, of] : units) {
-        if (unit == name) factor = of;
-    }
-    if (!value || factor == 0 || !(*value >= 0) || *value * factor > 0x1p62) return std::nullopt;
-    return static_cast<std::uint64_t>(*value * factor);
-}
-
-std::optional<bool> truth(std::string_view text) {
-    for (const std::string_view yes : {"true", "yes", "on", "1"}) {
-        if (text == yes) return true;
-    }
-    for (const std::string_view no : {"false", "no", "off", "0"}) {
-        if (text == no) return false;
-    }
-    return std::nullopt;
-}
-
-template <class T, std::size_t kCount>
-std::optional<T> one_of(std::string_view text,
-                        const std::array<std::pair<std::string_view, T>, kCount>& names) {
-    for (const auto& [name, value] : names) {
-        if (text == name) return value;
-    }
-    return std::nullopt;
-}
-
-template <class T>
-bool assign(T& to, const std::optional<T>& from) {
-    if (from) to = *from;
-    return from.has_value();
-}
-
-struct Setting {
-    std::string_view name;
-    std::string_view wanted;  // what a value must be
-    bool (*set)(SessionSettings&, std::string_view value);
-};
-
 using S = SessionSettings;
 using V = std::string_view;
+using Setting = text::Setting<S>;
+using text::assign;
+using text::bytes;
+using text::number;
+using text::one_of;
+using text::truth;
 
 bool tolerance(double& to, V value) {
     const auto x = number<double>(value);
@@ -213,6 +150,7 @@ constexpr std::array kSettings{
             [](S& s, V v) { return assign(s.stop_on_divergence, truth(v)); }},
     Setting{"log_divergence", "true or false", [](S& s, V v) { return assign(s.log_divergence, truth(v)); }},
 };
+constexpr std::span<const Setting> kKnown(kSettings);
 
 }  // namespace
 
@@ -226,45 +164,12 @@ RecordSettings default_record() {
 }
 
 Result<> SessionSettings::set(std::string_view name, std::string_view value) {
-    name = trim(name);
-    value = trim(value);
-    for (const Setting& setting : kSettings) {
-        if (name != setting.name) continue;
-        SessionSettings changed = *this;
-        if (setting.set(changed, value)) {
-            *this = std::move(changed);
-            return success();
-        }
-        return Error{ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" +
-                                                      std::string(value) + "': give " +
-                                                      std::string(setting.wanted)};
-    }
-    std::string names;
-    for (const Setting& setting : kSettings)
-        names += (names.empty() ? "" : ", ") + std::string(setting.name);
-    return Error{ErrorCode::invalid_argument,
-                 "no setting of the name '" + std::string(name) + "'; there are " + names};
+    return text::set(*this, kKnown, name, value);
 }
 
 Result<> SessionSettings::load(const std::string& path) {
-    constexpr std::uint64_t kLargest = 1 << 20;
-    TWR_TRY(const auto all, read_whole_file(path, kLargest));
-    std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
-    SessionSettings changed = *this;  // all of the file's settings, or none
-    for (int line = 1; !text.empty(); ++line) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        std::string_view one = text.substr(0, end);
-        text.remove_prefix(std::min(end + 1, text.size()));
-        one = trim(one.substr(0, one.find('#')));
-        if (one.empty()) continue;
-        const std::size_t equals = one.find('=');
-        auto done = equals == std::string_view::npos
-                        ? Result<>(Error{ErrorCode::invalid_argument, "not of the form name = value"})
-                        : changed.set(one.substr(0, equals), one.substr(equals + 1));
-        if (!done) return std::move(done).error().at(path + ":" + std::to_string(line));
-    }
-    *this = std::move(changed);
-    return success();
+    TWR_TRY(const auto all, read_whole_file(path, text::kLargestFile));
+    return text::set_lines(*this, kKnown, {reinterpret_cast<const char*>(all.data()), all.size()}, path);
 }
 
 }  // namespace twinrun

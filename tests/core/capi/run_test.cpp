@@ -1,10 +1,12 @@
 // Runs through the C interface: capture, restore, and what they say of it.
 #include <algorithm>
 #include <climits>
+#include <clocale>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <regex>
@@ -327,6 +329,35 @@ TEST_F(RunTest, TheReportIsOfTheLastCapture) {
         report.size = size;
         TWR_EXPECT_ERROR(twr_last_report(run, &report), TWR_ERROR_INVALID_ARGUMENT, "sizeof(twr_report)");
     }
+    TWR_EXPECT_OK(twr_close(run));
+}
+
+TEST_F(RunTest, TheReportAsJsonSaysTheSame) {
+    twr_run* run = open("run");
+    ASSERT_NE(run, nullptr);
+    EXPECT_STREQ(twr_report_json(run), "{}");
+    std::vector<double> x(1000, 1.0);
+    const std::uint64_t shape[] = {1000};
+    TWR_EXPECT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+    TWR_EXPECT_OK(twr_capture(run, -4));
+    TWR_EXPECT_OK(twr_wait(run));
+    twr_report report;
+    report.size = sizeof report;
+    TWR_EXPECT_OK(twr_last_report(run, &report));
+    // A program whose numbers have a comma has none in JSON, if this machine knows such a language.
+    const std::string locale = std::setlocale(LC_NUMERIC, nullptr);
+    for (const char* const name : {"de_DE.UTF-8", "fr_FR.UTF-8"})
+        static_cast<void>(std::setlocale(LC_NUMERIC, name));
+    const nlohmann::json json = nlohmann::json::parse(twr_report_json(run));
+    std::setlocale(LC_NUMERIC, locale.c_str());
+    const nlohmann::json wanted = {{"step", -4},
+                                   {"seconds", report.seconds},
+                                   {"waited_seconds", report.waited_seconds},
+                                   {"data_bytes", 8000},
+                                   {"staged_bytes", report.staged_bytes},
+                                   {"diverged", false},
+                                   {"pending_steps", 0}};
+    EXPECT_EQ(json, wanted);
     TWR_EXPECT_OK(twr_close(run));
 }
 

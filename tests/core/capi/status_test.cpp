@@ -40,7 +40,18 @@ TEST(Status, NumbersAndNamesAreFixed) {
     }
 }
 
-TEST(Status, VersionIsThatOfTheBuild) { EXPECT_STREQ(twr_version(), TWINRUN_VERSION); }
+TEST(Status, VersionIsThatOfTheBuild) {
+    EXPECT_STREQ(twr_version(), TWINRUN_PROJECT_VERSION);  // CMake's
+    EXPECT_STREQ(TWINRUN_VERSION, TWINRUN_PROJECT_VERSION);
+    EXPECT_EQ(std::to_string(TWINRUN_VERSION_MAJOR) + "." + std::to_string(TWINRUN_VERSION_MINOR) + "." +
+                  std::to_string(TWINRUN_VERSION_PATCH),
+              TWINRUN_PROJECT_VERSION);
+    EXPECT_EQ(twr_version_number(),
+              TWINRUN_VERSION_MAJOR * 10000 + TWINRUN_VERSION_MINOR * 100 + TWINRUN_VERSION_PATCH);
+#if TWINRUN_VERSION_NUMBER < 100 || TWINRUN_VERSION_NUMBER >= 10000000
+#error "no number that #if can compare"
+#endif
+}
 
 TEST_F(StatusTest, NullIsAnErrorThatNamesTheArgument) {
     twr_run* run = open("run");
@@ -87,6 +98,7 @@ TEST_F(StatusTest, NullIsAnErrorThatNamesTheArgument) {
     TWR_EXPECT_ERROR(twr_wait(nullptr), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_last_report(nullptr, &report), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_last_report(run, nullptr), TWR_ERROR_INVALID_ARGUMENT, "report");
+    EXPECT_STREQ(twr_report_json(nullptr), "{}");
     TWR_EXPECT_ERROR(twr_latest(nullptr, 0, &step), TWR_ERROR_INVALID_ARGUMENT, "run");
     TWR_EXPECT_ERROR(twr_latest(run, 0, nullptr), TWR_ERROR_INVALID_ARGUMENT, "step");
     TWR_EXPECT_ERROR(twr_stored_bytes(nullptr, 0, "x", &bytes), TWR_ERROR_INVALID_ARGUMENT, "run");
@@ -144,6 +156,21 @@ TEST_F(StatusTest, LongMessagesAreCut) {
     EXPECT_TRUE(message.ends_with("...")) << message;
     TWR_EXPECT_ERROR(twr_wait(nullptr), TWR_ERROR_INVALID_ARGUMENT, "twr_wait");
     EXPECT_STREQ(twr_error_message(), "twr_wait: run is NULL");
+}
+
+TEST_F(StatusTest, LayersSetTheText) {
+    EXPECT_EQ(twr_fail(TWR_ERROR_IO, "a disk fell off"), TWR_ERROR_IO);
+    EXPECT_STREQ(twr_error_message(), "a disk fell off");
+    EXPECT_EQ(twr_fail(-7, twr_error_message() + 2), -7);  // a part of itself
+    EXPECT_STREQ(twr_error_message(), "disk fell off");
+    EXPECT_EQ(twr_fail(TWR_OK, nullptr), TWR_OK);
+    EXPECT_STREQ(twr_error_message(), "");
+    const std::string longest(4095, 'n');
+    twr_fail(TWR_ERROR_IO, longest.c_str());
+    EXPECT_EQ(twr_error_message(), longest);
+    twr_fail(TWR_ERROR_IO, (longest + "n").c_str());
+    EXPECT_EQ(twr_error_message(), longest.substr(3) + "...");
+    twr_fail(TWR_OK, "");
 }
 
 // ---- the application's communicator ----

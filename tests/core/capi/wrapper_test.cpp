@@ -34,6 +34,8 @@ struct View2 {
 
 enum class Phase : std::uint16_t { solid, liquid };
 
+static_assert(twr::kVersionNumber == TWINRUN_VERSION_NUMBER);
+
 static_assert(twr::DTypeOf<float>::value == TWR_F32 && twr::DTypeOf<double>::value == TWR_F64);
 static_assert(twr::DTypeOf<bool>::value == TWR_BOOL && twr::DTypeOf<std::byte>::value == TWR_U8);
 static_assert(twr::DTypeOf<std::int8_t>::value == TWR_I8 && twr::DTypeOf<std::int16_t>::value == TWR_I16);
@@ -66,6 +68,11 @@ class WrapperTest : public testing::CapiTest {
     static twr::Settings settings() { return {{"atol", "1e-6"}}; }
 };
 
+TEST(Wrapper, HasTheLibrarysVersion) {
+    EXPECT_EQ(twr::version(), TWINRUN_VERSION);
+    EXPECT_EQ(twr::version_number(), twr::kVersionNumber);
+}
+
 TEST_F(WrapperTest, AllThatCanBeProtectedComesBack) {
     std::vector<double> vector = {1, 2, 3};
     std::array<std::int32_t, 2> array = {4, 5};
@@ -96,6 +103,7 @@ TEST_F(WrapperTest, AllThatCanBeProtectedComesBack) {
     run.wait();
     EXPECT_EQ(run.stored_bytes(7, "matrix"), 6U);
     EXPECT_EQ(run.last_report().step, 7);
+    EXPECT_EQ(run.report_json().rfind("{\"step\": 7, ", 0), 0U) << run.report_json();
 
     std::fill(vector.begin(), vector.end(), 0.0);
     array = {};

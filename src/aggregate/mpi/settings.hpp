@@ -1,0 +1,52 @@
+// How an aggregate works, as the interface says it: by name, as text, or as a structure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "aggregate/mpi/storage.hpp"
+#include "aggregate/plan/placement.hpp"
+#include "base/result.hpp"
+
+struct twr_aggregate_options;
+
+namespace twinrun::aggregation {
+
+enum class Files : std::uint8_t { one, node, rank };
+
+struct Settings {
+    Files files = Files::one;
+    int nodes_per_file = 1;
+    int aggregators = 0;  // 0: chosen
+    Placement placement = Placement::cost;
+    std::string topology = "auto";
+    Backend backend = Backend::posix;
+    int buffers = 2;
+    std::uint64_t buffer_bytes = 0;  // 0: chosen
+    std::uint64_t block_bytes = 0;   // 0: the file system's
+    bool sync = false;
+    bool update = false;
+    double time_limit = 0;  // 0: what the environment says; never so in an aggregate
+    std::uint64_t seed = 0;
+    bool index = true;  // of several files
+
+    // By the names in docs/aggregate.md. Error: an unknown name, a bad value; then nothing is set.
+    Result<> set(std::string_view name, std::string_view value);
+    // Lines "name = value"; # begins a comment.
+    Result<> load(const std::string& path);
+};
+
+inline constexpr int kMostBuffers = 256;
+inline constexpr double kTimeLimit = 600;  // seconds, where nobody says
+
+// Of an older caller too, or a newer one. null: the defaults.
+Result<Settings> settings_of(const twr_aggregate_options* options);
+
+// With what the environment adds. Error: that makes no sense, or this machine cannot do it.
+Result<Settings> complete(Settings settings);
+
+// Equal where they are equal.
+std::uint64_t hash_of(const Settings& settings);
+
+}  // namespace twinrun::aggregation
