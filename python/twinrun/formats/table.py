@@ -27,6 +27,7 @@ from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
+from .parquet_footer import null_counts
 from .texts import SUFFIX, column_name, printable, text_digests
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
@@ -705,7 +706,8 @@ class _ParquetColumn:
 def _open_parquet(path: str) -> FileContent:
     pa, pq = _pyarrow(path)
     file, size = open_regular(path)
-    file.close()
+    with file, reading(path, "Parquet"):
+        counts = null_counts(file, size)
     content = FileContent(path, "table", dialect="parquet")
     with reading(path, "Parquet"):
         limits = {"thrift_string_size_limit": 1 << 26, "thrift_container_size_limit": 1 << 22}
@@ -719,14 +721,22 @@ def _open_parquet(path: str) -> FileContent:
     content.on_close = opened.close
     try:
         with reading(path, "Parquet"):
-            _add_parquet(content, opened, schema, size, pa)
+            _add_parquet(content, opened, schema, size, counts, pa)
     except BaseException:
         content.close()
         raise
     return content
 
 
-def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: ModuleType) -> None:
+def _add_parquet(
+    content: FileContent,
+    opened: Any,
+    schema: Any,
+    size: int,
+    counts: dict[str, int | None],
+    pa: ModuleType,
+) -> None:
+    """Adds the columns of an opened file. size: its bytes. counts: of missing values, where statistics tell."""
     meta, path = opened.metadata, content.path
     rows = [0]
     for group in range(meta.num_row_groups):
@@ -770,7 +780,7 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                         lambda f, n, c=held: c.read(f, n, lambda batch: _digests(batch, pa)),
                         text=lambda index, c=held: c.text(index[0]))  # fmt: skip
             continue
-        masked = told.nullable and _misses(opened, told.name)
+        masked = told.nullable and _misses(opened, told.name, counts)
         _add_column(content, name, code, rows[-1],
                     lambda f, n, c=held, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
@@ -781,29 +791,13 @@ def _add_parquet(content: FileContent, opened: Any, schema: Any, size: int, pa: 
                         lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
 
 
-def _misses(opened: Any, name: str) -> bool:
-    """Whether a column has missing values: its statistics tell, or the column does where a writer left them out."""
-    counted = _missing(opened.metadata, name)
-    if counted is not None:
-        return counted > 0
+def _misses(opened: Any, name: str, counts: dict[str, int | None]) -> bool:
+    """Whether a column has missing values, by its statistics; where they do not say, by its values."""
+    count = counts.get(name)
+    if count is not None:
+        return count > 0
     batches = opened.iter_batches(_BATCH, columns=[name], use_threads=False)
     return any(batch.column(0).null_count for batch in batches)
-
-
-def _missing(meta: Any, name: str) -> int | None:
-    """How many values a column lacks by its statistics; None where they do not tell."""
-    count = 0
-    for group in range(meta.num_row_groups):
-        of_group = meta.row_group(group)
-        for c in range(of_group.num_columns):
-            column = of_group.column(c)
-            if column.path_in_schema != name:
-                continue
-            told = column.statistics
-            if told is None or not told.has_null_count:
-                return None
-            count += told.null_count
-    return count
 
 
 def _is_text(path: str) -> bool:
