@@ -205,3 +205,15 @@ def test_what_has_only_digests_is_not_compared_with_the_other_order(tmp_path: Pa
             history.capture(1, {"x": x})
     with pytest.raises(twinrun.Incomparable, match="only its metadata"):
         twinrun.compare(tmp_path / "rows", tmp_path / "columns")
+
+
+def test_metadata_alone_says_why_orders_need_the_data(tmp_path: Path) -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    for name, array in (("a", x), ("b", np.asfortranarray(x))):
+        np.save(tmp_path / f"{name}.npy", array)
+        twinrun.index(tmp_path / f"{name}.npy")
+        (tmp_path / f"{name}.npy").unlink()
+    with pytest.raises(
+        twinrun.errors.Incomparable, match=r"data is needed; compare with the data at hand: .* of one order"
+    ):
+        twinrun.compare(tmp_path / "a.npy.twm", tmp_path / "b.npy.twm")

@@ -467,6 +467,13 @@ def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
     return all(ref.reads_anywhere for ref in (a, b))
 
 
+def _without_data(settings: Settings) -> str:
+    """What to do where the data of a field is needed and missing."""
+    if settings.method in ("direct", "published"):
+        return f"leave out --method {settings.method}, or compare with the data at hand"
+    return "compare with the data at hand: metadata alone compares arrays of one order, and not with --no-metadata"
+
+
 def compare_part(
     a: FieldRef,
     b: FieldRef,
@@ -506,7 +513,7 @@ def compare_part(
                 raise Incomparable(
                     f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and its data is needed",
                     where=ref.where,
-                    fix="leave out --no-metadata and --method, or compare with the data at hand",
+                    fix=_without_data(settings),
                 )
         on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
         in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
