@@ -22,7 +22,9 @@
 
 #include "base/aligned.hpp"
 #include "base/checked.hpp"
+#include "capture/agreement.hpp"
 #include "capture/device_stage.hpp"
+#include "capture/intake.hpp"
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
 #include "capture/staging.hpp"
@@ -38,40 +40,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSmallestMemory = 16 << 20;
-// A piece: large enough that handing it over costs nothing, small enough that few cores share a step evenly.
-constexpr std::uint64_t kPieceBytes = 4 << 20;
 // Arrays up to this size in all are copied, even where only digests are kept: the copy takes less of the caller's time.
 constexpr std::uint64_t kCopiedBytes = 4 << 20;
-// Below this, other threads cost more than they save.
-constexpr std::uint64_t kTeamBytes = 2 << 20;
-// Steps about whose commits ranks exchange what they know, at a time.
-constexpr std::size_t kWindow = 64;
-
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-bool same_layout(const CapturedField& a, const CapturedField& b) {
-    return a.dtype == b.dtype && a.order == b.order && a.own_tolerance == b.own_tolerance &&
-           a.tolerance == b.tolerance && a.device.has_value() == b.device.has_value() && a.shape == b.shape &&
-           a.global_shape == b.global_shape && a.global_offset == b.global_offset && a.name == b.name &&
-           a.ids == b.ids;
-}
-
-// Paths are looked up by background threads, and the program may change its folder meanwhile.
-// Links on the way are followed once, here: those that somebody puts into the history's folder are not.
-
-// A block of the ring until it is handed on.
-struct RingBlock {
-    explicit RingBlock(StagingRing* of) : ring(of) {}
-    ~RingBlock() {
-        if (block != nullptr) ring->release(block);
-    }
-    RingBlock(const RingBlock&) = delete;
-    RingBlock& operator=(const RingBlock&) = delete;
-    StagingRing* ring;
-    const std::byte* block = nullptr;
-};
 
 Error not_protected(const std::string& name) {
     return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
@@ -85,20 +58,6 @@ Result<> check_field(const CapturedField& field, const HistorySettings& settings
     return success();
 }
 
-Error other_rank() {
-    return Error{ErrorCode::other_rank, "another rank of this run failed: its own message says why"};
-}
-
-// Zeros between the segments of a piece, and behind the last.
-void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields, std::byte* image) {
-    for (std::size_t i = 0; i < piece.segments.size(); ++i) {
-        const Segment& segment = piece.segments[i];
-        const std::uint64_t end = segment.offset + segment.items * item_bytes(fields[segment.field].dtype);
-        const std::uint64_t next = i + 1 < piece.segments.size() ? piece.segments[i + 1].offset : piece.bytes;
-        std::memset(image + end, 0, next - end);
-    }
-}
-
 }  // namespace
 
 class Session::Impl {
@@ -108,7 +67,10 @@ class Session::Impl {
           comm_(comm),
           path_(std::move(path)),
           folder_(real_path(path_)),
-          settings_(std::move(settings)) {
+          settings_(std::move(settings)),
+          agreement_(comm, settings_.keep.any(), [this](std::int64_t step) {
+              if (tiers_ != nullptr) tiers_->agreed(step);
+          }) {
         settings_.local = real_path(settings_.local);
         settings_.reference = real_path(settings_.reference);
     }
@@ -145,13 +107,6 @@ class Session::Impl {
     std::function<void(const Divergence&)> on_divergence_;
 
    private:
-    // A field of the step that is being captured, and how it is read.
-    struct Source {
-        const std::byte* dense = nullptr;  // its items lie here as they are kept
-        std::optional<FieldReader> reader;
-        std::shared_ptr<const RowIds> ids;  // of its rows, as they are kept; null: none
-        std::vector<std::byte> brought;     // from a device, to be sorted by IDs
-    };
     [[nodiscard]] TierSettings tier_settings() const;
     Result<> begin();
     Result<> usable() const;
@@ -160,7 +115,6 @@ class Session::Impl {
         return read_stored([&] { return tiers_->stored(step); }, step,
                            [&](const auto& parts) { return restore_step(parts, step, fields); });
     }
-    Result<> agree_on_settings();
     Result<> check_places() const;
     Result<> settle_record();
     Result<> settle_shared();
@@ -168,52 +122,21 @@ class Session::Impl {
     [[nodiscard]] bool shares() const { return settings_.shared_files != SharedFiles::off; }
     [[nodiscard]] bool staged() const { return settings_.background && settings_.memory_bytes != 0; }
     Result<> share_steps();
-    [[nodiscard]] bool several() const { return comm_.size() > 1; }
-    // [collective] Own failure, or that of another rank, or none.
-    Result<> agree(Result<> own);
     Result<> pass_over_others(std::int64_t step, std::uint32_t& attempt);
     Result<> agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
-    Result<> exchange_commits(std::vector<std::int64_t> values, std::vector<std::int64_t>& agreed);
     Result<> plan(std::int64_t step, std::vector<CapturedField>& fields);
-    Result<> read_order(std::vector<CapturedField>& fields);
-    // The fields of a step that lie on devices.
-    struct OnDevices {
-        std::vector<std::size_t> numbers;
-        std::vector<const FieldMetadata*> metadata;
-        std::vector<DeviceArray> arrays;
-    };
-    static OnDevices on_devices(const PendingStep& step, const std::vector<CapturedField>& fields);
-    Result<> take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                          const std::shared_ptr<StagedArrays>& staged, double& waited);
-    void leave_on_devices(PendingStep& step, const OnDevices& fields,
-                          const std::shared_ptr<StagedArrays>& staged) const;
-    Result<> take_host(const std::shared_ptr<PendingStep>& step, bool digest_now, double& waited);
-    Result<> take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
-                        std::vector<std::byte>& scratch, double& waited);
-    Result<> digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
-                             std::vector<std::byte>& scratch);
-    [[nodiscard]] std::size_t unresolved() const;
-    void copy_out_of(const Piece& piece, std::byte* image) const;
     void settled(std::int64_t step, const Error* lost, bool told = false);
     void diverged(const Divergence& divergence);
     std::vector<LostStep> take_news();
     Result<std::vector<CapturedField>> named(std::span<const std::string> names) const;
-    // A step that every rank has committed on the run's last tier, in the same attempt.
-    struct CommonStep {
-        std::int64_t step;
-        bool has_data;
-    };
-    Result<std::vector<CommonStep>> common_steps();
+    [[nodiscard]] Result<std::vector<CommonStep>> common_steps();
 
+    Agreement agreement_;
     std::unique_ptr<Tiers> tiers_;
     std::unique_ptr<StagingRing> ring_;
     std::unique_ptr<Reference> reference_;
     std::unique_ptr<Team> team_;
-    std::uint64_t piece_bytes_ = kPieceBytes;
     std::map<std::int64_t, std::uint32_t> attempts_;  // of every step that was ever captured here
-    std::vector<CapturedField> planned_;              // what layout_ was made for
-    std::shared_ptr<const StepLayout> layout_;
-    std::vector<Source> sources_;
     bool closed_ = false;
     std::uint64_t captured_ = 0;
     std::uint64_t agreed_steps_ = 0;  // that every rank took
@@ -227,31 +150,17 @@ class Session::Impl {
 
     mutable std::mutex mutex_;      // of what follows
     std::set<std::int64_t> taken_;  // there, or under way
-    std::vector<LostStep>
-        news_;  // with room for all that are under way: what is lost for want of memory is told too
+    // With room for all that are under way: a step lost to out-of-memory is still reported.
+    std::vector<LostStep> news_;
     std::size_t under_way_ = 0;
     std::uint64_t committed_ = 0;
     std::uint64_t lost_ = 0;
-    struct Ordinal {
-        std::int64_t step;
-        std::int64_t state;  // 0: under way, 1: committed, -1: lost
-    };
-    std::deque<Ordinal> unresolved_;  // not known to be committed by all ranks; same steps on every rank
 
     std::unique_ptr<StepRecorder> recorder_;
     std::unique_ptr<Pipeline> pipeline_;  // its threads use the rest
-    std::unique_ptr<DeviceStage> stage_;  // last: it uses the pipeline
+    std::unique_ptr<Intake> intake_;
+    std::unique_ptr<DeviceStage> stage_;  // last: it uses the intake and the pipeline
 };
-
-Result<> Session::Impl::agree(Result<> own) {
-    if (!several()) return own;
-    std::array<std::int64_t, 1> ok{own ? 1 : 0};
-    auto asked = comm_.minimum(ok);
-    if (!own) return own;
-    TWR_CHECK(std::move(asked));
-    if (ok[0] == 0) return other_rank();
-    return success();
-}
 
 // Folders that must not be one.
 Result<> Session::Impl::check_places() const {
@@ -311,9 +220,9 @@ Result<> Session::Impl::settle_shared() {
 Result<> Session::Impl::prepare_shared() {
     if (!shares()) return success();
     auto prepared = comm_.prepare_shared(settings_.shared_files, staged());
-    if (!prepared) return agree(std::move(prepared).error().at(path_));
+    if (!prepared) return agreement_.agree(std::move(prepared).error().at(path_));
     shared_file_ = std::move(prepared).value();
-    return agree(success());
+    return agreement_.agree(success());
 }
 
 Result<> Session::Impl::open() {
@@ -332,17 +241,17 @@ Result<> Session::Impl::open() {
         own = Tiers::check_local(folder_, static_cast<std::uint32_t>(comm_.rank()),
                                  static_cast<std::uint32_t>(comm_.size()), tier_settings());
     }
-    TWR_CHECK(agree(std::move(own)));
-    TWR_CHECK(agree_on_settings());
+    TWR_CHECK(agreement_.agree(std::move(own)));
+    TWR_CHECK(agreement_.on_settings(settings_, staged(), ends_local_, path_));
     TWR_CHECK(prepare_shared());
     // Rank 0 first: it makes the history, or refuses.
-    if (!several()) return begin();
+    if (!agreement_.several()) return begin();
     if (comm_.rank() != 0) {
-        TWR_CHECK(agree(success()));
-        TWR_CHECK(agree(begin()));
+        TWR_CHECK(agreement_.agree(success()));
+        TWR_CHECK(agreement_.agree(begin()));
     } else {
-        TWR_CHECK(agree(begin()));
-        TWR_CHECK(agree(success()));
+        TWR_CHECK(agreement_.agree(begin()));
+        TWR_CHECK(agreement_.agree(success()));
     }
     return share_steps();
 }
@@ -361,75 +270,10 @@ Result<> Session::Impl::share_steps() {
     return success();
 }
 
-Result<std::vector<Session::Impl::CommonStep>> Session::Impl::common_steps() {
-    std::vector<CommonStep> common;
-    const auto counts = [&](bool has_data) { return has_data || !settings_.history.keep_data; };
-    if (!several()) {
-        for (const auto& [step, entry] : tiers_->committed())
-            common.push_back({step, counts(!entry.files.data.empty())});
-        return common;
-    }
-    // {error, count}; then {step, attempt, data} of each
-    std::array<std::int64_t, 2> head{0, 0};
-    std::vector<std::int64_t> steps;
-    Result<> own = success();
-    if (comm_.rank() == 0 && ends_local_) {
-        for (const auto& [step, entry] : tiers_->committed())
-            steps.insert(steps.end(), {step, attempt_of(entry.folder), entry.files.data.empty() ? 0 : 1});
-    } else if (comm_.rank() == 0) {
-        auto history = open_history();
-        if (history) {
-            for (const HistoryStep& step : history->steps) {
-                // Of some steps only metadata stays.
-                const bool has_data = std::none_of(step.ranks.begin(), step.ranks.end(),
-                                                   [](const RankFiles& r) { return r.data.empty(); });
-                steps.insert(steps.end(), {step.step, attempt_of(step.folder), has_data ? 1 : 0});
-            }
-        } else {
-            own = std::move(history).error();
-            head[0] = 1;
-        }
-    }
-    head[1] = static_cast<std::int64_t>(steps.size());
-    TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(head))));
-    if (!own) return std::move(own).error();
-    if (head[0] != 0) return other_rank();
-    steps.resize(static_cast<std::size_t>(head[1]));
-    if (!steps.empty()) TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(steps))));
-    // What rank 0 does not see: steps on other nodes.
-    std::vector<std::int64_t> states;  // 0: not there, 1: its metadata, 2: its data too
-    const auto here = ends_local_ ? tiers_->committed() : std::map<std::int64_t, RankStep>();
-    for (std::size_t i = 0; i < steps.size(); i += 3) {
-        const auto entry = here.find(steps[i]);
-        const bool has =
-            !ends_local_ || (entry != here.end() && attempt_of(entry->second.folder) == steps[i + 1]);
-        const bool has_data =
-            steps[i + 2] != 0 && (!ends_local_ || (has && !entry->second.files.data.empty()));
-        states.push_back(!has ? 0 : has_data ? 2 : 1);
-    }
-    if (ends_local_ && !states.empty()) TWR_CHECK(comm_.minimum(states));
-    for (std::size_t i = 0; i < states.size(); ++i) {
-        if (states[i] != 0) common.push_back({steps[3 * i], counts(states[i] == 2)});
-    }
-    return common;
-}
-
-// What collective calls depend on: ranks that differ in it would wait for each other for ever.
-Result<> Session::Impl::agree_on_settings() {
-    if (!several()) return success();
-    const std::int64_t own = (settings_.keep.any() ? 1 : 0) | (settings_.stop_on_divergence ? 2 : 0) |
-                             (settings_.reference.empty() ? 0 : 4) |
-                             static_cast<std::int64_t>(settings_.shared_files) << 3 |
-                             (shares() && staged() ? 1 << 5 : 0);
-    std::array<std::int64_t, 3> all{own, ~own, ends_local_ ? 0 : 1};
-    TWR_CHECK(comm_.minimum(all));
-    ends_local_ = all[2] == 0;
-    if (all[0] == own && all[1] == ~own) return success();
-    return Error{
-        ErrorCode::mismatch,
-        path_ +
-            ": keep_steps, keep_data_steps, reference and stop_on_divergence must be set "
-            "on all ranks, or on none; shared_files must be the same on all, and with it background"};
+Result<std::vector<CommonStep>> Session::Impl::common_steps() {
+    return agreement_.common_steps(
+        ends_local_, settings_.history.keep_data, [this] { return tiers_->committed(); },
+        [this] { return open_history(); });
 }
 
 Result<History> Session::Impl::open_history() const try {
@@ -500,13 +344,13 @@ Result<> Session::Impl::begin() try {
                  : settings_.memory_bytes / 8;
     if (staged()) {
         TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap));
-        piece_bytes_ = std::clamp<std::uint64_t>(ring_->largest_block() / 8, 1 << 20, kPieceBytes);
     }
     pipeline_ = std::make_unique<Pipeline>(
         *tiers_, ring_.get(), staged() ? heap : UINT64_MAX / 2, staged() ? settings_.flush_threads : 0,
         [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.told); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
+    intake_ = std::make_unique<Intake>(settings_.history, shares(), *team_, ring_.get(), *pipeline_);
     if (settings_.history.record) {
         RecorderOptions recorder;
         recorder.settings = *settings_.history.record;
@@ -566,14 +410,14 @@ Result<std::vector<CapturedField>> Session::Impl::named(std::span<const std::str
 Result<CaptureReport> Session::Impl::capture(std::int64_t step, std::span<const std::string> names) {
     auto fields = named(names);
     if (fields) return capture_fields(step, std::move(fields).value());
-    if (several()) {  // the other ranks wait for our word
+    if (agreement_.several()) {  // the other ranks wait for our word
         std::uint32_t attempt = 0;
         TWR_CHECK(agree_on_step(fields.error(), step, attempt));
     }
     return std::move(fields).error();
 }
 
-// Layout and readers of the fields; nothing is read yet but IDs.
+// Of the fields; nothing is read yet but IDs.
 Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fields) try {
     TWR_CHECK(usable());
     {
@@ -581,86 +425,9 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
         if (!settings_.replace_steps && taken_.contains(step))
             return Error{ErrorCode::invalid_argument, "captured already"};
     }
-    for (CapturedField& field : fields) {
-        if (!field.device) continue;
-        auto checked = check_array(*field.device);
-        const auto items = checked_product(field.shape);
-        if (checked && (field.device->dtype != field.dtype || !items || field.device->items() != *items))
-            checked = Error{ErrorCode::mismatch, "the device array has another type or size"};
-        if (!checked) return std::move(checked).error().at("field '" + field.name + "'");
-    }
-    TWR_CHECK(read_order(fields));
-    const bool known = layout_ != nullptr && planned_.size() == fields.size() &&
-                       std::equal(fields.begin(), fields.end(), planned_.begin(), same_layout);
-    if (!known) {
-        TWR_TRY(layout_, StepLayout::make(fields, settings_.history, piece_bytes_, shares()));
-        planned_ = fields;
-    }
-    return success();
+    return intake_->plan(fields);
 } catch (const std::exception&) {  // the other ranks wait for our word
     return out_of_memory();
-}
-
-// How the items of host fields are read: as they lie, gathered, or sorted by IDs.
-Result<> Session::Impl::read_order(std::vector<CapturedField>& fields) {
-    sources_.resize(fields.size());
-    std::map<std::string, std::shared_ptr<const RowOrder>> orders;
-    std::map<std::string, std::shared_ptr<const RowIds>> ids;
-    for (const CapturedField& field : fields) {
-        if (!field.ids.empty()) orders[field.ids] = nullptr;
-    }
-    const auto bring = [](CapturedField& field, Source& source) -> Result<> {
-        if (!field.device) return success();
-        DeviceSource array(*field.device);
-        source.brought.resize(array.items() * item_bytes(field.dtype));
-        TWR_CHECK(
-            copy_out(*field.device, kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
-                std::memcpy(source.brought.data() + first * item_bytes(field.dtype), bytes.data(),
-                            bytes.size());
-                return success();
-            }));
-        field.device.reset();
-        field.data = source.brought.data();
-        field.stride = 0;
-        field.strides.clear();
-        return success();
-    };
-    for (std::size_t i = 0; !orders.empty() && i < fields.size(); ++i) {
-        const auto order = orders.find(fields[i].name);
-        if (order == orders.end() && fields[i].ids.empty()) continue;
-        TWR_CHECK(bring(fields[i], sources_[i]));
-        if (order == orders.end()) continue;
-        TWR_TRY(order->second, order_by_ids(fields[i]));
-        if (settings_.history.kind == DigestKind::linear) {
-            TWR_TRY(ids[fields[i].name], ordered_ids(fields[i], *order->second));
-        }
-    }
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-        const CapturedField& field = fields[i];
-        Source& source = sources_[i];
-        source.dense = nullptr;
-        source.reader.reset();
-        source.ids.reset();
-        if (field.device) continue;
-        const std::string& by = orders.contains(field.name) ? field.name : field.ids;
-        std::shared_ptr<const RowOrder> rows;
-        if (!by.empty()) {
-            rows = orders[by];
-            source.ids = ids[by];
-            if (rows == nullptr) {
-                return Error{ErrorCode::not_found, "field '" + field.name + "': its IDs '" + by +
-                                                       "' are not among the captured fields"};
-            }
-        }
-        const bool as_it_lies = (rows == nullptr || rows->empty()) && field.strides.empty() &&
-                                (field.stride == 0 || field.stride == item_bytes(field.dtype));
-        if (as_it_lies && by.empty()) {
-            source.dense = static_cast<const std::byte*>(field.data);
-        } else {
-            TWR_TRY(source.reader, FieldReader::create(field, std::move(rows)));
-        }
-    }
-    return success();
 }
 
 // The first attempt at a step from this one on, whose folder's name nothing has: what somebody else put there stays.
@@ -680,319 +447,7 @@ Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint
     const auto had = attempts_.find(step);
     attempt = had == attempts_.end() ? 0 : had->second + 1;
     if (own) own = pass_over_others(step, attempt);
-    if (!several()) return own;
-    std::vector<std::int64_t> values{own ? 1 : 0, step, ~step, -static_cast<std::int64_t>(attempt)};
-    auto asked = exchange_commits(std::move(values), values);
-    if (!own) return own;
-    TWR_CHECK(std::move(asked));
-    if (values[0] == 0) return other_rank();
-    if (values[1] != step || values[2] != ~step) {
-        return Error{ErrorCode::mismatch, "ranks capture different steps: here " + std::to_string(step) +
-                                              ", elsewhere " + std::to_string(values[1])};
-    }
-    attempt = static_cast<std::uint32_t>(-values[3]);
-    return success();
-}
-
-// [collective] The minimum of `values` over all ranks, and on the way which steps all have committed.
-Result<> Session::Impl::exchange_commits(std::vector<std::int64_t> values,
-                                         std::vector<std::int64_t>& agreed) {
-    const std::size_t own = values.size();
-    std::size_t window = 0;
-    if (settings_.keep.any()) {
-        const std::lock_guard guard(mutex_);
-        window = std::min(unresolved_.size(), kWindow);
-        for (std::size_t i = 0; i < window; ++i)
-            values.push_back(unresolved_[i].state);
-    }
-    TWR_CHECK(comm_.minimum(values));
-    {
-        std::vector<std::int64_t> everywhere;
-        {
-            const std::lock_guard guard(mutex_);
-            for (std::size_t i = 0; i < window && values[own + i] != 0; ++i) {
-                const std::int64_t step = unresolved_.front().step;
-                unresolved_.pop_front();
-                // Captured again meanwhile: the newer attempt counts.
-                const bool newer = std::any_of(unresolved_.begin(), unresolved_.end(),
-                                               [&](const Ordinal& o) { return o.step == step; });
-                if (values[own + i] == 1 && !newer) everywhere.push_back(step);
-            }
-        }
-        for (const std::int64_t step : everywhere) {
-            if (tiers_ != nullptr) tiers_->agreed(step);
-        }
-    }
-    values.resize(own);
-    agreed = std::move(values);
-    return success();
-}
-
-std::size_t Session::Impl::unresolved() const {
-    const std::lock_guard guard(mutex_);
-    return unresolved_.size();
-}
-
-void Session::Impl::copy_out_of(const Piece& piece, std::byte* image) const {
-    for (const Segment& segment : piece.segments) {
-        const Source& source = sources_[segment.field];
-        const std::size_t item = item_bytes(layout_->fields[segment.field].dtype);
-        if (source.dense != nullptr) {
-            std::memcpy(image + segment.offset, source.dense + segment.first_item * item,
-                        segment.items * item);
-        } else {
-            source.reader->copy(segment.first_item, segment.items, image + segment.offset);
-        }
-    }
-    clear_padding(piece, layout_->fields, image);
-}
-
-// Digests without a copy of the data, where it lies so that they can be made there.
-Result<> Session::Impl::digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
-                                        std::vector<std::byte>& scratch) {
-    for (const Segment& segment : piece.segments) {
-        const Source& source = sources_[segment.field];
-        const FieldDigests& digests = step.digests[segment.field];
-        const DType dtype = digests.field().dtype;
-        std::byte* to = residues + segment.residue_offset;
-        for (std::uint64_t s = segment.first_slice; s < segment.first_slice + segment.slices; ++s) {
-            const std::uint64_t first = digests.first_item(s);
-            ElementView view;
-            std::optional<ElementView> lies;
-            if (source.dense != nullptr) {
-                view = dense_view(dtype, source.dense + first * item_bytes(dtype));
-            } else if (lies = source.reader->view(first); lies) {
-                view = *lies;
-            } else {
-                scratch.resize(digests.items(s) * item_bytes(dtype));
-                source.reader->copy(first, digests.items(s), scratch.data());
-                view = dense_view(dtype, scratch.data());
-            }
-            TWR_CHECK(Pipeline::digest_slice(step, segment, s, view, to));
-            to += digests.residue_bytes(s);
-        }
-    }
-    return success();
-}
-
-Result<> Session::Impl::take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece,
-                                   bool digest_now, std::vector<std::byte>& scratch, double& waited) {
-    const bool keep_data = step->layout->keep_data;
-    const std::size_t image_bytes = keep_data || !digest_now ? piece.bytes : 0;
-    const std::size_t wanted = image_bytes + (digest_now ? piece.residue_bytes : 0);
-    Load load;
-    load.step = step;
-    load.piece = &piece;
-    AlignedBytes own;
-    RingBlock block(ring_.get());
-    std::byte* memory = nullptr;
-    if (ring_ != nullptr) {
-        memory = ring_->allocate(wanted, waited);
-        if (memory == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
-        block.block = memory;
-    } else {
-        memory = own.reserve(wanted);
-    }
-    std::byte* residues = memory + image_bytes;
-    Result<> done = success();
-    if (image_bytes != 0) {
-        copy_out_of(piece, memory);
-        load.image = memory;
-    }
-    if (!digest_now) {
-        load.make_digests = true;
-    } else {
-        done = image_bytes != 0 ? Pipeline::digest(*step, piece, memory, residues)
-                                : digest_in_place(*step, piece, residues, scratch);
-        load.residues = residues;
-    }
-    TWR_CHECK(std::move(done));
-    load.block = std::exchange(block.block, nullptr);
-    pipeline_->hand_in(std::move(load));
-    return success();
-}
-
-Result<> Session::Impl::take_host(const std::shared_ptr<PendingStep>& step, bool digest_now, double& waited) {
-    std::vector<const Piece*> pieces;
-    std::uint64_t bytes = 0;
-    for (const Piece& piece : step->layout->pieces) {
-        if (piece.on_device) continue;
-        pieces.push_back(&piece);
-        bytes += piece.bytes;
-    }
-    if (pieces.size() < 2 || bytes < kTeamBytes || team_->size() == 1) {
-        std::vector<std::byte> scratch;
-        for (const Piece* piece : pieces)
-            TWR_CHECK(take_piece(step, *piece, digest_now, scratch, waited));
-        return success();
-    }
-    std::atomic<std::size_t> next = 0;
-    std::mutex mutex;  // of the two below
-    std::optional<Error> failure;
-    double longest = 0;
-    team_->run([&](int) {
-        double own = 0;
-        std::vector<std::byte> scratch;
-        for (;;) {
-            const std::size_t i = next++;
-            if (i >= pieces.size()) break;
-            Result<> done = out_of_memory();
-            try {
-                done = take_piece(step, *pieces[i], digest_now, scratch, own);
-            } catch (const std::exception&) {  // stays what it says
-            }
-            if (done) continue;
-            next = pieces.size();
-            const std::lock_guard guard(mutex);
-            if (!failure) failure = std::move(done).error();
-        }
-        const std::lock_guard guard(mutex);
-        longest = std::max(longest, own);
-    });
-    waited += longest;
-    if (failure) return std::move(*failure);
-    return success();
-}
-
-Session::Impl::OnDevices Session::Impl::on_devices(const PendingStep& step,
-                                                   const std::vector<CapturedField>& fields) {
-    OnDevices found;
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-        if (!fields[i].device) continue;
-        found.numbers.push_back(i);
-        found.metadata.push_back(&step.layout->fields[i]);
-        found.arrays.push_back(*fields[i].device);
-    }
-    return found;
-}
-
-// What is to be recorded stays where it is, if nobody changes it before that is done: copies, or, where the caller waits, the
-// arrays themselves.
-void Session::Impl::leave_on_devices(PendingStep& step, const OnDevices& fields,
-                                     const std::shared_ptr<StagedArrays>& staged) const {
-    const bool copied = staged != nullptr && !staged->copies.empty();
-    if (!step.layout->recorded || (!copied && ring_ != nullptr)) return;
-    const std::vector<DeviceArray>& arrays = copied ? staged->copies : fields.arrays;
-    step.on_device.resize(step.layout->fields.size());
-    for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
-        if (arrays[i].dense()) step.on_device[fields.numbers[i]] = arrays[i];
-    }
-    step.device_memory = staged;
-}
-
-// Fields on devices: digested there; their residues, and their elements if they are kept, come to staging memory. staged: what
-// was taken of them earlier, in place of the arrays themselves.
-Result<> Session::Impl::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                                     const std::shared_ptr<StagedArrays>& staged, double& waited) {
-    const auto& [numbers, metadata, own_arrays] = fields;
-    if (numbers.empty()) return success();
-    const bool copied = staged != nullptr && !staged->copies.empty();
-    std::vector<const DeviceArray*> arrays;
-    for (const DeviceArray& array : copied ? staged->copies : own_arrays)
-        arrays.push_back(&array);
-    const auto hand_in_residues = [&](std::size_t field, std::uint64_t offset,
-                                      std::span<const std::byte> bytes) -> Result<> {
-        // In parts that the ring has room for, each a whole number of pages.
-        const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
-        for (std::size_t at = 0; at < bytes.size(); at += most) {
-            const auto part = bytes.subspan(at, std::min(most, bytes.size() - at));
-            Load load;
-            load.step = step;
-            load.field = numbers[field];
-            load.residue_offset = offset + at;
-            load.residue_bytes = part.size();
-            load.residues = part.data();
-            if (ring_ != nullptr) {
-                std::byte* block = ring_->allocate(part.size(), waited);
-                if (block == nullptr) return Error{ErrorCode::internal, "residues beyond the staging memory"};
-                std::memcpy(block, part.data(), part.size());
-                load.block = block;
-                load.residues = block;
-            }
-            pipeline_->hand_in(std::move(load));
-        }
-        return success();
-    };
-    std::vector<BuiltField> built;
-    std::mutex one_at_a_time;  // one thread a device calls
-    const TakeResidues take = [&](std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
-        const std::lock_guard guard(one_at_a_time);
-        return hand_in_residues(field, offset, bytes);
-    };
-    const bool check = step->check != nullptr;  // then residues are looked at first
-    const bool sketched = staged != nullptr && !staged->sketches.empty();
-    if (sketched) {
-        built.resize(numbers.size());
-    } else {
-        TWR_CHECK(build_on_device(metadata, arrays, built, {}, check ? TakeResidues() : take));
-    }
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-        if (sketched) TWR_CHECK(staged->sketches[i].download(built[i]));
-        if (check) TWR_CHECK(step->check->whole(numbers[i], built[i]));
-        if (check || sketched) TWR_CHECK(hand_in_residues(i, 0, built[i].residues));
-        step->digests[numbers[i]].set(std::move(built[i]));
-    }
-    if (!step->layout->keep_data) return success();
-    leave_on_devices(*step, fields, staged);
-
-    // Pieces fill in the order in which elements come.
-    std::vector<const Piece*> pieces;
-    for (const Piece& piece : step->layout->pieces) {
-        if (piece.on_device) pieces.push_back(&piece);
-    }
-    std::size_t current = 0;
-    std::byte* image = nullptr;
-    RingBlock block(ring_.get());
-    AlignedBytes own;
-    const auto open_piece = [&]() -> Result<> {
-        const Piece& piece = *pieces[current];
-        if (ring_ != nullptr) {
-            image = ring_->allocate(piece.bytes, waited);
-            if (image == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
-            block.block = image;
-        } else {
-            image = own.reserve(piece.bytes);
-        }
-        clear_padding(piece, step->layout->fields, image);
-        return success();
-    };
-    const auto close_piece = [&] {
-        Load load;
-        load.step = step;
-        load.piece = pieces[current];
-        load.image = image;
-        load.block = std::exchange(block.block, nullptr);
-        load.make_sums = !step->layout->recorded;
-        pipeline_->hand_in(std::move(load));
-        image = nullptr;
-        ++current;
-    };
-    Result<> done = success();
-    for (std::size_t i = 0; done && i < numbers.size(); ++i) {
-        const FieldMetadata& field = *metadata[i];
-        if (field.extents.empty() || (!step->on_device.empty() && step->on_device[numbers[i]])) continue;
-        const std::uint64_t begin = field.extents[0].offset;
-        const std::size_t item = item_bytes(field.dtype);
-        done = copy_out(
-            *arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
-                for (std::uint64_t at = begin + first * item; !bytes.empty();) {
-                    if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
-                        close_piece();
-                    while (at >= pieces[current]->offset + pieces[current]->bytes)
-                        ++current;  // all of what stays where it is
-                    if (image == nullptr) TWR_CHECK(open_piece());
-                    const Piece& piece = *pieces[current];
-                    const std::size_t n =
-                        std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
-                    std::memcpy(image + (at - piece.offset), bytes.data(), n);
-                    bytes = bytes.subspan(n);
-                    at += n;
-                }
-                return success();
-            });
-    }
-    if (done && image != nullptr) close_piece();
-    return done;
+    return agreement_.on_step(std::move(own), step, attempt);
 }
 
 Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
@@ -1009,17 +464,17 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     step->ordinal = ordinal;
     step->step = number;
     step->folder = step_folder(number, attempt);
-    step->layout = layout_;
-    for (const Source& source : sources_)
-        step->ids.push_back(source.ids);
+    const std::shared_ptr<const StepLayout>& layout = intake_->layout();
+    step->layout = layout;
+    step->ids = intake_->ids();
     // What is recorded is gathered on the heap, unless it stays on a device; what is shared is.
-    step->heap_bytes = layout_->digest_bytes + (layout_->shared ? layout_->file_bytes : 0);
-    for (std::size_t i = 0; layout_->recorded && i < layout_->fields.size(); ++i) {
-        if (stage_ == nullptr || !layout_->on_device[i]) step->heap_bytes += layout_->fields[i].data_bytes();
+    step->heap_bytes = layout->digest_bytes + (layout->shared ? layout->file_bytes : 0);
+    for (std::size_t i = 0; layout->recorded && i < layout->fields.size(); ++i) {
+        if (stage_ == nullptr || !layout->on_device[i]) step->heap_bytes += layout->fields[i].data_bytes();
     }
     CaptureReport report;
     report.step = number;
-    report.data_bytes = layout_->array_bytes;
+    report.data_bytes = layout->array_bytes;
     attempts_[number] = attempt;
     if (attempt != 0) tiers_->again(number);
     {
@@ -1027,31 +482,31 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
         news_.reserve(news_.size() + under_way_ + 1);
         taken_.insert(number);
         ++under_way_;
-        if (several() && settings_.keep.any()) unresolved_.push_back({number, 0});
     }
+    agreement_.add(number);
     ++captured_;
     // Once the pipeline knows of the step it waits for it: whatever happens, it is sealed.
     bool added = false;
     const bool must_know = reference_ != nullptr && settings_.stop_on_divergence;
-    OnDevices devices;
+    Intake::OnDevices devices;
     std::shared_ptr<StagedArrays> staged;
     Result<> taken = success();
     try {
         pipeline_->add(step, report.waited_seconds);
         added = true;
-        if (reference_ != nullptr) step->check = reference_->check(number, layout_->fields);
+        if (reference_ != nullptr) step->check = reference_->check(number, layout->fields);
         const bool digest_now = ring_ == nullptr || (must_know && step->check != nullptr) ||
-                                (!layout_->keep_data && layout_->array_bytes > kCopiedBytes);
-        devices = on_devices(*step, fields);
+                                (!layout->keep_data && layout->array_bytes > kCopiedBytes);
+        devices = Intake::on_devices(*step, fields);
         if (digest_now || !devices.numbers.empty()) Pipeline::prepare(*step);
         if (stage_ != nullptr && !(must_know && step->check != nullptr) && !devices.numbers.empty()) {
             std::vector<const DeviceArray*> arrays;
             for (const DeviceArray& array : devices.arrays)
                 arrays.push_back(&array);
-            staged = stage_->take(devices.metadata, arrays, layout_->keep_data, report.waited_seconds);
+            staged = stage_->take(devices.metadata, arrays, layout->keep_data, report.waited_seconds);
         }
-        if (staged == nullptr) taken = take_devices(step, devices, nullptr, report.waited_seconds);
-        if (taken) taken = take_host(step, digest_now, report.waited_seconds);
+        if (staged == nullptr) taken = intake_->take_devices(step, devices, nullptr, report.waited_seconds);
+        if (taken) taken = intake_->take_host(step, digest_now, report.waited_seconds);
         if (taken && must_know && step->check != nullptr) {
             step->divergence = step->check->result();
             report.divergence = step->divergence;
@@ -1070,7 +525,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
                 double waited = 0;  // by nobody
                 Result<> brought = out_of_memory();
                 try {
-                    brought = take_devices(step, devices, staged, waited);
+                    brought = intake_->take_devices(step, devices, staged, waited);
                 } catch (const std::exception&) {  // stays what it says
                 }
                 pipeline_->seal(step,
@@ -1087,7 +542,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
         if (added) pipeline_->seal(step, taken ? std::nullopt : std::optional<Error>(taken.error()));
     }
     if (known) diverged(*report.divergence);
-    if (settings_.stop_on_divergence && reference_ != nullptr && several()) {
+    if (settings_.stop_on_divergence && reference_ != nullptr && agreement_.several()) {
         // One word for all ranks, so that they stop together.
         std::array<std::int64_t, 1> same{known ? 0 : 1};
         TWR_CHECK(comm_.minimum(same));
@@ -1122,6 +577,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
 }
 
 void Session::Impl::settled(std::int64_t step, const Error* lost, bool told) {
+    agreement_.settled(step, lost != nullptr);
     const std::lock_guard guard(mutex_);
     if (under_way_ != 0) --under_way_;
     if (lost != nullptr) {
@@ -1136,12 +592,6 @@ void Session::Impl::settled(std::int64_t step, const Error* lost, bool told) {
         taken_.erase(step);
     } else {
         ++committed_;
-    }
-    for (Ordinal& ordinal : unresolved_) {
-        if (ordinal.step == step && ordinal.state == 0) {
-            ordinal.state = lost != nullptr ? -1 : 1;
-            break;
-        }
     }
 }
 
@@ -1164,14 +614,13 @@ Result<std::vector<LostStep>> Session::Impl::wait() {
     if (auto able = usable(); !able) return std::move(able).error().at(path_);
     pipeline_->drain();
     tiers_->drain();
-    if (several()) {
+    if (agreement_.several()) {
         // All ranks have settled the same steps by now: as many rounds on each.
         std::size_t left = 0;
         do {
-            left = unresolved();
-            std::vector<std::int64_t> nothing{0};
-            TWR_CHECK(exchange_commits(nothing, nothing));
-        } while (unresolved() != 0 && unresolved() != left);
+            left = agreement_.unresolved();
+            TWR_CHECK(agreement_.exchange());
+        } while (agreement_.unresolved() != 0 && agreement_.unresolved() != left);
         tiers_->retain();
     }
     return take_news();
@@ -1204,6 +653,7 @@ void Session::Impl::end() {
         return;
     }
     stage_.reset();
+    intake_.reset();
     pipeline_.reset();
     if (tiers_ != nullptr) tiers_->drain();
     tiers_.reset();

@@ -1,0 +1,419 @@
+#include "capture/intake.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/aligned.hpp"
+#include "base/checked.hpp"
+#include "sketch/device_build.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// A piece: large enough that handing it over costs nothing, small enough that few cores share a step evenly.
+constexpr std::uint64_t kPieceBytes = 4 << 20;
+// Below this, other threads cost more than they save.
+constexpr std::uint64_t kTeamBytes = 2 << 20;
+
+std::uint64_t piece_bytes(const StagingRing* ring) {
+    if (ring == nullptr) return kPieceBytes;
+    return std::clamp<std::uint64_t>(ring->largest_block() / 8, 1 << 20, kPieceBytes);
+}
+
+bool same_layout(const CapturedField& a, const CapturedField& b) {
+    return a.dtype == b.dtype && a.order == b.order && a.own_tolerance == b.own_tolerance &&
+           a.tolerance == b.tolerance && a.device.has_value() == b.device.has_value() && a.shape == b.shape &&
+           a.global_shape == b.global_shape && a.global_offset == b.global_offset && a.name == b.name &&
+           a.ids == b.ids;
+}
+
+// A block of the ring until it is handed on.
+struct RingBlock {
+    explicit RingBlock(StagingRing* of) : ring(of) {}
+    ~RingBlock() {
+        if (block != nullptr) ring->release(block);
+    }
+    RingBlock(const RingBlock&) = delete;
+    RingBlock& operator=(const RingBlock&) = delete;
+    StagingRing* ring;
+    const std::byte* block = nullptr;
+};
+
+// Zeros between the segments of a piece, and behind the last.
+void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields, std::byte* image) {
+    for (std::size_t i = 0; i < piece.segments.size(); ++i) {
+        const Segment& segment = piece.segments[i];
+        const std::uint64_t end = segment.offset + segment.items * item_bytes(fields[segment.field].dtype);
+        const std::uint64_t next = i + 1 < piece.segments.size() ? piece.segments[i + 1].offset : piece.bytes;
+        std::memset(image + end, 0, next - end);
+    }
+}
+
+}  // namespace
+
+Intake::Intake(const HistorySettings& history, bool shared, Team& team, StagingRing* ring, Pipeline& pipeline)
+    : history_(history),
+      shared_(shared),
+      team_(team),
+      ring_(ring),
+      pipeline_(pipeline),
+      piece_bytes_(piece_bytes(ring)) {}
+
+std::vector<std::shared_ptr<const RowIds>> Intake::ids() const {
+    std::vector<std::shared_ptr<const RowIds>> all;
+    for (const Source& source : sources_)
+        all.push_back(source.ids);
+    return all;
+}
+
+// Layout and readers of the fields; nothing is read yet but IDs.
+Result<> Intake::plan(std::vector<CapturedField>& fields) {
+    for (CapturedField& field : fields) {
+        if (!field.device) continue;
+        auto checked = check_array(*field.device);
+        const auto items = checked_product(field.shape);
+        if (checked && (field.device->dtype != field.dtype || !items || field.device->items() != *items))
+            checked = Error{ErrorCode::mismatch, "the device array has another type or size"};
+        if (!checked) return std::move(checked).error().at("field '" + field.name + "'");
+    }
+    TWR_CHECK(read_order(fields));
+    const bool known = layout_ != nullptr && planned_.size() == fields.size() &&
+                       std::equal(fields.begin(), fields.end(), planned_.begin(), same_layout);
+    if (!known) {
+        TWR_TRY(layout_, StepLayout::make(fields, history_, piece_bytes_, shared_));
+        planned_ = fields;
+    }
+    return success();
+}
+
+// How the items of host fields are read: as they lie, gathered, or sorted by IDs.
+Result<> Intake::read_order(std::vector<CapturedField>& fields) {
+    sources_.resize(fields.size());
+    std::map<std::string, std::shared_ptr<const RowOrder>> orders;
+    std::map<std::string, std::shared_ptr<const RowIds>> ids;
+    for (const CapturedField& field : fields) {
+        if (!field.ids.empty()) orders[field.ids] = nullptr;
+    }
+    const auto bring = [](CapturedField& field, Source& source) -> Result<> {
+        if (!field.device) return success();
+        DeviceSource array(*field.device);
+        source.brought.resize(array.items() * item_bytes(field.dtype));
+        TWR_CHECK(
+            copy_out(*field.device, kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
+                std::memcpy(source.brought.data() + first * item_bytes(field.dtype), bytes.data(),
+                            bytes.size());
+                return success();
+            }));
+        field.device.reset();
+        field.data = source.brought.data();
+        field.stride = 0;
+        field.strides.clear();
+        return success();
+    };
+    for (std::size_t i = 0; !orders.empty() && i < fields.size(); ++i) {
+        const auto order = orders.find(fields[i].name);
+        if (order == orders.end() && fields[i].ids.empty()) continue;
+        TWR_CHECK(bring(fields[i], sources_[i]));
+        if (order == orders.end()) continue;
+        TWR_TRY(order->second, order_by_ids(fields[i]));
+        if (history_.kind == DigestKind::linear) {
+            TWR_TRY(ids[fields[i].name], ordered_ids(fields[i], *order->second));
+        }
+    }
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+        const CapturedField& field = fields[i];
+        Source& source = sources_[i];
+        source.dense = nullptr;
+        source.reader.reset();
+        source.ids.reset();
+        if (field.device) continue;
+        const std::string& by = orders.contains(field.name) ? field.name : field.ids;
+        std::shared_ptr<const RowOrder> rows;
+        if (!by.empty()) {
+            rows = orders[by];
+            source.ids = ids[by];
+            if (rows == nullptr) {
+                return Error{ErrorCode::not_found, "field '" + field.name + "': its IDs '" + by +
+                                                       "' are not among the captured fields"};
+            }
+        }
+        const bool as_it_lies = (rows == nullptr || rows->empty()) && field.strides.empty() &&
+                                (field.stride == 0 || field.stride == item_bytes(field.dtype));
+        if (as_it_lies && by.empty()) {
+            source.dense = static_cast<const std::byte*>(field.data);
+        } else {
+            TWR_TRY(source.reader, FieldReader::create(field, std::move(rows)));
+        }
+    }
+    return success();
+}
+
+void Intake::copy_out_of(const Piece& piece, std::byte* image) const {
+    for (const Segment& segment : piece.segments) {
+        const Source& source = sources_[segment.field];
+        const std::size_t item = item_bytes(layout_->fields[segment.field].dtype);
+        if (source.dense != nullptr) {
+            std::memcpy(image + segment.offset, source.dense + segment.first_item * item,
+                        segment.items * item);
+        } else {
+            source.reader->copy(segment.first_item, segment.items, image + segment.offset);
+        }
+    }
+    clear_padding(piece, layout_->fields, image);
+}
+
+// Digests without a copy of the data, where it lies so that they can be made there.
+Result<> Intake::digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
+                                 std::vector<std::byte>& scratch) {
+    for (const Segment& segment : piece.segments) {
+        const Source& source = sources_[segment.field];
+        const FieldDigests& digests = step.digests[segment.field];
+        const DType dtype = digests.field().dtype;
+        std::byte* to = residues + segment.residue_offset;
+        for (std::uint64_t s = segment.first_slice; s < segment.first_slice + segment.slices; ++s) {
+            const std::uint64_t first = digests.first_item(s);
+            ElementView view;
+            std::optional<ElementView> lies;
+            if (source.dense != nullptr) {
+                view = dense_view(dtype, source.dense + first * item_bytes(dtype));
+            } else if (lies = source.reader->view(first); lies) {
+                view = *lies;
+            } else {
+                scratch.resize(digests.items(s) * item_bytes(dtype));
+                source.reader->copy(first, digests.items(s), scratch.data());
+                view = dense_view(dtype, scratch.data());
+            }
+            TWR_CHECK(Pipeline::digest_slice(step, segment, s, view, to));
+            to += digests.residue_bytes(s);
+        }
+    }
+    return success();
+}
+
+Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
+                            std::vector<std::byte>& scratch, double& waited) {
+    const bool keep_data = step->layout->keep_data;
+    const std::size_t image_bytes = keep_data || !digest_now ? piece.bytes : 0;
+    const std::size_t wanted = image_bytes + (digest_now ? piece.residue_bytes : 0);
+    Load load;
+    load.step = step;
+    load.piece = &piece;
+    AlignedBytes own;
+    RingBlock block(ring_);
+    std::byte* memory = nullptr;
+    if (ring_ != nullptr) {
+        memory = ring_->allocate(wanted, waited);
+        if (memory == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
+        block.block = memory;
+    } else {
+        memory = own.reserve(wanted);
+    }
+    std::byte* residues = memory + image_bytes;
+    Result<> done = success();
+    if (image_bytes != 0) {
+        copy_out_of(piece, memory);
+        load.image = memory;
+    }
+    if (!digest_now) {
+        load.make_digests = true;
+    } else {
+        done = image_bytes != 0 ? Pipeline::digest(*step, piece, memory, residues)
+                                : digest_in_place(*step, piece, residues, scratch);
+        load.residues = residues;
+    }
+    TWR_CHECK(std::move(done));
+    load.block = std::exchange(block.block, nullptr);
+    pipeline_.hand_in(std::move(load));
+    return success();
+}
+
+Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest_now, double& waited) {
+    std::vector<const Piece*> pieces;
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : step->layout->pieces) {
+        if (piece.on_device) continue;
+        pieces.push_back(&piece);
+        bytes += piece.bytes;
+    }
+    if (pieces.size() < 2 || bytes < kTeamBytes || team_.size() == 1) {
+        std::vector<std::byte> scratch;
+        for (const Piece* piece : pieces)
+            TWR_CHECK(take_piece(step, *piece, digest_now, scratch, waited));
+        return success();
+    }
+    std::atomic<std::size_t> next = 0;
+    std::mutex mutex;  // of the two below
+    std::optional<Error> failure;
+    double longest = 0;
+    team_.run([&](int) {
+        double own = 0;
+        std::vector<std::byte> scratch;
+        for (;;) {
+            const std::size_t i = next++;
+            if (i >= pieces.size()) break;
+            Result<> done = out_of_memory();
+            try {
+                done = take_piece(step, *pieces[i], digest_now, scratch, own);
+            } catch (const std::exception&) {  // stays what it says
+            }
+            if (done) continue;
+            next = pieces.size();
+            const std::lock_guard guard(mutex);
+            if (!failure) failure = std::move(done).error();
+        }
+        const std::lock_guard guard(mutex);
+        longest = std::max(longest, own);
+    });
+    waited += longest;
+    if (failure) return std::move(*failure);
+    return success();
+}
+
+Intake::OnDevices Intake::on_devices(const PendingStep& step, const std::vector<CapturedField>& fields) {
+    OnDevices found;
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+        if (!fields[i].device) continue;
+        found.numbers.push_back(i);
+        found.metadata.push_back(&step.layout->fields[i]);
+        found.arrays.push_back(*fields[i].device);
+    }
+    return found;
+}
+
+// What is to be recorded stays where it is, if nobody changes it before that is done: copies, or, where the caller waits, the
+// arrays themselves.
+void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
+                              const std::shared_ptr<StagedArrays>& staged) const {
+    const bool copied = staged != nullptr && !staged->copies.empty();
+    if (!step.layout->recorded || (!copied && ring_ != nullptr)) return;
+    const std::vector<DeviceArray>& arrays = copied ? staged->copies : fields.arrays;
+    step.on_device.resize(step.layout->fields.size());
+    for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
+        if (arrays[i].dense()) step.on_device[fields.numbers[i]] = arrays[i];
+    }
+    step.device_memory = staged;
+}
+
+// Fields on devices: digested there; their residues, and their elements if they are kept, come to staging memory. staged: what
+// was taken of them earlier, in place of the arrays themselves.
+Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
+                              const std::shared_ptr<StagedArrays>& staged, double& waited) {
+    const auto& [numbers, metadata, own_arrays] = fields;
+    if (numbers.empty()) return success();
+    const bool copied = staged != nullptr && !staged->copies.empty();
+    std::vector<const DeviceArray*> arrays;
+    for (const DeviceArray& array : copied ? staged->copies : own_arrays)
+        arrays.push_back(&array);
+    const auto hand_in_residues = [&](std::size_t field, std::uint64_t offset,
+                                      std::span<const std::byte> bytes) -> Result<> {
+        // In parts that the ring has room for, each a whole number of pages.
+        const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
+        for (std::size_t at = 0; at < bytes.size(); at += most) {
+            const auto part = bytes.subspan(at, std::min(most, bytes.size() - at));
+            Load load;
+            load.step = step;
+            load.field = numbers[field];
+            load.residue_offset = offset + at;
+            load.residue_bytes = part.size();
+            load.residues = part.data();
+            if (ring_ != nullptr) {
+                std::byte* block = ring_->allocate(part.size(), waited);
+                if (block == nullptr) return Error{ErrorCode::internal, "residues beyond the staging memory"};
+                std::memcpy(block, part.data(), part.size());
+                load.block = block;
+                load.residues = block;
+            }
+            pipeline_.hand_in(std::move(load));
+        }
+        return success();
+    };
+    std::vector<BuiltField> built;
+    std::mutex one_at_a_time;  // one thread a device calls
+    const TakeResidues take = [&](std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
+        const std::lock_guard guard(one_at_a_time);
+        return hand_in_residues(field, offset, bytes);
+    };
+    const bool check = step->check != nullptr;  // then residues are looked at first
+    const bool sketched = staged != nullptr && !staged->sketches.empty();
+    if (sketched) {
+        built.resize(numbers.size());
+    } else {
+        TWR_CHECK(build_on_device(metadata, arrays, built, {}, check ? TakeResidues() : take));
+    }
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        if (sketched) TWR_CHECK(staged->sketches[i].download(built[i]));
+        if (check) TWR_CHECK(step->check->whole(numbers[i], built[i]));
+        if (check || sketched) TWR_CHECK(hand_in_residues(i, 0, built[i].residues));
+        step->digests[numbers[i]].set(std::move(built[i]));
+    }
+    if (!step->layout->keep_data) return success();
+    leave_on_devices(*step, fields, staged);
+
+    // Pieces fill in the order in which elements come.
+    std::vector<const Piece*> pieces;
+    for (const Piece& piece : step->layout->pieces) {
+        if (piece.on_device) pieces.push_back(&piece);
+    }
+    std::size_t current = 0;
+    std::byte* image = nullptr;
+    RingBlock block(ring_);
+    AlignedBytes own;
+    const auto open_piece = [&]() -> Result<> {
+        const Piece& piece = *pieces[current];
+        if (ring_ != nullptr) {
+            image = ring_->allocate(piece.bytes, waited);
+            if (image == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
+            block.block = image;
+        } else {
+            image = own.reserve(piece.bytes);
+        }
+        clear_padding(piece, step->layout->fields, image);
+        return success();
+    };
+    const auto close_piece = [&] {
+        Load load;
+        load.step = step;
+        load.piece = pieces[current];
+        load.image = image;
+        load.block = std::exchange(block.block, nullptr);
+        load.make_sums = !step->layout->recorded;
+        pipeline_.hand_in(std::move(load));
+        image = nullptr;
+        ++current;
+    };
+    Result<> done = success();
+    for (std::size_t i = 0; done && i < numbers.size(); ++i) {
+        const FieldMetadata& field = *metadata[i];
+        if (field.extents.empty() || (!step->on_device.empty() && step->on_device[numbers[i]])) continue;
+        const std::uint64_t begin = field.extents[0].offset;
+        const std::size_t item = item_bytes(field.dtype);
+        done = copy_out(
+            *arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
+                for (std::uint64_t at = begin + first * item; !bytes.empty();) {
+                    if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
+                        close_piece();
+                    while (at >= pieces[current]->offset + pieces[current]->bytes)
+                        ++current;  // all of what stays where it is
+                    if (image == nullptr) TWR_CHECK(open_piece());
+                    const Piece& piece = *pieces[current];
+                    const std::size_t n =
+                        std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
+                    std::memcpy(image + (at - piece.offset), bytes.data(), n);
+                    bytes = bytes.subspan(n);
+                    at += n;
+                }
+                return success();
+            });
+    }
+    if (done && image != nullptr) close_piece();
+    return done;
+}
+
+}  // namespace twinrun
