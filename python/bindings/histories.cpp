@@ -11,6 +11,7 @@
 #include "capture/session.hpp"
 #include "history/flush.hpp"
 #include "history/history.hpp"
+#include "history/part.hpp"
 #include "shared.hpp"
 
 namespace nb = nanobind;
@@ -20,26 +21,10 @@ namespace twinrun {
 
 namespace {
 
-// A history, or a rank's part of one on a node-local tier.
-Result<History> open_part(const std::string& path, std::optional<LocalHistory>& local) {
-    auto part = LocalHistory::read(path);
-    if (!part) return History::open(path);
-    History history;
-    history.path = path;
-    history.settings = part->settings;
-    history.ranks = part->ranks;
-    history.torn = part->journal.torn;
-    for (const auto& [step, files] : part->journal.steps)
-        history.steps.push_back({step, files.folder, {files.files}});
-    for (const Provenance& facts : part->journal.provenance)
-        history.provenance.push_back({part->rank, facts});
-    local = std::move(part).value();
-    return history;
-}
-
 nb::dict history_dict(const std::filesystem::path& path) {
-    std::optional<LocalHistory> local;
-    const History h = take(open_part(path.native(), local));
+    const HistoryPart part = take(open_history_or_part(path.native()));
+    const History& h = part.history;
+    const auto& local = part.local;
     nb::dict d;
     d["path"] = file_text(h.path);
     d["atol"] = h.settings.tolerance.atol;

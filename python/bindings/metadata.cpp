@@ -5,14 +5,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 
-#include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "metadata/verify.hpp"
 #include "shared.hpp"
 #include "sketch/build.hpp"
+#include "sketch/changed_parts.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -68,59 +68,11 @@ nb::dict field_dict(const FieldMetadata& f) {
     return d;
 }
 
-namespace {
-
-// What lies between header, directory, sections and their checksums is zero, or it is not as it was written.
-Result<> verify_padding(MetadataFile& file) {
-    const Directory& directory = file.directory();
-    std::vector<Range> used{{0, encode_directory(directory, 0).size()}};
-    for (const FieldMetadata& field : directory.fields) {
-        for (const SectionPlace& place : field.sections) {
-            used.push_back({place.offset, place.offset + place.length});
-            used.push_back({place.sums_offset, place.sums_offset + divide_up(place.length, kPageBytes) * 8});
-        }
-    }
-    used.push_back({file.file().size(), file.file().size()});
-    std::sort(used.begin(), used.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-    std::vector<std::byte> part(1 << 20);
-    std::uint64_t at = 0;
-    for (const Range& range : used) {
-        while (at < range.begin) {
-            const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), range.begin - at));
-            TWR_CHECK(file.file().read_at(at, bytes));
-            if (std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; })) {
-                return Error{ErrorCode::damaged, file.path() + ": damaged metadata: its padding is not zero"};
-            }
-            at += bytes.size();
-        }
-        at = std::max(at, range.end);
-    }
-    return success();
-}
-
-Result<> verify_all(MetadataFile& file) {
-    std::vector<std::byte> part(1 << 20);
-    const Directory& directory = file.directory();
-    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
-        for (std::size_t s = 0; s < kSections; ++s) {
-            const auto section = static_cast<Section>(s);
-            const std::uint64_t length = directory.fields[f].place(section).length;
-            for (std::uint64_t at = 0; at < length; at += part.size()) {
-                const auto bytes = std::span(part).first(std::min<std::uint64_t>(part.size(), length - at));
-                TWR_CHECK(file.read(f, section, at, bytes));
-            }
-        }
-    }
-    return verify_padding(file);
-}
-
-}  // namespace
-
 void PyMetadata::verify() const {
     Result<> result = success();
     {
         const nb::gil_scoped_release unlocked;
-        result = verify_all(*file);
+        result = twinrun::verify(*file);
     }
     take(result);
 }
@@ -217,33 +169,13 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     return d;
 }
 
-// Compares the data sums of a field with its data: the indices of the 1 MiB parts that changed.
-std::vector<std::uint64_t> changed_parts(PyMetadata& metadata, std::size_t field, Source& source,
-                                         int threads) {
-    const FieldMetadata& f = metadata.file->directory().fields.at(field);
-    StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
-    std::vector<std::uint64_t> changed;
-    const auto work = [&]() -> Result<> {
-        std::vector<std::uint64_t> stored(f.place(Section::data_sums).length / 8);
-        if (stored.empty() && f.items() != 0) {
-            return Error{ErrorCode::stale,
-                         metadata.file->path() + ": holds no checksums of its data: index it again"};
-        }
-        TWR_CHECK(
-            metadata.file->read(field, Section::data_sums, 0, std::as_writable_bytes(std::span(stored))));
-        TWR_TRY(const std::vector<std::uint64_t> now, sum_data(f, *source.elements, options));
-        for (std::size_t i = 0; i < stored.size(); ++i) {
-            if (i >= now.size() || stored[i] != now[i]) changed.push_back(i);
-        }
-        return success();
-    };
-    Result<> result = success();
-    {
+std::vector<std::uint64_t> changed(PyMetadata& metadata, std::size_t field, Source& source, int threads) {
+    const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
+    const auto run = [&] {
         const nb::gil_scoped_release unlocked;
-        result = work();
-    }
-    take(result);
-    return changed;
+        return changed_parts(*metadata.file, field, *source.elements, options);
+    };
+    return take(run());
 }
 
 }  // namespace
@@ -288,7 +220,7 @@ void define_metadata(nb::module_& m) {
              })
         .def("verify", &PyMetadata::verify)
         .def("section", &PyMetadata::section);
-    m.def("changed_parts", &changed_parts, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
+    m.def("changed_parts", &changed, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
     m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none(),
           "durable"_a = true, "status"_a = std::uint64_t{0});
