@@ -1,6 +1,8 @@
 // Metadata files: read, checked, and written for data that lie elsewhere.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -19,54 +21,73 @@ using namespace nb::literals;
 
 namespace twinrun {
 
-nb::dict field_dict(const FieldMetadata& f) {
-    nb::dict d;
-    d["name"] = f.name;
-    d["dtype"] = std::string(dtype_name(f.dtype));
-    d["byte_order"] = f.byte_order == ByteOrder::big ? "big" : "little";
-    d["fortran_order"] = f.order == ArrayOrder::column_major;
-    d["shape"] = nb::tuple(shape_list(f.shape));
-    d["items"] = f.items();
-    d["data_bytes"] = f.data_bytes();
-    d["digest"] = f.settings.kind == DigestKind::linear ? "linear" : "published";
-    d["atol"] = f.settings.tolerance.atol;
-    d["rtol"] = f.settings.tolerance.rtol;
-    d["residue_bits"] = f.settings.rule.residue_bits;
-    d["cells"] = f.settings.rule.kind == CellKind::tokens     ? "tokens"
-                 : f.settings.rule.kind == CellKind::absolute ? "absolute"
-                                                              : "relative";
-    d["fine_exponent"] = f.settings.rule.fine_exponent;
-    d["coarse_exponent"] = f.settings.rule.coarse_exponent();
-    d["chunk_bytes"] = f.settings.chunk_bytes;
-    d["chunks"] = f.chunks();
-    d["nans"] = f.counts.nans;
-    d["tokens"] = f.counts.tokens;
-    d["largest_sampled"] = f.largest_sampled;
-    d["format"] = f.format;
-    nb::list extents;
-    for (const Extent& e : f.extents)
-        extents.append(nb::make_tuple(e.file, e.offset, e.stride, e.count));
-    d["extents"] = extents;
-    d["global_shape"] = nb::tuple(shape_list(f.global_shape));
-    d["global_offset"] = nb::tuple(shape_list(f.global_offset));
-    d["key"] = f.key;
-    if (f.sums.kind == SumsKind::none) {
-        d["sums"] = nb::none();
-    } else {
-        nb::dict sums;
-        sums["kind"] = f.sums.kind == SumsKind::place ? "place" : "ids";
-        sums["height"] = f.sums.height;
-        sums["buckets"] = f.sums.buckets;
-        sums["smallest_id"] = f.sums.smallest_id;
-        sums["largest_id"] = f.sums.largest_id;
-        d["sums"] = sums;
+namespace {
+
+const char* cells_name(const CellRule& rule) {
+    switch (rule.kind) {
+        case CellKind::tokens: return "tokens";
+        case CellKind::absolute: return "absolute";
+        default: return "relative";
     }
-    std::uint64_t bytes = 0;
-    for (const SectionPlace& s : f.sections)
-        bytes += s.length;
-    d["metadata_bytes"] = bytes;
-    return d;
 }
+
+// (file, offset, stride, count)
+using Extents = std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>>;
+
+void define_field_facts(nb::module_& m) {
+    nb::class_<SumsFacts>(m, "SumsFacts", "What a field that is a part adds to the digests of the whole.")
+        .def_prop_ro("kind",
+                     [](const SumsFacts& self) { return self.kind == SumsKind::place ? "place" : "ids"; })
+        .def_ro("height", &SumsFacts::height)
+        .def_ro("buckets", &SumsFacts::buckets)
+        .def_ro("smallest_id", &SumsFacts::smallest_id)
+        .def_ro("largest_id", &SumsFacts::largest_id);
+    nb::class_<FieldFacts> facts(m, "FieldFacts", "What metadata says of a field.");
+    const auto add = [&](const char* name, auto get) {
+        facts.def_prop_ro(name, [get](const FieldFacts& self) { return get(*self.field); });
+    };
+    using F = FieldMetadata;
+    add("name", [](const F& f) { return f.name; });
+    add("dtype", [](const F& f) { return std::string(dtype_name(f.dtype)); });
+    add("byte_order", [](const F& f) { return f.byte_order == ByteOrder::big ? "big" : "little"; });
+    add("fortran_order", [](const F& f) { return f.order == ArrayOrder::column_major; });
+    add("shape", [](const F& f) { return shape_tuple(f.shape); });
+    add("items", [](const F& f) { return f.items(); });
+    add("data_bytes", [](const F& f) { return f.data_bytes(); });
+    add("digest", [](const F& f) { return f.settings.kind == DigestKind::linear ? "linear" : "published"; });
+    add("atol", [](const F& f) { return f.settings.tolerance.atol; });
+    add("rtol", [](const F& f) { return f.settings.tolerance.rtol; });
+    add("residue_bits", [](const F& f) { return f.settings.rule.residue_bits; });
+    add("cells", [](const F& f) { return cells_name(f.settings.rule); });
+    add("fine_exponent", [](const F& f) { return f.settings.rule.fine_exponent; });
+    add("coarse_exponent", [](const F& f) { return f.settings.rule.coarse_exponent(); });
+    add("chunk_bytes", [](const F& f) { return f.settings.chunk_bytes; });
+    add("chunks", [](const F& f) { return f.chunks(); });
+    add("nans", [](const F& f) { return f.counts.nans; });
+    add("tokens", [](const F& f) { return f.counts.tokens; });
+    add("largest_sampled", [](const F& f) { return f.largest_sampled; });
+    add("format", [](const F& f) { return f.format; });
+    add("extents", [](const F& f) {
+        Extents extents;
+        extents.reserve(f.extents.size());
+        for (const Extent& e : f.extents)
+            extents.emplace_back(e.file, e.offset, e.stride, e.count);
+        return extents;
+    });
+    add("global_shape", [](const F& f) { return shape_tuple(f.global_shape); });
+    add("global_offset", [](const F& f) { return shape_tuple(f.global_offset); });
+    add("key", [](const F& f) { return f.key; });
+    add("sums",
+        [](const F& f) { return f.sums.kind == SumsKind::none ? std::nullopt : std::optional(f.sums); });
+    add("metadata_bytes", [](const F& f) {
+        std::uint64_t bytes = 0;
+        for (const SectionPlace& s : f.sections)
+            bytes += s.length;
+        return bytes;
+    });
+}
+
+}  // namespace
 
 void PyMetadata::verify() const {
     Result<> result = success();
@@ -90,34 +111,66 @@ nb::bytes PyMetadata::section(std::size_t field, const std::string& name) const 
 
 namespace {
 
-FieldPlan plan_from(const nb::dict& d) {
+// A field to index: what plan_field takes, and the IDs of its rows.
+struct PyFieldPlan {
     FieldPlan plan;
-    plan.name = nb::cast<std::string>(d["name"]);
-    plan.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]));
-    plan.byte_order = nb::cast<std::string>(d["byte_order"]) == "big" ? ByteOrder::big : ByteOrder::little;
-    plan.order = nb::cast<bool>(d["fortran_order"]) ? ArrayOrder::column_major : ArrayOrder::row_major;
-    plan.shape = nb::cast<std::vector<std::uint64_t>>(d["shape"]);
-    plan.tolerance = {nb::cast<double>(d["atol"]), nb::cast<double>(d["rtol"])};
-    plan.residue_bits = nb::cast<unsigned>(d["residue_bits"]);
-    plan.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
-    plan.kind = parse_digest(nb::cast<std::string>(d["digest"]));
-    plan.format = nb::cast<std::string>(d["format"]);
-    for (nb::handle e : nb::cast<nb::list>(d["extents"])) {
-        const auto [file, offset, stride, count] =
-            nb::cast<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>>(e);
-        plan.extents.push_back({file, offset, stride, count});
-    }
-    plan.key = nb::cast<std::string>(d["key"]);
-    plan.global_shape = nb::cast<std::vector<std::uint64_t>>(d["global_shape"]);
-    plan.global_offset = nb::cast<std::vector<std::uint64_t>>(d["global_offset"]);
-    return plan;
+    std::shared_ptr<const std::vector<std::uint64_t>> ids;
+};
+using Ids = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void define_field_plan(nb::module_& m) {
+    nb::class_<PyFieldPlan>(m, "FieldPlan", "A field to index, before its data is seen.")
+        .def(
+            "__init__",
+            [](PyFieldPlan* self, std::string name, const std::string& dtype, const std::string& byte_order,
+               bool fortran_order, std::vector<std::uint64_t> shape, double atol, double rtol,
+               unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
+               std::string format, const Extents& extents, std::vector<std::uint64_t> global_shape,
+               std::vector<std::uint64_t> global_offset, std::string key, const std::optional<Ids>& ids) {
+                FieldPlan plan;
+                plan.name = std::move(name);
+                plan.dtype = parse_dtype(dtype);
+                plan.byte_order = byte_order == "big" ? ByteOrder::big : ByteOrder::little;
+                plan.order = fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
+                plan.shape = std::move(shape);
+                plan.tolerance = {atol, rtol};
+                plan.residue_bits = residue_bits;
+                plan.chunk_bytes = chunk_bytes;
+                plan.kind = parse_digest(digest);
+                plan.format = std::move(format);
+                for (const auto& [file, offset, stride, count] : extents)
+                    plan.extents.push_back({file, offset, stride, count});
+                plan.global_shape = std::move(global_shape);
+                plan.global_offset = std::move(global_offset);
+                plan.key = std::move(key);
+                using Words = std::vector<std::uint64_t>;
+                new (self) PyFieldPlan{
+                    std::move(plan),
+                    ids ? std::make_shared<const Words>(ids->data(), ids->data() + ids->size()) : nullptr};
+            },
+            nb::kw_only(), "name"_a, "dtype"_a, "byte_order"_a, "fortran_order"_a, "shape"_a, "atol"_a,
+            "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "format"_a = "", "extents"_a = Extents(),
+            "global_shape"_a = std::vector<std::uint64_t>(), "global_offset"_a = std::vector<std::uint64_t>(),
+            "key"_a = "", "ids"_a = nb::none(),
+            "shape, global_shape, global_offset: slowest dimension first. extents: (file, offset, stride, "
+            "count), "
+            "file a number of\nthe metadata's data files. key, ids: of particles, the field of their IDs, "
+            "and "
+            "these.");
 }
 
+// Bytes of data that were read, and of the metadata file that was written.
+struct WrittenMetadata {
+    std::uint64_t bytes_read = 0;
+    std::uint64_t metadata_bytes = 0;
+};
+
 // Writes a metadata file for fields whose data lie elsewhere. data_files: (path relative to the metadata file, size, mtime).
-nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
-                        const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
-                        const nb::list& fields, int threads, std::uint64_t memory, const std::string& io,
-                        nb::object progress, bool durable, std::uint64_t status) {
+WrittenMetadata write_metadata(
+    const std::string& path, std::int64_t step, std::uint32_t rank,
+    const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
+    const std::vector<std::pair<PyFieldPlan*, Source*>>& fields, int threads, std::uint64_t memory,
+    const std::string& io, nb::object progress, bool durable, std::uint64_t status) {
     const StreamOptions options = stream_options(threads, memory, io, progress);
     Directory directory;
     directory.status = status;
@@ -126,20 +179,9 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
     for (const auto& [name, size, mtime] : data_files)
         directory.data_files.push_back({name, {size, mtime}});
     std::vector<std::shared_ptr<ElementSource>> sources;
-    using Ids = std::shared_ptr<const std::vector<std::uint64_t>>;
-    std::vector<Ids> ids;
-    for (nb::handle entry : fields) {
-        const nb::tuple pair = nb::cast<nb::tuple>(entry);
-        const auto plan = nb::cast<nb::dict>(pair[0]);
-        directory.fields.push_back(take(plan_field(plan_from(plan))));
-        ids.push_back(nullptr);
-        if (nb::object given = plan["ids"]; !given.is_none()) {
-            const auto words =
-                nb::cast<nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(given);
-            ids.back() =
-                std::make_shared<const std::vector<std::uint64_t>>(words.data(), words.data() + words.size());
-        }
-        sources.push_back(nb::cast<Source&>(pair[1]).elements);
+    for (const auto& [field, source] : fields) {
+        directory.fields.push_back(take(plan_field(field->plan)));
+        sources.push_back(source->elements);
     }
     std::uint64_t bytes_read = 0;
     const auto work = [&]() -> Result<> {
@@ -152,7 +194,8 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
         TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), name, std::move(directory)));
         writer->may_replace();
         for (std::size_t i = 0; i < sources.size(); ++i) {
-            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, ids[i]));
+            TWR_TRY(const StreamStats stats,
+                    build_field(*writer, i, *sources[i], options, fields[i].first->ids));
             bytes_read += stats.bytes_read;
         }
         return durable ? writer->commit() : writer->finish_temporary();
@@ -163,10 +206,7 @@ nb::dict write_metadata(const std::string& path, std::int64_t step, std::uint32_
         result = work();
     }
     take(result);
-    nb::dict d;
-    d["bytes_read"] = bytes_read;
-    d["metadata_bytes"] = take(stamp_of(path)).size;
-    return d;
+    return {bytes_read, take(stamp_of(path)).size};
 }
 
 std::vector<std::uint64_t> changed(PyMetadata& metadata, std::size_t field, Source& source, int threads) {
@@ -184,6 +224,11 @@ void define_metadata(nb::module_& m) {
     m.def("xxh3", [](const nb::bytes& b) {
         return xxh3({reinterpret_cast<const std::byte*>(b.c_str()), b.size()});
     });
+    define_field_facts(m);
+    define_field_plan(m);
+    nb::class_<WrittenMetadata>(m, "WrittenMetadata")
+        .def_ro("bytes_read", &WrittenMetadata::bytes_read)
+        .def_ro("metadata_bytes", &WrittenMetadata::metadata_bytes);
     nb::class_<PyMetadata>(m, "Metadata")
         .def("__init__",
              [](PyMetadata* self, const std::string& path) {
@@ -197,9 +242,10 @@ void define_metadata(nb::module_& m) {
         .def_prop_ro("bytes_read", [](const PyMetadata& self) { return self.file->bytes_read(); })
         .def_prop_ro("fields",
                      [](const PyMetadata& self) {
-                         nb::list list;
+                         std::vector<FieldFacts> list;
+                         list.reserve(self.file->directory().fields.size());
                          for (const FieldMetadata& f : self.file->directory().fields)
-                             list.append(field_dict(f));
+                             list.push_back({{self.file, &f}});
                          return list;
                      })
         .def_prop_ro("data_files",

@@ -2,8 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -17,38 +17,82 @@ using namespace nb::literals;
 
 namespace twinrun {
 
-std::vector<CapturedField> captured_fields(const nb::list& fields) {
-    std::vector<CapturedField> captured;
-    for (nb::handle entry : fields) {
-        const nb::tuple t = nb::cast<nb::tuple>(entry);
-        CapturedField f;
-        f.name = nb::cast<std::string>(t[0]);
-        f.dtype = parse_dtype(nb::cast<std::string>(t[1]));
-        f.shape = nb::cast<std::vector<std::uint64_t>>(t[2]);
-        f.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(t[3]));
-        f.stride = nb::cast<std::uint64_t>(t[4]);
-        f.order = nb::cast<bool>(t[5]) ? ArrayOrder::column_major : ArrayOrder::row_major;
-        f.own_tolerance = !t[6].is_none();
-        if (f.own_tolerance) f.tolerance = {nb::cast<double>(t[6]), nb::cast<double>(t[7])};
-        if (!t[8].is_none()) {
-            const auto [device, strides, stream, swap] =
-                nb::cast<std::tuple<int, std::vector<std::int64_t>, std::uintptr_t, bool>>(t[8]);
-            f.device =
-                device_array(f.dtype, f.shape, strides, nb::cast<std::uintptr_t>(t[3]), device, stream, swap);
-            f.data = nullptr;
-            f.stride = 0;
-        }
-        f.ids = nb::cast<std::string>(t[9]);
-        f.global_shape = nb::cast<std::vector<std::uint64_t>>(t[10]);
-        f.global_offset = nb::cast<std::vector<std::uint64_t>>(t[11]);
-        if (f.order == ArrayOrder::column_major) {  // here as the caller indexes them
-            for (auto* numbers : {&f.shape, &f.global_shape, &f.global_offset})
-                std::reverse(numbers->begin(), numbers->end());
-        }
-        captured.push_back(std::move(f));
+namespace {
+
+// Shapes and the offset: slowest dimension first, as FieldMetadata has them.
+CapturedField captured_field(std::string name, const std::string& dtype, std::vector<std::uint64_t> shape,
+                             std::uintptr_t address, std::uint64_t stride, bool fortran_order,
+                             const std::optional<std::pair<double, double>>& tolerance,
+                             std::optional<int> device, std::vector<std::int64_t> strides,
+                             std::uintptr_t stream, bool swap, std::string ids,
+                             std::vector<std::uint64_t> global_shape,
+                             std::vector<std::uint64_t> global_offset) {
+    CapturedField f;
+    f.name = std::move(name);
+    f.dtype = parse_dtype(dtype);
+    f.shape = std::move(shape);
+    f.order = fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
+    f.own_tolerance = tolerance.has_value();
+    if (tolerance) f.tolerance = {tolerance->first, tolerance->second};
+    if (device) {
+        f.device = device_array(f.dtype, f.shape, std::move(strides), address, *device, stream, swap);
+    } else {
+        f.data = reinterpret_cast<const void*>(address);
+        f.stride = stride;
     }
-    return captured;
+    f.ids = std::move(ids);
+    f.global_shape = std::move(global_shape);
+    f.global_offset = std::move(global_offset);
+    if (f.order == ArrayOrder::column_major) {  // here as the caller indexes them
+        for (auto* numbers : {&f.shape, &f.global_shape, &f.global_offset})
+            std::reverse(numbers->begin(), numbers->end());
+    }
+    return f;
 }
+
+void define_captured_field(nb::module_& m) {
+    nb::class_<CapturedField>(
+        m, "CapturedField", "An array to capture, to sketch or to restore. Its memory must outlive its use.")
+        .def(
+            "__init__",
+            [](CapturedField* self, std::string name, const std::string& dtype,
+               std::vector<std::uint64_t> shape, std::uintptr_t address, std::uint64_t stride,
+               bool fortran_order, const std::optional<std::pair<double, double>>& tolerance,
+               std::optional<int> device, std::vector<std::int64_t> strides, std::uintptr_t stream, bool swap,
+               std::string ids, std::vector<std::uint64_t> global_shape,
+               std::vector<std::uint64_t> global_offset) {
+                new (self) CapturedField(captured_field(std::move(name), dtype, std::move(shape), address,
+                                                        stride, fortran_order, tolerance, device,
+                                                        std::move(strides), stream, swap, std::move(ids),
+                                                        std::move(global_shape), std::move(global_offset)));
+            },
+            nb::kw_only(), "name"_a, "dtype"_a, "shape"_a, "address"_a, "stride"_a = std::uint64_t{0},
+            "fortran_order"_a = false, "tolerance"_a = nb::none(), "device"_a = nb::none(),
+            "strides"_a = std::vector<std::int64_t>(), "stream"_a = std::uintptr_t{0}, "swap"_a = false,
+            "ids"_a = "", "global_shape"_a = std::vector<std::uint64_t>(),
+            "global_offset"_a = std::vector<std::uint64_t>(),
+            "shape, global_shape, global_offset: slowest dimension first, so reversed if fortran_order is "
+            "set. "
+            "stride: bytes\nbetween items; 0: dense. tolerance: (atol, rtol), or the run's. ids: the field "
+            "of "
+            "its rows' IDs, or ''.\ndevice: where the memory is on a device; then strides (bytes), stream "
+            "and "
+            "swap hold, and stride does not.")
+        .def_prop_ro("name", [](const CapturedField& self) { return self.name; })
+        .def_prop_ro("shape", [](const CapturedField& self) {
+            return shape_tuple(stored_shape(self.shape, self.order));
+        });
+}
+
+// A field of a committed step.
+struct StoredField {
+    DType dtype;
+    std::vector<std::uint64_t> shape;  // slowest dimension first
+    bool fortran_order;
+};
+using StoredFields = nb::typed<nb::dict, nb::str, StoredField>;
+
+}  // namespace
 
 namespace {
 
@@ -94,11 +138,10 @@ struct PySession {
     }
     PySession(const PySession&) = delete;
     PySession& operator=(const PySession&) = delete;
-    nb::dict capture(std::int64_t step, const nb::list& fields) {
-        std::vector<CapturedField> captured = captured_fields(fields);
+    nb::dict capture(std::int64_t step, std::vector<CapturedField> fields) {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
-            return session->capture_fields(step, std::move(captured));
+            return session->capture_fields(step, std::move(fields));
         };
         const CaptureReport report = take(run());
         nb::dict d;
@@ -133,24 +176,20 @@ struct PySession {
         };
         return take(run());
     }
-    void restore(std::int64_t step, const nb::list& fields) {
-        std::vector<CapturedField> into = captured_fields(fields);
+    void restore(std::int64_t step, std::vector<CapturedField> into) {
         const auto run = [&]() -> Result<> {
             const nb::gil_scoped_release unlocked;
             return session->restore_fields(step, into);
         };
         take(run());
     }
-    // {name: {dtype, shape, fortran_order}} of a step's fields: all, in the order of capture, or those named.
-    nb::dict stored_fields(std::int64_t step, const std::optional<std::vector<std::string>>& names) {
+    // Of a step's fields: all, in the order of capture, or those named.
+    StoredFields stored_fields(std::int64_t step, const std::optional<std::vector<std::string>>& names) {
         const auto stored = take(session->stored(step));
-        nb::dict fields;
+        StoredFields fields;
         const auto add = [&](const FieldMetadata& field) {
-            nb::dict d;
-            d["dtype"] = std::string(dtype_name(field.dtype));
-            d["shape"] = nb::tuple(shape_list(field.shape));
-            d["fortran_order"] = field.order == ArrayOrder::column_major;
-            fields[nb::str(field.name.data(), field.name.size())] = d;
+            fields[nb::str(field.name.data(), field.name.size())] =
+                nb::cast(StoredField{field.dtype, field.shape, field.order == ArrayOrder::column_major});
         };
         if (!names) {
             for (const FieldMetadata& field : stored->directory().fields)
@@ -187,6 +226,11 @@ struct PySession {
 }  // namespace
 
 void define_sessions(nb::module_& m) {
+    define_captured_field(m);
+    nb::class_<StoredField>(m, "StoredField", "A field of a committed step. shape: slowest dimension first.")
+        .def_prop_ro("dtype", [](const StoredField& self) { return std::string(dtype_name(self.dtype)); })
+        .def_prop_ro("shape", [](const StoredField& self) { return shape_tuple(self.shape); })
+        .def_ro("fortran_order", &StoredField::fortran_order);
     nb::class_<PySession>(m, "Session")
         .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
                       const std::map<std::string, std::map<std::string, std::string>>&>(),

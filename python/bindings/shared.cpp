@@ -83,11 +83,11 @@ StreamOptions stream_options(int threads, std::uint64_t memory, const std::strin
     return options;
 }
 
-nb::list shape_list(const std::vector<std::uint64_t>& shape) {
+Shape shape_tuple(const std::vector<std::uint64_t>& shape) {
     nb::list list;
     for (const std::uint64_t n : shape)
         list.append(n);
-    return list;
+    return Shape(nb::tuple(list));
 }
 
 nb::list lost_list(const std::vector<LostStep>& lost) {

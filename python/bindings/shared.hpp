@@ -48,7 +48,8 @@ CacheUse parse_cache(const std::string& name);
 StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io,
                              nanobind::object progress);
 
-nanobind::list shape_list(const std::vector<std::uint64_t>& shape);
+using Shape = nanobind::typed<nanobind::tuple, std::uint64_t, nanobind::ellipsis>;
+Shape shape_tuple(const std::vector<std::uint64_t>& shape);
 // (step, message)
 nanobind::list lost_list(const std::vector<LostStep>& lost);
 
@@ -72,7 +73,10 @@ void define_sources(nanobind::module_& m);
 
 // ---- metadata.cpp ----
 
-nanobind::dict field_dict(const FieldMetadata& field);
+// What metadata says of a field.
+struct FieldFacts {
+    std::shared_ptr<const FieldMetadata> field;
+};
 
 struct PyMetadata {
     std::shared_ptr<MetadataFile> file;
@@ -98,10 +102,6 @@ void define_records(nanobind::module_& m);
 
 // ---- session.cpp ----
 
-// fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place, ids, global shape, global
-// offset); the memory stays alive. place: None on the host, (device, strides, stream, swap) on a device. ids: a field's name,
-// or "". Shapes and the offset: slowest dimension first, so reversed if fortran_order is set.
-std::vector<CapturedField> captured_fields(const nanobind::list& fields);
 void define_sessions(nanobind::module_& m);
 
 // ---- what only registers ----

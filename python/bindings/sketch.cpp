@@ -36,17 +36,19 @@ struct PySketch {
     }
 };
 
-nb::list as_list(std::vector<std::optional<PySketch>>& sketches) {
+using Sketches = nb::typed<nb::list, PySketch>;
+
+Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     nb::list list;
     for (std::optional<PySketch>& s : sketches)
         list.append(nb::cast(std::move(*s)));
-    return list;
+    return Sketches(list);
 }
 
-// fields: as Session.capture takes them. One batch a device; the others one after the other.
-nb::list sketch_fields(const nb::list& fields, double atol, double rtol, unsigned residue_bits,
-                       std::uint32_t chunk_bytes, const std::string& digest, int threads) {
-    const std::vector<CapturedField> captured = captured_fields(fields);
+// One batch a device; the others one after the other.
+Sketches sketch_fields(const std::vector<CapturedField>& captured, double atol, double rtol,
+                       unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
+                       int threads) {
     HistorySettings settings;
     settings.tolerance = {atol, rtol};
     settings.residue_bits = residue_bits;
@@ -109,7 +111,7 @@ Result<> upload(std::span<const HostSketch* const> from, int device,
 }
 
 // Those of fields of a metadata file, as it was captured or indexed. device: kHost for host memory.
-nb::list load_sketches(const PyMetadata& metadata, const std::vector<std::size_t>& fields, int device) {
+Sketches load_sketches(const PyMetadata& metadata, const std::vector<std::size_t>& fields, int device) {
     if (device != kHost) check_device(device);
     std::vector<std::optional<PySketch>> made(fields.size());
     const auto work = [&]() -> Result<> {
@@ -141,7 +143,7 @@ nb::list load_sketches(const PyMetadata& metadata, const std::vector<std::size_t
 }
 
 // Copies of sketches on another device, or the host.
-nb::list move_sketches(const std::vector<PySketch*>& sketches, int device) {
+Sketches move_sketches(const std::vector<PySketch*>& sketches, int device) {
     if (device != kHost) check_device(device);
     std::vector<std::optional<PySketch>> made(sketches.size());
     const auto work = [&]() -> Result<> {
@@ -232,7 +234,10 @@ nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, dou
 
 void twinrun::define_sketches(nb::module_& m) {
     nb::class_<PySketch>(m, "FieldSketch")
-        .def_prop_ro("facts", [](const PySketch& self) { return field_dict(self.field()); })
+        .def_prop_ro("facts",
+                     [](const PySketch& self) {
+                         return FieldFacts{std::make_shared<const FieldMetadata>(self.field())};
+                     })
         .def_prop_ro("device", &PySketch::device)
         .def_prop_ro("bytes", &PySketch::bytes);
     m.def("sketch_fields", &sketch_fields, "fields"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a,

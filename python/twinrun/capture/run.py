@@ -19,7 +19,7 @@ from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
 from ..formats.model import label_told, labels_told, storage_dtype, unit_of
 from ..runs.arrays import DeviceArrayView, writable
-from ..runs.entries import GlobalPlace, captured_entries, own_tolerances
+from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
 from .records import RecordOptions, offer_packing_library
 
@@ -34,7 +34,7 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
     if unit is None:
         return
     stored = session.stored_fields(step, None)
-    told, _ = labels_told({label: one["shape"] for label, one in stored.items()})
+    told, _ = labels_told({label: one.shape for label, one in stored.items()})
     kept = told.get(name, {}).get("unit")
     if kept != unit:
         raise Incomparable(
@@ -325,9 +325,10 @@ class Run:
         Items are as they were kept: in ascending order of IDs where there were any; bf16 as its bits (uint16).
         """
         session, number = self._open(), step_number(step)
-        entries, arrays = [], {}
+        entries: list[_core.CapturedField] = []
+        arrays: dict[str, np.ndarray] = {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
-            told = label_told(name, stored["shape"])
+            told = label_told(name, stored.shape)
             if names is None and told is not None:  # a label, not what the caller captured
                 continue
             arrays[name] = self._empty(stored)
@@ -343,7 +344,7 @@ class Run:
         GPUs will do too. After an error some of them may hold the step's values and others their old ones.
         """
         session, number = self._open(), step_number(step)
-        entries: list[tuple] = []
+        entries: list[_core.CapturedField] = []
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         keep: list[object] = []
         described = session.stored_fields(number, list(fields))
@@ -353,15 +354,14 @@ class Run:
             target = writable(name, array)
             keep.append(target)
             if isinstance(target, DeviceArrayView):
-                place = (target.device, target.strides, target.stream, target.swap)
-                entries.append((name, target.dtype, target.shape, target.address, 0, target.fortran_order, None, None, place, "", [], []))  # fmt: skip
+                entries.append(captured_field(name, target))
                 continue
             into, dtype = target
-            dense = into.flags.f_contiguous if stored["fortran_order"] else into.flags.c_contiguous
-            shape = stored["shape"][::-1] if stored["fortran_order"] else stored["shape"]
-            if dtype != stored["dtype"] or into.shape != shape:
+            dense = into.flags.f_contiguous if stored.fortran_order else into.flags.c_contiguous
+            shape = stored.shape[::-1] if stored.fortran_order else stored.shape
+            if dtype != stored.dtype or into.shape != shape:
                 raise Incomparable(
-                    f"step {number}: {stored['dtype']} of shape {list(shape)} was captured, the array is {dtype} of "
+                    f"step {number}: {stored.dtype} of shape {list(shape)} was captured, the array is {dtype} of "
                     f"shape {list(into.shape)}",
                     where=name,
                 )
@@ -376,11 +376,11 @@ class Run:
         del keep
 
     @staticmethod
-    def _empty(stored: Mapping) -> np.ndarray:
-        shape = stored["shape"]
-        fortran = stored["fortran_order"]
+    def _empty(stored: _core.StoredField) -> np.ndarray:
+        shape = stored.shape
+        fortran = stored.fortran_order
         return np.empty(
-            shape[::-1] if fortran else shape, storage_dtype(stored["dtype"]), "F" if fortran else "C"
+            shape[::-1] if fortran else shape, storage_dtype(stored.dtype), "F" if fortran else "C"
         )
 
     def close(self) -> None:
@@ -407,20 +407,13 @@ class Run:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
-def _into(name: str, stored: Mapping, array: np.ndarray) -> tuple:
+def _into(name: str, stored: _core.StoredField, array: np.ndarray) -> _core.CapturedField:
     """A dense array as the core restores into it."""
     address = array.__array_interface__["data"][0]
-    return (
-        name,
-        stored["dtype"],
-        stored["shape"],
-        address,
-        0,
-        stored["fortran_order"],
-        None,
-        None,
-        None,
-        "",
-        [],
-        [],
+    return _core.CapturedField(
+        name=name,
+        dtype=stored.dtype,
+        shape=stored.shape,
+        address=address,
+        fortran_order=stored.fortran_order,
     )

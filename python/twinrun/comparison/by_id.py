@@ -348,7 +348,7 @@ def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None
             ref = ids if name == kind.key else own.get(name)
             if not ids.items or ref is None or not ref.items:
                 continue
-            if ref.facts is None or ids.facts is None or ref.facts["key"] != ids.facts["name"]:
+            if ref.facts is None or ids.facts is None or ref.facts.key != ids.facts.name:
                 return None
             parts.append(ref)
     decision = Decision() if name == kind.key else _decision(kind, name, settings, step)
@@ -370,14 +370,16 @@ def _proven_by_sums(
     if any(f.sums is not None and not f.sums.held_by_both() for f in found.values()):
         return False
     refs = [ids for _, ids, _ in (*kind.parts_a, *kind.parts_b) if ids.items]
-    if not refs or any(ref.facts is None or ref.facts["atol"] or ref.facts["rtol"] for ref in refs):
+    if not refs or any(ref.facts is None or ref.facts.atol or ref.facts.rtol for ref in refs):
         return False
     sums = _sums_by_id(kind, kind.key, settings, step)
     if sums is None or not sums.identical():
         return False
-    known = [ref.facts["sums"] for ref in refs if ref.facts is not None]
-    low = min(own["smallest_id"] for own in known)
-    high = max(own["largest_id"] for own in known)
+    known = [s for ref in refs if ref.facts is not None and (s := ref.facts.sums) is not None]
+    if len(known) != len(refs):
+        return False
+    low = min(own.smallest_id for own in known)
+    high = max(own.largest_id for own in known)
     if high - low + 1 != totals[0]:
         return False
     expected = []

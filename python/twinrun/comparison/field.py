@@ -223,7 +223,7 @@ class Settings:
         elif self.atol is not None or self.rtol is not None or self.ulps is not None:
             atol, rtol, ulps = self.atol or 0.0, self.rtol or 0.0, self.ulps
         else:
-            made = {(r.facts["atol"], r.facts["rtol"]) for r in (a, b) if r.facts is not None}
+            made = {(r.facts.atol, r.facts.rtol) for r in (a, b) if r.facts is not None}
             if len(made) > 1:
                 raise Incomparable(
                     f"field {a.name!r}: the runs were captured for different tolerances",
@@ -263,8 +263,19 @@ def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0)
     return abs(math.remainder(a - b, period)) if period else abs(a - b)
 
 
+@dataclass(frozen=True)
+class _Digests:
+    """Settings of metadata, named as FieldFacts names them."""
+
+    atol: float
+    rtol: float
+    residue_bits: int
+    chunk_bytes: int
+    digest: str
+
+
 def _build_on_the_fly(
-    ref: FieldRef, like: dict, settings: Settings, stack: contextlib.ExitStack
+    ref: FieldRef, like: _core.FieldFacts | _Digests, settings: Settings, stack: contextlib.ExitStack
 ) -> tuple[_core.Metadata, dict]:
     """Metadata of a field in a temporary file, with the settings of `like`."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-"))
@@ -272,11 +283,11 @@ def _build_on_the_fly(
     plan = field_plan(
         ref,
         None,
-        atol=like["atol"],
-        rtol=like["rtol"],
-        residue_bits=like["residue_bits"],
-        chunk_bytes=like["chunk_bytes"],
-        digest=like["digest"],
+        atol=like.atol,
+        rtol=like.rtol,
+        residue_bits=like.residue_bits,
+        chunk_bytes=like.chunk_bytes,
+        digest=like.digest,
     )
     start = time.perf_counter()
     facts = build(
@@ -294,21 +305,16 @@ def _build_on_the_fly(
         "ran": True,
         "chunks_in": 0,
         "chunks_out": 0,
-        "bytes_read": facts["bytes_read"],
+        "bytes_read": facts.bytes_read,
         "seconds": time.perf_counter() - start,
     }
     return _core.Metadata(target), stage
 
 
-def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: Settings) -> dict:
+def _asked_for(decision: Decision, settings: Settings) -> _Digests:
     """Settings to build metadata with, where no run has any."""
-    return {
-        "atol": atol,
-        "rtol": rtol,
-        "residue_bits": settings.residue_bits,
-        "chunk_bytes": settings.chunk_bytes,
-        "digest": "published" if settings.method == "published" else "linear",
-    }
+    digest = "published" if settings.method == "published" else "linear"
+    return _Digests(decision.atol, decision.rtol, settings.residue_bits, settings.chunk_bytes, digest)
 
 
 @dataclass
@@ -407,11 +413,11 @@ def compare_part(
         on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
         in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
         if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            known = next(
+            known: _core.FieldFacts | _Digests | None = next(
                 (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
             )
             if known is None:
-                known = _settings_like(a, decision.atol, decision.rtol, settings)
+                known = _asked_for(decision, settings)
             for side, ref in zip(sides, (a, b), strict=True):
                 if side.metadata is None:
                     side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)

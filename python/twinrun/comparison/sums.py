@@ -36,13 +36,13 @@ def scalar_bytes(dtype: str) -> int:
 def _kind_of(ref: FieldRef) -> str | None:
     """What the field's sums say of: 'place', 'ids', 'whole' (all of an array, whose own digests serve), or nothing."""
     facts = ref.facts
-    if ref.metadata is None or facts is None or facts["digest"] != "linear":
+    if ref.metadata is None or facts is None or facts.digest != "linear":
         return None
-    if facts["sums"] is not None:
-        return facts["sums"]["kind"]
-    if facts["key"]:
+    if facts.sums is not None:
+        return facts.sums.kind
+    if facts.key:
         return None
-    return "whole" if not facts["global_shape"] or facts["global_shape"] == facts["shape"] else None
+    return "whole" if not facts.global_shape or facts.global_shape == facts.shape else None
 
 
 def why_not(
@@ -95,8 +95,8 @@ def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[tuple[np.ndarray, int
     found = []
     for ref in parts:
         own = _kind_of(ref)
-        assert ref.facts is not None
-        height = ref.facts["sums"]["height"] if own == kind else 0
+        sums = None if ref.facts is None or own != kind else ref.facts.sums
+        height = 0 if sums is None else sums.height
         found.append((_core.read_sums(ref.need_metadata(), ref.metadata_field, own != kind), height))
     return found
 
@@ -117,7 +117,7 @@ class TwoSums:
         start = time.perf_counter()
         facts = parts_a[0].facts
         assert facts is not None
-        self.dtype, self.chunk_bytes, self.bits = facts["dtype"], facts["chunk_bytes"], facts["residue_bits"]
+        self.dtype, self.chunk_bytes, self.bits = facts.dtype, facts.chunk_bytes, facts.residue_bits
         self.tree, self.sketch = _Stage(ran=True), _Stage()
         self.proven_by_cells = [0] * 8
         self._metadata = _opened([*parts_a, *parts_b])

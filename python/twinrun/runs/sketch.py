@@ -162,7 +162,7 @@ class Sketch:
         known = self._known.get(name)
         if known is None:
             f, told = self._fields[name].facts, self._told.get(name, {})
-            known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"],
+            known = _FieldFacts(f.dtype, f.shape, f.fortran_order, f.atol, f.rtol,
                                 told.get("unit"), told.get("kind"))  # fmt: skip
             self._known[name] = known
         return known
@@ -323,11 +323,11 @@ def sketch(
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
     entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
-    told, labels = labels_told({entry[0]: entry[2] for entry in entries})
-    entries = [entry for entry in entries if entry[0] not in labels]
+    told, labels = labels_told({entry.name: entry.shape for entry in entries})
+    entries = [entry for entry in entries if entry.name not in labels]
     made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     del keep
-    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", told)
+    return Sketch(dict(zip((entry.name for entry in entries), made, strict=True)), "arrays", told)
 
 
 def sketch_of(
@@ -365,15 +365,15 @@ def sketch_of(
         label = f"{path}, step {step}"
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
     metadata_fields = metadata.fields
-    told, labels = labels_told({f["name"]: f["shape"] for f in metadata_fields})
+    told, labels = labels_told({f.name: f.shape for f in metadata_fields})
     chosen = [
         i
         for i, f in enumerate(metadata_fields)
-        if f["name"] not in labels
-        if globs is None or any(fnmatch.fnmatchcase(f["name"], g) for g in globs)
+        if f.name not in labels
+        if globs is None or any(fnmatch.fnmatchcase(f.name, g) for g in globs)
     ]
     if not chosen:
         raise Incomparable("no field of these names", where=label, fix="check fields")
-    names = [metadata_fields[i]["name"] for i in chosen]
+    names = [metadata_fields[i].name for i in chosen]
     made = dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True))
     return Sketch(made, label, told)

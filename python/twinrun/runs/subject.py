@@ -96,7 +96,7 @@ class FieldRef:
     memory: ArrayView | DeviceArrayView | None = None
     metadata: _core.Metadata | None = None
     metadata_field: int = 0
-    facts: dict | None = None  # of the metadata's field
+    facts: _core.FieldFacts | None = None  # of the metadata's field
     no_data: bool = False
     recorded: tuple[_core.RecordStore, int] | None = None  # the record that has its elements, and the step
     place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
@@ -144,12 +144,18 @@ class FieldRef:
     @property
     def digest(self) -> str | None:
         """The kind of its metadata's digests."""
-        return None if self.facts is None else self.facts["digest"]
+        return None if self.facts is None else self.facts.digest
 
     def need_metadata(self) -> _core.Metadata:
         """Its metadata, where it is known to have some."""
         assert self.metadata is not None
         return self.metadata
+
+    def need_source(self, cache: str = "auto") -> _core.Source:
+        """Its elements, where it is known to have them."""
+        source = self.source(cache)
+        assert source is not None
+        return source
 
     def index(self, scalar: int) -> tuple[int, ...]:
         """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
@@ -325,27 +331,25 @@ def refs_of_metadata(
     refs = []
     for at, facts in enumerate(metadata.fields):
         ref = FieldRef(
-            name=facts["name"],
-            dtype=facts["dtype"],
-            byte_order=facts["byte_order"],
-            shape=tuple(facts["shape"]),
-            fortran_order=facts["fortran_order"],
+            name=facts.name,
+            dtype=facts.dtype,
+            byte_order=facts.byte_order,
+            shape=facts.shape,
+            fortran_order=facts.fortran_order,
             where=metadata.path,
             metadata=metadata,
             metadata_field=at,
             facts=facts,
         )
-        ref.key = facts["key"] or None
-        if facts["global_shape"]:
-            ref.place = tuple(facts["global_shape"]), tuple(facts["global_offset"])
-        if facts["extents"] or facts["items"] == 0:
-            ref.extents = [
-                (files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]
-            ]
+        ref.key = facts.key or None
+        if facts.global_shape:
+            ref.place = facts.global_shape, facts.global_offset
+        if facts.extents or facts.items == 0:
+            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts.extents]
         elif not files:
             ref.no_data = True
         elif reopen is not None:
-            ref.open_reader = functools.partial(_field_of, reopen, facts["name"])
+            ref.open_reader = functools.partial(_field_of, reopen, facts.name)
         refs.append(ref)
     return _as_labelled(refs)
 
@@ -368,7 +372,7 @@ def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
     """Opens the data of a metadata file as it was read for it; None where there is none."""
     if not metadata.data_files or not metadata.fields:
         return None
-    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
+    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0].format
     data = (
         path if os.path.isdir(path) else metadata.data_files[0][0]
     )  # a data set that is a folder has other files first
@@ -815,7 +819,7 @@ class _Files(Subject):
         return list(named.values())
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
-        others = next((f["format"] for f in metadata.fields if f["format"] != content.how), None)
+        others = next((f.format for f in metadata.fields if f.format != content.how), None)
         if others is not None:  # digests of a file that was read otherwise are those of other values
             self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
             return
@@ -956,7 +960,7 @@ class _Metadata(Subject):
                     ref.open_reader = functools.partial(_summary_of, reopen)
         refs = [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
-        kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
+        kinds = [ref.facts.format.partition(" ")[0] for ref in plain if ref.facts is not None]
         self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
         self.array_name = plain[0].name if self.one_array else None
         opened.formats = set(kinds)

@@ -297,11 +297,7 @@ def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRe
     """Fields with extents as they are; those that are decoded through their format's reader, opened once."""
     refs = refs_of_metadata(metadata)
     if all(ref.extents is not None or ref.no_data for ref in refs):
-        if (
-            metadata.fields
-            and metadata.fields[0]["format"]
-            and (open_again := reopening(metadata)) is not None
-        ):
+        if metadata.fields and metadata.fields[0].format and (open_again := reopening(metadata)) is not None:
             with open_again() as content:
                 _check_layout(metadata, refs, content)
         return refs
