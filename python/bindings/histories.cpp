@@ -21,68 +21,127 @@ namespace twinrun {
 
 namespace {
 
-nb::dict history_dict(const std::filesystem::path& path) {
-    const HistoryPart part = take(open_history_or_part(path.native()));
-    const History& h = part.history;
-    const auto& local = part.local;
-    nb::dict d;
-    d["path"] = file_text(h.path);
-    d["atol"] = h.settings.tolerance.atol;
-    d["rtol"] = h.settings.tolerance.rtol;
-    d["residue_bits"] = h.settings.residue_bits;
-    d["chunk_bytes"] = h.settings.chunk_bytes;
-    d["digest"] = h.settings.kind == DigestKind::linear ? "linear" : "published";
-    d["keep_data"] = h.settings.keep_data;
-    d["record"] = h.settings.record ? nb::object(record_dict(*h.settings.record)) : nb::object(nb::none());
-    d["torn"] = h.torn;
-    d["ranks"] = h.ranks;
-    d["local_part"] = local ? nb::object(nb::int_(local->rank)) : nb::none();  // whose
-    d["to"] = local ? file_text(local->history) : nb::none();
-    d["incomplete"] = h.incomplete;
-    nb::list provenance;
-    for (const RankProvenance& p : h.provenance) {
-        nb::dict one;
-        one["rank"] = p.rank;
-        one["json"] = provenance_to_json(p.facts);
-        provenance.append(one);
-    }
-    d["provenance"] = provenance;
+using Ranks = nb::typed<nb::list, RankFiles>;
+
+struct PyHistoryStep {
+    std::int64_t step;
+    std::string folder;
+    Ranks ranks;  // made once
+};
+using Steps = nb::typed<nb::list, PyHistoryStep>;
+
+struct PyHistory {
+    History history;  // whose steps have gone into these
+    Steps steps;
+    std::optional<LocalHistory> local;
+};
+
+PyHistory open_history(const std::filesystem::path& path) {
+    HistoryPart part = take(open_history_or_part(path.native()));
     nb::list steps;
-    for (const HistoryStep& s : h.steps) {
-        nb::dict step;
-        step["step"] = s.step;
-        step["folder"] = s.folder;
+    for (HistoryStep& step : part.history.steps) {
         nb::list ranks;
-        for (const RankFiles& r : s.ranks) {
-            nb::dict rank;
-            rank["rank"] = r.rank;
-            rank["data"] = r.data;
-            rank["data_bytes"] = r.data_bytes;
-            rank["metadata"] = r.metadata;
-            rank["metadata_bytes"] = r.metadata_bytes;
-            rank["header_xxh3"] = r.header_checksum;
-            rank["blocked_seconds"] = r.blocked_seconds;
-            rank["difference"] =
-                r.difference == kNoBase ? nb::object(nb::none()) : nb::object(nb::int_(r.difference));
-            rank["full_bytes"] = r.difference == kNoBase ? r.data_bytes : r.full_bytes;
-            rank["divergence"] = r.divergence;
-            // Of the data file: this rank's part of one that others share begins there.
-            rank["offset"] = r.offset;
-            rank["file_bytes"] = r.shared ? r.file_bytes : r.data_bytes;
-            ranks.append(rank);
-        }
-        step["ranks"] = ranks;
-        steps.append(step);
+        for (RankFiles& files : step.ranks)
+            ranks.append(nb::cast(std::move(files)));
+        steps.append(nb::cast(PyHistoryStep{step.step, std::move(step.folder), Ranks(ranks)}));
     }
-    d["steps"] = steps;
-    return d;
+    part.history.steps.clear();
+    return {std::move(part.history), Steps(steps), std::move(part.local)};
+}
+
+using RankFilesState =
+    std::tuple<std::uint32_t, std::string, std::uint64_t, std::string, std::uint64_t, std::uint64_t, double,
+               std::uint32_t, std::uint64_t, bool, std::uint64_t, std::uint64_t, std::string>;
+
+void define_rank_files(nb::module_& m) {
+    using F = RankFiles;
+    nb::class_<F>(m, "RankFiles",
+                  "A rank's files of a step: names in the step's folder, and what they must be.")
+        .def_ro("rank", &F::rank)
+        .def_ro("data", &F::data, "'': only metadata is kept.")
+        .def_ro("data_bytes", &F::data_bytes)
+        .def_ro("metadata", &F::metadata, "'': of files that were packed as they were.")
+        .def_ro("metadata_bytes", &F::metadata_bytes)
+        .def_ro("header_xxh3", &F::header_checksum)
+        .def_ro("blocked_seconds", &F::blocked_seconds)
+        .def_prop_ro(
+            "difference",
+            [](const F& f) { return f.difference == kNoBase ? std::nullopt : std::optional(f.difference); },
+            "Of a record: the number of the difference that `data` is.")
+        .def_prop_ro(
+            "full_bytes", [](const F& f) { return f.difference == kNoBase ? f.data_bytes : f.full_bytes; },
+            "Of the step, whatever a record takes for it.")
+        .def_ro("divergence", &F::divergence)
+        .def_ro("offset", &F::offset, "Where this rank's part of a file begins that ranks share.")
+        .def_prop_ro(
+            "file_bytes", [](const F& f) { return f.shared ? f.file_bytes : f.data_bytes; },
+            "Of the whole data file.")
+        // Other processes are sent what they are to open, and ask whether it is still so.
+        .def(
+            "__eq__", [](const F& a, const F& b) { return a == b; }, nb::is_operator(),
+            nb::sig("def __eq__(self, arg: object, /) -> bool"))
+        .def("__getstate__",
+             [](const F& f) {
+                 return RankFilesState(f.rank, f.data, f.data_bytes, f.metadata, f.metadata_bytes,
+                                       f.header_checksum, f.blocked_seconds, f.difference, f.full_bytes,
+                                       f.shared, f.offset, f.file_bytes, f.divergence);
+             })
+        .def("__setstate__", [](F& self, const RankFilesState& state) {
+            std::apply([&](auto... part) { new (&self) F{std::move(part)...}; }, state);
+        });
+}
+
+void define_history(nb::module_& m) {
+    nb::class_<RankProvenance>(m, "RankProvenance", "Facts of one process that wrote to a history.")
+        .def_ro("rank", &RankProvenance::rank)
+        .def_prop_ro("json", [](const RankProvenance& self) { return provenance_to_json(self.facts); });
+    define_rank_files(m);
+    nb::class_<PyHistoryStep>(m, "HistoryStep")
+        .def_ro("step", &PyHistoryStep::step)
+        .def_ro("folder", &PyHistoryStep::folder, "In the history's.")
+        .def_ro("ranks", &PyHistoryStep::ranks);
+    nb::class_<PyHistory> history(m, "History", "What a history's manifest and journals say.");
+    const auto add = [&](const char* name, auto get) {
+        history.def_prop_ro(name, [get](const PyHistory& self) { return get(self.history); });
+    };
+    const auto local = [&](const char* name, auto get, const char* said) {
+        history.def_prop_ro(
+            name,
+            [get](const PyHistory& self) -> std::optional<decltype(get(*self.local))> {
+                if (!self.local) return std::nullopt;
+                return get(*self.local);
+            },
+            said);
+    };
+    history.def_prop_ro("path", [](const PyHistory& self) { return file_text(self.history.path); });
+    add("atol", [](const History& h) { return h.settings.tolerance.atol; });
+    add("rtol", [](const History& h) { return h.settings.tolerance.rtol; });
+    add("residue_bits", [](const History& h) { return h.settings.residue_bits; });
+    add("chunk_bytes", [](const History& h) { return h.settings.chunk_bytes; });
+    add("digest", [](const History& h) { return digest_name(h.settings.kind); });
+    add("keep_data", [](const History& h) { return h.settings.keep_data; });
+    add("record", [](const History& h) {
+        return h.settings.record ? std::optional(record_dict(*h.settings.record)) : std::nullopt;
+    });
+    add("torn", [](const History& h) { return h.torn; });
+    add("ranks", [](const History& h) { return h.ranks; });
+    local(
+        "local_part", [](const LocalHistory& l) { return l.rank; },
+        "Of one rank's part on a node-local tier: whose.");
+    local(
+        "to", [](const LocalHistory& l) { return file_text(l.history); },
+        "Of such a part: the history that it goes to.");
+    add("incomplete", [](const History& h) { return h.incomplete; });
+    add("provenance", [](const History& h) { return h.provenance; });
+    history.def_ro("steps", &PyHistory::steps);
 }
 
 }  // namespace
 
 void define_histories(nb::module_& m) {
     m.def("history_exists", &History::exists);
-    m.def("open_history", &history_dict, "path"_a);
+    define_history(m);
+    m.def("open_history", &open_history, "path"_a);
     m.def(
         "flush",
         [](const std::string& local, const std::string& history) {

@@ -54,7 +54,7 @@ void define_field_facts(nb::module_& m) {
     add("shape", [](const F& f) { return shape_tuple(f.shape); });
     add("items", [](const F& f) { return f.items(); });
     add("data_bytes", [](const F& f) { return f.data_bytes(); });
-    add("digest", [](const F& f) { return f.settings.kind == DigestKind::linear ? "linear" : "published"; });
+    add("digest", [](const F& f) { return digest_name(f.settings.kind); });
     add("atol", [](const F& f) { return f.settings.tolerance.atol; });
     add("rtol", [](const F& f) { return f.settings.tolerance.rtol; });
     add("residue_bits", [](const F& f) { return f.settings.rule.residue_bits; });

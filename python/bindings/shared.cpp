@@ -11,13 +11,14 @@ using namespace nb::literals;
 
 namespace twinrun {
 
-nb::object readable_text(const std::string& bytes) {
-    return nb::steal(
+nb::str readable_text(const std::string& bytes) {
+    return nb::steal<nb::str>(
         PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
 }
 
-nb::object file_text(const std::string& bytes) {
-    return nb::steal(PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
+nb::str file_text(const std::string& bytes) {
+    return nb::steal<nb::str>(
+        PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
 }
 
 void raise(const Error& error) {
@@ -47,6 +48,8 @@ DType parse_dtype(const std::string& name) {
 DigestKind parse_digest(const std::string& name) {
     return name == "published" ? DigestKind::published : DigestKind::linear;
 }
+
+const char* digest_name(DigestKind kind) { return kind == DigestKind::linear ? "linear" : "published"; }
 
 CacheUse parse_cache(const std::string& name) {
     if (name == "auto") return CacheUse::automatic;

@@ -25,8 +25,8 @@ struct LostStep;
 // ---- shared.cpp ----
 
 // Text for people: bytes that are not UTF-8 as \xNN. And a file's name or path, as Python has it (os.fsencode gives the bytes).
-nanobind::object readable_text(const std::string& bytes);
-nanobind::object file_text(const std::string& bytes);
+nanobind::str readable_text(const std::string& bytes);
+nanobind::str file_text(const std::string& bytes);
 
 // Thrown with the lock held; nanobind sets the exception of twinrun.errors.
 [[noreturn]] void raise(const Error& error);
@@ -42,6 +42,7 @@ inline void take(const Result<>& result) {
 
 DType parse_dtype(const std::string& name);
 DigestKind parse_digest(const std::string& name);
+const char* digest_name(DigestKind kind);
 CacheUse parse_cache(const std::string& name);
 
 // Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.

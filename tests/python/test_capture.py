@@ -783,7 +783,7 @@ def test_the_package_brings_the_process_that_flushes(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "run", background=True, local=tmp_path / "local", flusher="process") as run:
         run.capture(3, fields(3))
     history = twinrun._core.open_history(str(tmp_path / "run"))
-    assert [step["step"] for step in history["steps"]] == [3]
+    assert [step.step for step in history.steps] == [3]
 
 
 @pytest.mark.parametrize("keep_data", [True, False])

@@ -149,7 +149,7 @@ def show(
             soft_wrap=True,
         )
         out.print(table)
-    provenance = read_provenance(subject.settings or {})
+    provenance = read_provenance(subject.provenance)
     if provenance is not None:
         print_provenance(out, provenance)
     for note in subject.notes:

@@ -177,7 +177,7 @@ class Comparison:
 def _provenance(subject: Subject) -> Provenance | None:
     """Of a history; one that is damaged takes no verdict away, but the user is told."""
     try:
-        return read_provenance(subject.settings or {})
+        return read_provenance(subject.provenance)
     except TwinrunError as e:
         subject.notes.append(f"{subject.label}: {e}")
         return None

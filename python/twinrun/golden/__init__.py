@@ -225,7 +225,7 @@ def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> Non
 
 def _kept_provenance(subject: Subject) -> dict[str, dict[str, str]] | None:
     try:
-        provenance = read_provenance(subject.settings or {})
+        provenance = read_provenance(subject.provenance)
     except TwinrunError as e:
         subject.notes.append(f"{subject.label}: {e}")
         return None

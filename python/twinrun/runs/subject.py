@@ -435,7 +435,7 @@ class Subject:
     label: str
     places: list[Place]
     notes: list[str] = field(default_factory=list)
-    settings: dict | None = None  # of a history
+    provenance: list[_core.RankProvenance] = field(default_factory=list)  # of a history
     one_array: bool = False
     array_name: str | None = (
         None  # what the fields of its only array are called after; known once a place was opened
@@ -477,7 +477,7 @@ class Subject:
     def without_places(self: _Same) -> _Same:
         """This one, as it can be sent: it knows no place."""
         light = copy.copy(self)
-        light.places, light.notes, light.settings = [], [], None
+        light.places, light.notes, light.provenance = [], [], []
         light.know({})
         return light
 
@@ -520,7 +520,7 @@ class Journals:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._read: tuple[list, dict] | None = None
+        self._read: tuple[list, dict[Place, tuple[str, _core.RankFiles]]] | None = None
 
     def written(self) -> list[tuple[str, int, int]]:
         """Which files they are, and how far they are written: lines are only added."""
@@ -533,14 +533,14 @@ class Journals:
                 found.append((name, facts.st_ino, facts.st_size))
         return found
 
-    def entries(self) -> dict[Place, tuple[str, dict]]:
+    def entries(self) -> dict[Place, tuple[str, _core.RankFiles]]:
         """{(step, rank): (folder, files)}. Raises TwinrunError."""
         written = self.written()
         if self._read is None or self._read[0] != written:
-            steps = _core.open_history(self._path)["steps"]
+            steps = _core.open_history(self._path).steps
             self._read = (
                 written,
-                {(s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]},
+                {(s.step, r.rank): (s.folder, r) for s in steps for r in s.ranks},
             )
         return self._read[1]
 
@@ -550,22 +550,22 @@ class HistorySubject(Subject):
 
     def __init__(self, path: str) -> None:
         self._journals = Journals(path)
-        self._history = _core.open_history(path)
-        self._files = {
-            (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
+        history = _core.open_history(path)
+        self._files: dict[Place, tuple[str, _core.RankFiles]] = {
+            (s.step, r.rank): (s.folder, r) for s in history.steps for r in s.ranks
         }
         self._records: dict[int, _core.RecordStore] = {}
-        super().__init__("history", path, sorted(self._files), settings=self._history)
-        if self._history["torn"]:
+        super().__init__("history", path, sorted(self._files), provenance=history.provenance)
+        if history.torn:
             self.notes.append(
                 f"{path}: its last step was being committed when the run ended; it is not part of it"
             )
-        if self._history["incomplete"]:
-            self.notes.append(f"{path}: {incomplete_note(self._history['incomplete'])}")
+        if history.incomplete:
+            self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]
-        return files["metadata_bytes"] + files["data_bytes"]
+        return files.metadata_bytes + files.data_bytes
 
     def entry(self, place: Place) -> object:
         return self._files[place]
@@ -575,21 +575,21 @@ class HistorySubject(Subject):
 
     def without_places(self) -> HistorySubject:
         light = super().without_places()
-        light._history, light._records, light._journals = {}, {}, Journals(self.label)
+        light._records, light._journals = {}, Journals(self.label)
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
         """The metadata of a place, as it was committed; its data is not looked at."""
         folder, files = self._files[place]
-        if not files["metadata"]:
+        if not files.metadata:
             raise FormatError(
                 "holds files of another program, packed as they were",
                 where=self.label,
                 fix="give them back with 'twinrun restore', and name the folder where they are",
             )
-        path = os.path.join(self.label, folder, files["metadata"])
+        path = os.path.join(self.label, folder, files.metadata)
         metadata = _core.Metadata(path)
-        if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
+        if metadata.bytes != files.metadata_bytes or metadata.header_xxh3() != files.header_xxh3:
             raise DamagedFile(
                 "is not the file that the manifest names", where=path, fix="restore the history"
             )
@@ -637,14 +637,14 @@ class HistorySubject(Subject):
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         step, rank = place
-        if self._files[place][1]["difference"] is not None:
+        if self._files[place][1].difference is not None:
             assert step is not None
             for ref in refs:
                 if ref.items:  # a record keeps nothing of a field that has none
                     ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
-        if not self._files[place][1]["data"]:  # dropped, or never kept: only metadata can answer
+        if not self._files[place][1].data:  # dropped, or never kept: only metadata can answer
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True
