@@ -76,8 +76,8 @@ nb::object scalar_value(DType dtype, std::uint64_t bits) {
     return nb::none();
 }
 
-nb::object index_or_none(std::uint64_t index) {
-    return index == kNowhere ? nb::object(nb::none()) : nb::object(nb::int_(index));
+std::optional<std::uint64_t> index_or_none(std::uint64_t index) {
+    return index == kNowhere ? std::nullopt : std::optional(index);
 }
 
 nb::dict stage_dict(const StageFacts& stage) {
@@ -90,74 +90,85 @@ nb::dict stage_dict(const StageFacts& stage) {
     return d;
 }
 
-nb::list histogram_list(const Histogram& histogram) {
-    nb::list list;
-    for (const std::uint64_t n : histogram)
-        list.append(n);
-    return list;
+// What comparing a field found. dtype: of the values of elements.
+struct PyFieldResult {
+    FieldResult result;
+    DType dtype;
+};
+
+void define_result(nb::module_& m) {
+    nb::class_<PyFieldResult> result(m, "FieldResult", "What comparing a field found.");
+    using R = FieldResult;
+    const auto add = [&](const char* name, auto get) {
+        result.def_prop_ro(name, [get](const PyFieldResult& self) { return get(self.result); });
+    };
+    // An element's value, at a place that may be nowhere.
+    const auto value = [&](const char* name, auto place, auto bits) {
+        const std::string signature = "def " + std::string(name) + "(self, /) -> int | float | None";
+        result.def_prop_ro(
+            name,
+            [place, bits](const PyFieldResult& self) {
+                return place(self.result) == kNowhere ? nb::object(nb::none())
+                                                      : scalar_value(self.dtype, bits(self.result));
+            },
+            nb::for_getter(nb::sig(signature.c_str())));
+    };
+    const auto first = [](const R& r) { return r.read.first; };
+    const auto largest = [](const R& r) { return r.read.max_abs_at; };
+    add("method", [](const R& r) { return method_name(r.method); });
+    add("reason", [](const R& r) { return r.reason; });
+    add("io", [](const R& r) { return r.io; });
+    add("device", [](const R& r) { return r.device; });
+    add("device_reason", [](const R& r) { return r.device_reason; });
+    add("device_seconds", [](const R& r) { return r.device_seconds; });
+    add("scalars", [](const R& r) { return r.scalars; });
+    add("chunks", [](const R& r) { return r.chunks; });
+    add("different", [](const R& r) { return r.read.different; });
+    add("infinite", [](const R& r) { return r.read.infinite; });
+    add("scalars_read", [](const R& r) { return r.read.scalars; });
+    add("first", [](const R& r) { return index_or_none(r.read.first); });
+    value("first_a", first, [](const R& r) { return r.first_bits_a; });
+    value("first_b", first, [](const R& r) { return r.first_bits_b; });
+    add("max_abs", [](const R& r) { return r.max_abs; });
+    add("max_abs_is_bound", [](const R& r) { return r.max_abs_is_bound; });
+    add("max_abs_unread", [](const R& r) { return r.max_abs_unread; });
+    add("max_abs_read", [](const R& r) { return r.read.max_abs; });
+    add("max_abs_at", [](const R& r) { return index_or_none(r.read.max_abs_at); });
+    value("max_abs_a", largest, [](const R& r) { return r.max_bits_a; });
+    value("max_abs_b", largest, [](const R& r) { return r.max_bits_b; });
+    add("max_rel_read", [](const R& r) { return r.read.max_rel; });
+    add("max_rel_at", [](const R& r) { return index_or_none(r.read.max_rel_at); });
+    add("max_rel_different", [](const R& r) { return r.read.max_rel_different; });
+    add("max_rel_different_at", [](const R& r) { return index_or_none(r.read.max_rel_different_at); });
+    add("sum_squares", [](const R& r) { return r.read.sum_squares; });
+    add("sum_squares_different", [](const R& r) { return r.read.sum_squares_different; });
+    add("largest", [](const R& r) { return r.read.largest; });
+    add("histogram", [](const R& r) { return std::vector(r.read.all.begin(), r.read.all.end()); });
+    add("histogram_different",
+        [](const R& r) { return std::vector(r.read.over.begin(), r.read.over.end()); });
+    add("proven_by_tree", [](const R& r) { return r.proven.by_tree; });
+    add("proven_by_cells",
+        [](const R& r) { return std::vector(r.proven.by_cells.begin(), r.proven.by_cells.end()); });
+    add("cell", [](const R& r) { return r.proven.cell; });
+    add("coarse_cell", [](const R& r) { return r.proven.coarse_cell; });
+    add("stages", [](const R& r) {
+        nb::dict stages;
+        stages["tree"] = stage_dict(r.tree);
+        stages["sketch"] = stage_dict(r.sketch);
+        stages["elements"] = stage_dict(r.elements);
+        return nb::typed<nb::dict, nb::str, nb::dict>(stages);
+    });
+    add("warnings", [](const R& r) { return r.warnings; });
 }
 
-nb::dict result_dict(const FieldResult& r, DType dtype) {
-    nb::dict d;
-    d["method"] = method_name(r.method);
-    d["reason"] = r.reason;
-    d["io"] = r.io;
-    d["device"] = r.device;
-    d["device_reason"] = r.device_reason;
-    d["device_seconds"] = r.device_seconds;
-    d["scalars"] = r.scalars;
-    d["chunks"] = r.chunks;
-    d["different"] = r.read.different;
-    d["infinite"] = r.read.infinite;
-    d["scalars_read"] = r.read.scalars;
-    d["first"] = index_or_none(r.read.first);
-    d["first_a"] = r.read.first == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.first_bits_a);
-    d["first_b"] = r.read.first == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.first_bits_b);
-    d["max_abs"] = r.max_abs;
-    d["max_abs_is_bound"] = r.max_abs_is_bound;
-    d["max_abs_unread"] = r.max_abs_unread;
-    d["max_abs_read"] = r.read.max_abs;
-    d["max_abs_at"] = index_or_none(r.read.max_abs_at);
-    d["max_abs_a"] =
-        r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_a);
-    d["max_abs_b"] =
-        r.read.max_abs_at == kNowhere ? nb::object(nb::none()) : scalar_value(dtype, r.max_bits_b);
-    d["max_rel_read"] = r.read.max_rel;
-    d["max_rel_at"] = index_or_none(r.read.max_rel_at);
-    d["max_rel_different"] = r.read.max_rel_different;
-    d["max_rel_different_at"] = index_or_none(r.read.max_rel_different_at);
-    d["sum_squares"] = r.read.sum_squares;
-    d["sum_squares_different"] = r.read.sum_squares_different;
-    d["largest"] = r.read.largest;
-    d["histogram"] = histogram_list(r.read.all);
-    d["histogram_different"] = histogram_list(r.read.over);
-    nb::list cells;
-    for (const std::uint64_t n : r.proven.by_cells)
-        cells.append(n);
-    d["proven_by_tree"] = r.proven.by_tree;
-    d["proven_by_cells"] = cells;
-    d["cell"] = r.proven.cell;
-    d["coarse_cell"] = r.proven.coarse_cell;
-    nb::dict stages;
-    stages["tree"] = stage_dict(r.tree);
-    stages["sketch"] = stage_dict(r.sketch);
-    stages["elements"] = stage_dict(r.elements);
-    d["stages"] = stages;
-    nb::list warnings;
-    for (const std::string& w : r.warnings)
-        warnings.append(w);
-    d["warnings"] = warnings;
-    return d;
-}
-
-nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
-                 PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
-                 const std::string& method, int threads, std::uint64_t memory, const std::string& io,
-                 const std::string& cache, nb::object progress, const std::string& device,
-                 std::vector<int> devices, std::optional<std::uint64_t> ulps,
-                 const std::vector<double>& period, std::uint64_t component_stride,
-                 const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges,
-                 std::vector<std::uint64_t> columns) {
+PyFieldResult compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
+                      PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
+                      const std::string& method, int threads, std::uint64_t memory, const std::string& io,
+                      const std::string& cache, nb::object progress, const std::string& device,
+                      std::vector<int> devices, std::optional<std::uint64_t> ulps,
+                      const std::vector<double>& period, std::uint64_t component_stride,
+                      const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges,
+                      std::vector<std::uint64_t> columns) {
     CompareOptions options;
     options.columns = std::move(columns);
     if (ranges) {
@@ -191,7 +202,7 @@ nb::dict compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, 
         const nb::gil_scoped_release unlocked;
         return compare_field(a, b, options);
     };
-    return result_dict(take(run()), dtype);
+    return {take(run()), dtype};
 }
 
 }  // namespace
@@ -207,6 +218,7 @@ void define_comparison(nb::module_& m) {
         return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
                               Method::automatic, {{atol, rtol}, nan_equal});
     });
+    define_result(m);
     m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
           "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
           "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",

@@ -21,7 +21,7 @@ from ..formats.model import storage_dtype
 from ..runs.particles import INTEGERS, Particles, read_items
 from ..runs.subject import FieldRef
 from .field import Decision, FieldComparison, Settings, facts_of
-from .merge import merged, with_places
+from .merge import Found, merged, with_places
 from .sums import TwoSums, why_not
 
 __all__ = [
@@ -184,11 +184,11 @@ class _Found:
 
     def __init__(self, sums: TwoSums | None) -> None:
         self.sums = sums
-        self.total: dict | None = None
+        self.total: Found | None = None
         self.by_tree = 0  # scalars in buckets of equal sums
 
-    def add(self, r: dict, ids: np.ndarray, width: int) -> None:
-        """r: of the core, with places in the order of ids, which become (ID, scalar of its row)."""
+    def add(self, r: Found, ids: np.ndarray, width: int) -> None:
+        """r: with places in the order of ids, which become (ID, scalar of its row)."""
         scalars = max(width, 1)
         r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
         self.total = r if self.total is None else merged([self.total, r])
@@ -331,8 +331,8 @@ def _shaped(
     shaped.key = kind.key
     if ref.kind is not None:  # codes: which elements they are of is not looked up
         shaped.first_a = shaped.first_b = None
-    shaped.first_id = None if total["first"] is None else total["first"][0]
-    shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
+    shaped.first_id = None if total.first is None else total.first[0]
+    shaped.max_abs_id = None if total.max_abs_at is None else total.max_abs_at[0]
     cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
     shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
     shaped.max_rel_index = cut(shaped.max_rel_index)
@@ -517,12 +517,13 @@ def _compare_rows(
     made = [
         _core.memory_source(ref.dtype, x.size, x.ctypes.data, storage.itemsize, False, x) for x in gathered
     ]
-    r = _core.compare(
+    compared = _core.compare(
         made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct",
         threads=how.settings.threads,
     )  # fmt: skip
     read = sum(x.nbytes for x in gathered)
-    r["stages"]["elements"]["bytes_read"] = read
+    r = Found.of(compared)
+    r.stages["elements"]["bytes_read"] = read
     found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))
 
 

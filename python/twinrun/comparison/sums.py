@@ -20,6 +20,7 @@ from ..formats.model import ITEMSIZE
 from ..runs.parts import Parts
 from ..runs.subject import FieldRef, Place
 from .field import Decision, FieldPart, Settings, compare_part
+from .merge import Found
 
 __all__ = ["TwoSums", "compare_placed", "why_not"]
 
@@ -216,23 +217,24 @@ class TwoSums:
         """Whether the first run's are these fine sums, (n, 3) as `_core.add_sums` gives them at this height."""
         return np.array_equal(sums[:, 0], self.buckets) and np.array_equal(sums[:, 2], self._fine[0])
 
-    def result(self, found: dict, scalars: int, by_tree: int) -> dict:
+    def result(self, found: Found, scalars: int, by_tree: int) -> Found:
         """What the core found of the elements that were read, made that of all. by_tree: scalars in buckets of equal sums."""
         unread = self._proof.largest_unread(by_tree, self.proven_by_cells)
-        largest, is_bound = _core.largest_of_all(found["max_abs_read"], unread)
-        return found | {
-            "method": "staged",
-            "scalars": scalars,
-            "chunks": self.counted,
-            "proven_by_tree": by_tree,
-            "proven_by_cells": list(self.proven_by_cells),
-            "cell": self._proof.cell,
-            "coarse_cell": self._proof.coarse_cell,
-            "max_abs_unread": unread,
-            "max_abs": largest,
-            "max_abs_is_bound": is_bound,
-            "stages": found["stages"] | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
-        }
+        largest, is_bound = _core.largest_of_all(found.max_abs_read, unread)
+        return replace(
+            found,
+            method="staged",
+            scalars=scalars,
+            chunks=self.counted,
+            proven_by_tree=by_tree,
+            proven_by_cells=list(self.proven_by_cells),
+            cell=self._proof.cell,
+            coarse_cell=self._proof.coarse_cell,
+            max_abs_unread=unread,
+            max_abs=largest,
+            max_abs_is_bound=is_bound,
+            stages=found.stages | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
+        )
 
 
 def compare_placed(
@@ -262,7 +264,7 @@ def compare_placed(
             of_run.check_data()
         part = compare_part(a, b, place, settings, ranges)
         # By the parts' own sources.
-        part.found["stages"]["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
+        part.found.stages["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
         part.reason = f"{cuts}: elements, as {without}"
     else:
         sums = TwoSums(x.refs, y.refs, "place", decision)
@@ -284,7 +286,7 @@ def compare_placed(
         for of_run in (x, y) if left else ():
             of_run.check_data()
         part = compare_part(a, b, place, replace(settings, method="direct"), left)
-        part.found["stages"]["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
+        part.found.stages["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
         part.found = sums.result(part.found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0
         part.reason = f"{cuts}: by sums of digests"
