@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -154,12 +155,12 @@ void define_histories(nb::module_& m) {
                                     });
             };
             const FlushFacts facts = take(run());
-            return nb::make_tuple(facts.steps, facts.bytes, lost_list(lost));
+            return std::tuple(facts.steps, facts.bytes, lost_steps(lost));
         },
         "local"_a, "history"_a);
     m.def("local_history", [](const std::string& path) {
         const LocalHistory local = take(LocalHistory::read(path));
-        return nb::make_tuple(local.rank, local.ranks, local.history);
+        return std::tuple(local.rank, local.ranks, local.history);
     });
 }
 

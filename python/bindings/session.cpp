@@ -92,22 +92,37 @@ struct StoredField {
 };
 using StoredFields = nb::typed<nb::dict, nb::str, StoredField>;
 
-}  // namespace
-
-namespace {
-
-nb::dict divergence_dict(const Divergence& d) {
-    nb::dict out;
-    out["step"] = d.step;
-    out["rank"] = d.rank;
-    out["field"] = d.field;
-    out["first_item"] = d.first_item;
-    out["chunks"] = d.chunks;
-    out["chunks_in_all"] = d.chunks_in_all;
-    out["fields"] = d.fields;
-    out["reason"] = d.reason;
-    out["text"] = describe(d);
-    return out;
+void define_reports(nb::module_& m) {
+    nb::class_<StoredField>(m, "StoredField", "A field of a committed step. shape: slowest dimension first.")
+        .def_prop_ro("dtype", [](const StoredField& self) { return std::string(dtype_name(self.dtype)); })
+        .def_prop_ro("shape", [](const StoredField& self) { return shape_tuple(self.shape); })
+        .def_ro("fortran_order", &StoredField::fortran_order);
+    nb::class_<Divergence>(m, "Divergence",
+                           "Where a step is not proven equal to the same step of the reference.")
+        .def_ro("step", &Divergence::step)
+        .def_ro("rank", &Divergence::rank)
+        .def_ro("field", &Divergence::field)
+        .def_ro("first_item", &Divergence::first_item)
+        .def_ro("chunks", &Divergence::chunks)
+        .def_ro("chunks_in_all", &Divergence::chunks_in_all)
+        .def_ro("fields", &Divergence::fields)
+        .def_ro("reason", &Divergence::reason)
+        .def_prop_ro("text", [](const Divergence& self) { return describe(self); });
+    nb::class_<CaptureReport>(m, "CaptureReport", "What one capture cost.")
+        .def_ro("step", &CaptureReport::step)
+        .def_ro("seconds", &CaptureReport::seconds)
+        .def_ro("waited_seconds", &CaptureReport::waited_seconds)
+        .def_ro("data_bytes", &CaptureReport::data_bytes)
+        .def_ro("metadata_bytes", &CaptureReport::metadata_bytes)
+        .def_ro("staged_bytes", &CaptureReport::staged_bytes)
+        .def_ro("divergence", &CaptureReport::divergence)
+        .def_prop_ro("lost", [](const CaptureReport& self) { return lost_steps(self.lost); });
+    nb::class_<SessionFacts>(m, "SessionFacts", "What a session has done so far.")
+        .def_ro("captured", &SessionFacts::captured)
+        .def_ro("committed", &SessionFacts::committed)
+        .def_ro("lost", &SessionFacts::lost)
+        .def_ro("most_staged_bytes", &SessionFacts::most_staged_bytes)
+        .def_ro("flushed_bytes", &SessionFacts::flushed_bytes);
 }
 
 // A run's session. Settings are text by name, as the C interface has them.
@@ -138,36 +153,26 @@ struct PySession {
     }
     PySession(const PySession&) = delete;
     PySession& operator=(const PySession&) = delete;
-    nb::dict capture(std::int64_t step, std::vector<CapturedField> fields) {
+    CaptureReport capture(std::int64_t step, std::vector<CapturedField> fields) {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->capture_fields(step, std::move(fields));
         };
-        const CaptureReport report = take(run());
-        nb::dict d;
-        d["step"] = report.step;
-        d["seconds"] = report.seconds;
-        d["waited_seconds"] = report.waited_seconds;
-        d["data_bytes"] = report.data_bytes;
-        d["metadata_bytes"] = report.metadata_bytes;
-        d["staged_bytes"] = report.staged_bytes;
-        d["divergence"] = report.divergence ? nb::object(divergence_dict(*report.divergence)) : nb::none();
-        d["lost"] = lost_list(report.lost);
-        return d;
+        return take(run());
     }
-    nb::list wait() {
+    LostSteps wait() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->wait();
         };
-        return lost_list(take(run()));
+        return lost_steps(take(run()));
     }
-    nb::list close() {
+    LostSteps close() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->close();
         };
-        return lost_list(take(run()));
+        return lost_steps(take(run()));
     }
     std::optional<std::int64_t> latest(std::int64_t not_after) {
         const auto run = [&] {
@@ -215,7 +220,7 @@ struct PySession {
         session->on_divergence([shared](const Divergence& d) {
             const nb::gil_scoped_acquire locked;
             try {
-                (*shared)(divergence_dict(d));
+                (*shared)(nb::cast(d));
             } catch (nb::python_error& e) {
                 e.discard_as_unraisable("twinrun: on_divergence");
             }
@@ -227,10 +232,7 @@ struct PySession {
 
 void define_sessions(nb::module_& m) {
     define_captured_field(m);
-    nb::class_<StoredField>(m, "StoredField", "A field of a committed step. shape: slowest dimension first.")
-        .def_prop_ro("dtype", [](const StoredField& self) { return std::string(dtype_name(self.dtype)); })
-        .def_prop_ro("shape", [](const StoredField& self) { return shape_tuple(self.shape); })
-        .def_ro("fortran_order", &StoredField::fortran_order);
+    define_reports(m);
     nb::class_<PySession>(m, "Session")
         .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
                       const std::map<std::string, std::map<std::string, std::string>>&>(),
@@ -244,16 +246,7 @@ void define_sessions(nb::module_& m) {
         .def("on_divergence", &PySession::on_divergence, "call"_a)
         .def_prop_ro("committed", [](const PySession& self) { return self.session->committed(); })
         .def_prop_ro("local_only", [](const PySession& self) { return self.session->local_only(); })
-        .def_prop_ro("facts", [](const PySession& self) {
-            const SessionFacts facts = self.session->facts();
-            nb::dict d;
-            d["captured"] = facts.captured;
-            d["committed"] = facts.committed;
-            d["lost"] = facts.lost;
-            d["most_staged_bytes"] = facts.most_staged_bytes;
-            d["flushed_bytes"] = facts.flushed_bytes;
-            return d;
-        });
+        .def_prop_ro("facts", [](const PySession& self) { return self.session->facts(); });
 }
 
 }  // namespace twinrun

@@ -93,10 +93,10 @@ Shape shape_tuple(const std::vector<std::uint64_t>& shape) {
     return Shape(nb::tuple(list));
 }
 
-nb::list lost_list(const std::vector<LostStep>& lost) {
-    nb::list list;
+LostSteps lost_steps(const std::vector<LostStep>& lost) {
+    LostSteps list;
     for (const LostStep& step : lost)
-        list.append(nb::make_tuple(step.step, step.error.message));
+        list.emplace_back(step.step, step.error.message);
     return list;
 }
 

@@ -52,7 +52,8 @@ StreamOptions stream_options(int threads, std::uint64_t memory, const std::strin
 using Shape = nanobind::typed<nanobind::tuple, std::uint64_t, nanobind::ellipsis>;
 Shape shape_tuple(const std::vector<std::uint64_t>& shape);
 // (step, message)
-nanobind::list lost_list(const std::vector<LostStep>& lost);
+using LostSteps = std::vector<std::pair<std::int64_t, std::string>>;
+LostSteps lost_steps(const std::vector<LostStep>& lost);
 
 // ---- devices.cpp ----
 

@@ -175,30 +175,47 @@ Sketches move_sketches(const std::vector<PySketch*>& sketches, int device) {
     return as_list(made);
 }
 
-nb::dict comparison_dict(const SketchComparison& found, const FieldMetadata& field) {
-    nb::dict d;
-    d["elements"] = field.scalars();
-    d["chunks"] = found.chunks;
-    d["chunks_flagged"] = found.flagged.size();
-    d["open"] =
-        nb::bytes(found.open.data(), found.open.size() * sizeof(std::uint32_t));  // u32 of this machine
-    d["proven_by_tree"] = found.by_tree;
-    nb::list cells;
-    for (const std::uint64_t n : found.by_cells)
-        cells.append(n);
-    d["proven_by_cells"] = cells;
-    // Widths in x, where cells have one.
+// What two sketches of a field say. Widths in x, where cells have one.
+struct PySketchComparison {
+    SketchComparison found;
+    std::uint64_t elements;
+    std::uint64_t chunk_elements;
+    double cell;
+    double coarse_cell;
+};
+
+PySketchComparison compared(SketchComparison found, const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
     const bool wide = rule.kind == CellKind::absolute && field.settings.kind == DigestKind::linear;
-    d["cell"] = wide ? std::ldexp(1.0, rule.fine_exponent) : 0.0;
-    d["coarse_cell"] = wide ? std::ldexp(1.0, rule.coarse_exponent()) : 0.0;
-    d["chunk_elements"] = field.chunking().chunk_scalars;
-    return d;
+    return {std::move(found), field.scalars(), field.chunking().chunk_scalars,
+            wide ? std::ldexp(1.0, rule.fine_exponent) : 0.0,
+            wide ? std::ldexp(1.0, rule.coarse_exponent()) : 0.0};
+}
+
+void define_comparison_of_sketches(nb::module_& m) {
+    using C = PySketchComparison;
+    nb::class_<C>(m, "SketchComparison", "What two sketches of a field say.")
+        .def_ro("elements", &C::elements)
+        .def_prop_ro("chunks", [](const C& self) { return self.found.chunks; })
+        .def_prop_ro("chunks_flagged", [](const C& self) { return self.found.flagged.size(); })
+        .def_prop_ro(
+            "open",
+            [](const C& self) {
+                return nb::bytes(self.found.open.data(), self.found.open.size() * sizeof(std::uint32_t));
+            },
+            "Numbers of chunks that are not proven equal, as 32-bit words of this machine.")
+        .def_prop_ro("proven_by_tree", [](const C& self) { return self.found.by_tree; })
+        .def_prop_ro(
+            "proven_by_cells",
+            [](const C& self) { return std::vector(self.found.by_cells.begin(), self.found.by_cells.end()); })
+        .def_ro("cell", &C::cell)
+        .def_ro("coarse_cell", &C::coarse_cell)
+        .def_ro("chunk_elements", &C::chunk_elements);
 }
 
 // pairs: (sketch, sketch, atol, rtol), each of both on one device or both on the host.
-nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs,
-                          bool nan_equal) {
+std::vector<PySketchComparison> compare_sketches(
+    const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs, bool nan_equal) {
     std::vector<SketchComparison> found;
     const auto work = [&]() -> Result<> {
         found.reserve(pairs.size());
@@ -224,9 +241,9 @@ nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, dou
         result = work();
     }
     take(result);
-    nb::list list;
+    std::vector<PySketchComparison> list;
     for (std::size_t i = 0; i < found.size(); ++i)
-        list.append(comparison_dict(found[i], std::get<0>(pairs[i])->field()));
+        list.push_back(compared(std::move(found[i]), std::get<0>(pairs[i])->field()));
     return list;
 }
 
@@ -244,5 +261,6 @@ void twinrun::define_sketches(nb::module_& m) {
           "digest"_a, "threads"_a = 0);
     m.def("load_sketches", &load_sketches, "metadata"_a, "fields"_a, "device"_a);
     m.def("move_sketches", &move_sketches, "sketches"_a, "device"_a);
+    define_comparison_of_sketches(m);
     m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
 }

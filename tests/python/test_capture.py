@@ -132,7 +132,7 @@ def test_a_lost_step_is_told_once_and_later_ones_are_not_lost(tmp_path: Path) ->
     assert lost(run.wait) is None
     with no_large_files():
         lost(run.capture, 4, LARGE)
-        while run._session.facts["lost"] < 2:  # its thread has not tried yet
+        while run._session.facts.lost < 2:  # its thread has not tried yet
             threading.Event().wait(0.001)
     known = told == [2, 4]
     error = lost(run.capture, 5, fields(5))

@@ -246,7 +246,7 @@ def sums_of(path: Path) -> list[tuple[object, bytes]]:
     names = ("kind", "height", "buckets", "smallest_id", "largest_id")
     said = [m.fields[0].sums for m in files]
     return [
-        (s and [getattr(s, name) for name in names], m.section(0, "sums"))
+        (s and {name: getattr(s, name) for name in names}, m.section(0, "sums"))
         for s, m in zip(said, files, strict=True)
     ]
 

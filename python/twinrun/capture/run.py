@@ -62,6 +62,13 @@ class Divergence:
     reason: str
     text: str
 
+    @classmethod
+    def of(cls, d: _core.Divergence) -> Divergence:
+        """As the core says it."""
+        return cls(
+            d.step, d.rank, d.field, d.first_item, d.chunks, d.chunks_in_all, d.fields, d.reason, d.text
+        )
+
     def __str__(self) -> str:
         return self.text
 
@@ -251,7 +258,7 @@ class Run:
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:
-            session.on_divergence(lambda d: on_divergence(Divergence(**d)))
+            session.on_divergence(lambda d: on_divergence(Divergence.of(d)))
         # Threads must not outlive the interpreter, nor losses go untold.
         self._end = weakref.finalize(self, _end, session, self._path)
 
@@ -302,12 +309,16 @@ class Run:
         entries, keep = captured_entries(fields, self._tolerances, stream, self._path, ids, global_place)
         report = session.capture(number, entries)
         del keep
-        lost = report.pop("lost")
-        found = report.pop("divergence")
-        if not self._keep_data:  # nothing of them is written
-            report["data_bytes"] = 0
-        facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
-        _check_lost(lost, self._path, facts)
+        facts = CaptureFacts(
+            step=report.step,
+            seconds=report.seconds,
+            data_bytes=report.data_bytes if self._keep_data else 0,  # else nothing of them is written
+            metadata_bytes=report.metadata_bytes,
+            waited_seconds=report.waited_seconds,
+            staged_bytes=report.staged_bytes,
+            divergence=None if report.divergence is None else Divergence.of(report.divergence),
+        )
+        _check_lost(report.lost, self._path, facts)
         return facts
 
     def wait(self) -> None:

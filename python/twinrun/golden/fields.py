@@ -334,11 +334,11 @@ def _open_chunks(
     if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= result.cell:
         (one,), (other,) = _core.load_sketches(golden, [at], -1), _core.load_sketches(now, [0], -1)
         found = _core.compare_sketches([(one, other, atol, 0.0)], True)[0]
-        widest = max((c for c, n in enumerate(found["proven_by_cells"]) if n), default=0)
-        proven = max(found["coarse_cell"] if found["proven_by_tree"] else 0.0, (widest + 1) * result.cell)
-        result.at_most = min(proven, atol) if found["proven_by_tree"] + sum(found["proven_by_cells"]) else 0.0
+        widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
+        proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * result.cell)
+        result.at_most = min(proven, atol) if found.proven_by_tree + sum(found.proven_by_cells) else 0.0
         result.at_least = max(result.at_least, (widest - 1) * result.cell if widest > 1 else 0.0)
-        return np.frombuffer(found["open"], np.uint32)
+        return np.frombuffer(found.open, np.uint32)
     if equal.any() and equal_cells_prove(rule, atol, rtol, integers):
         if rule.kind == "absolute" and not (integers and rule.exponent <= 0):
             result.at_most = min(result.cell, atol)

@@ -241,25 +241,25 @@ class Sketch:
         results = [self._result(name, pair, f) for name, pair, f in zip(names, pairs, found, strict=True)]
         return SketchComparison(results, time.perf_counter() - start)
 
-    def _result(self, name: str, pair: tuple, found: dict) -> FieldSketchComparison:
+    def _result(self, name: str, pair: tuple, found: _core.SketchComparison) -> FieldSketchComparison:
         facts = self._facts(name)
-        open_chunks = np.frombuffer(found["open"], np.uint32)
+        open_chunks = np.frombuffer(found.open, np.uint32)
         return FieldSketchComparison(
             field=name,
             dtype=facts.dtype,
             shape=facts.user_shape,
             atol=pair[2],
             rtol=pair[3],
-            elements=found["elements"],
-            chunks=found["chunks"],
+            elements=found.elements,
+            chunks=found.chunks,
             chunks_open=open_chunks.size,
-            chunks_by_tree=found["chunks"] - found["chunks_flagged"],
-            chunk_elements=found["chunk_elements"],
+            chunks_by_tree=found.chunks - found.chunks_flagged,
+            chunk_elements=found.chunk_elements,
             open_chunks=open_chunks,
-            proven_by_tree=found["proven_by_tree"],
-            proven_by_cells=found["proven_by_cells"],
-            cell=found["cell"],
-            coarse_cell=found["coarse_cell"],
+            proven_by_tree=found.proven_by_tree,
+            proven_by_cells=found.proven_by_cells,
+            cell=found.cell,
+            coarse_cell=found.coarse_cell,
             device=_device_name(pair[0].device),
         )
 
