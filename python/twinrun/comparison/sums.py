@@ -277,7 +277,7 @@ def compare_placed(
             )
         if ranges is not None:
             buckets = [np.arange(f // size, -(-(f + n) // size)) for f, n in asked]
-            sums.keep(np.concatenate(buckets or [np.zeros(0)]))
+            sums.keep(np.concatenate(buckets or [np.zeros(0, np.int64)]))
         open_before = _stretches(sums.open, size, scalars)
         by_tree = wanted - sum(n for _, n in open_before)
         if open_before and sums.residues_help:
