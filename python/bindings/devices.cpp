@@ -138,8 +138,15 @@ void define_devices(nb::module_& m) {
             const nb::gil_scoped_release unlocked;
             DeviceWorkspaces::release_all_idle();
         },
-        "Gives back the memory of GPUs, and page-locked memory, that twinrun keeps from call to call and "
-        "does not use now.");
+        "Releases memory of GPUs, and page-locked memory, that twinrun keeps between calls and does not "
+        "use.\n"
+        "\n"
+        ">>> twinrun.release_device_memory()\n"
+        "\n"
+        "Notes\n"
+        "-----\n"
+        "Thread-safe. Without a GPU it does nothing. The next call that needs the memory allocates it "
+        "again.\n");
     m.def("devices", &devices);
     m.def("device_problem", &device_problem, "device"_a);
     m.def("device_of", &device_of, "address"_a);
