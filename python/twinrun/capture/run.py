@@ -93,7 +93,7 @@ class Divergence:
     text: str
 
     @classmethod
-    def of(cls, d: _core.Divergence) -> Divergence:
+    def _of(cls, d: _core.Divergence) -> Divergence:
         """As the core says it."""
         return cls(
             d.step, d.rank, d.field, d.first_item, d.chunks, d.chunks_in_all, d.fields, d.reason, d.text
@@ -363,7 +363,7 @@ class Run:
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:
-            session.on_divergence(lambda d: on_divergence(Divergence.of(d)))
+            session.on_divergence(lambda d: on_divergence(Divergence._of(d)))
         # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
 
@@ -457,7 +457,7 @@ class Run:
             metadata_bytes=report.metadata_bytes,
             waited_seconds=report.waited_seconds,
             staged_bytes=report.staged_bytes,
-            divergence=None if report.divergence is None else Divergence.of(report.divergence),
+            divergence=None if report.divergence is None else Divergence._of(report.divergence),
         )
         _check_lost(report.lost, self._path, facts)
         return facts
