@@ -1,4 +1,4 @@
-// What the files of the bindings share; defined in module.cpp.
+// What the files of the bindings share, by the file that defines it. Each registers its part of the module in define_…().
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,14 +14,19 @@
 #include "difference/difference.hpp"
 #include "history/history.hpp"
 #include "metadata/metadata.hpp"
+#include "source/device_array.hpp"
 #include "source/source.hpp"
 #include "source/stream.hpp"
 
 namespace twinrun {
 
+struct LostStep;
+
+// ---- shared.cpp ----
+
 // Text for people: bytes that are not UTF-8 as \xNN. And a file's name or path, as Python has it (os.fsencode gives the bytes).
-nanobind::object readable_text(const std::string& bytes);
-nanobind::object file_text(const std::string& bytes);
+nanobind::str readable_text(const std::string& bytes);
+nanobind::str file_text(const std::string& bytes);
 
 // Thrown with the lock held; nanobind sets the exception of twinrun.errors.
 [[noreturn]] void raise(const Error& error);
@@ -37,25 +42,42 @@ inline void take(const Result<>& result) {
 
 DType parse_dtype(const std::string& name);
 DigestKind parse_digest(const std::string& name);
+const char* digest_name(DigestKind kind);
+CacheUse parse_cache(const std::string& name);
 
 // Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
 StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io,
                              nanobind::object progress);
 
+using Shape = nanobind::typed<nanobind::tuple, std::uint64_t, nanobind::ellipsis>;
+Shape shape_tuple(const std::vector<std::uint64_t>& shape);
+// (step, message)
+using LostSteps = std::vector<std::pair<std::int64_t, std::string>>;
+LostSteps lost_steps(const std::vector<LostStep>& lost);
+
+// ---- devices.cpp ----
+
 // Raises Unsupported where no work can be done on a device.
 void check_device(int device);
+DeviceArray device_array(DType dtype, std::vector<std::uint64_t> shape, std::vector<std::int64_t> strides,
+                         std::uintptr_t address, int device, std::uintptr_t stream, bool swap);
+void define_devices(nanobind::module_& m);
 
-nanobind::dict field_dict(const FieldMetadata& field);
-
-// fields: (name, dtype, shape, address, stride, fortran_order, atol or None, rtol or None, place, ids, global shape, global
-// offset); the memory stays alive. place: None on the host, (device, strides, stream, swap) on a device. ids: a field's name,
-// or "". Shapes and the offset: slowest dimension first, so reversed if fortran_order is set.
-std::vector<CapturedField> captured_fields(const nanobind::list& fields);
+// ---- sources.cpp ----
 
 // An element source and the Python object whose memory or function it uses.
 struct Source {
     std::shared_ptr<ElementSource> elements;
     nanobind::object owner;
+};
+
+void define_sources(nanobind::module_& m);
+
+// ---- metadata.cpp ----
+
+// What metadata says of a field.
+struct FieldFacts {
+    std::shared_ptr<const FieldMetadata> field;
 };
 
 struct PyMetadata {
@@ -66,31 +88,33 @@ struct PyMetadata {
     [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
 };
 
-// elements.cpp. The rule that decides what differs; period: at most 4 lengths, of components in turn.
+void define_metadata(nanobind::module_& m);
+
+// ---- elements.cpp ----
+
+// The rule that decides what differs; period: at most 4 lengths, of components in turn.
 DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
                                const std::vector<double>& period, std::uint64_t component_stride);
 void define_elements(nanobind::module_& m);
 
-// record.cpp
+// ---- record.cpp ----
+
 nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
-// environment.cpp
-void define_environment(nanobind::module_& m);
+// ---- session.cpp ----
 
-// aggregate.cpp
+void define_sessions(nanobind::module_& m);
+
+// ---- what only registers ----
+
 void define_aggregation(nanobind::module_& m);
-
-// noise.cpp
-void define_noise(nanobind::module_& m);
-
-// golden.cpp
+void define_comparison(nanobind::module_& m);
+void define_environment(nanobind::module_& m);
 void define_golden(nanobind::module_& m);
-
-// sums.cpp
-void define_sums(nanobind::module_& m);
-
-// sketch.cpp
+void define_histories(nanobind::module_& m);
+void define_noise(nanobind::module_& m);
 void define_sketches(nanobind::module_& m);
+void define_sums(nanobind::module_& m);
 
 }  // namespace twinrun

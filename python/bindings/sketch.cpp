@@ -36,17 +36,19 @@ struct PySketch {
     }
 };
 
-nb::list as_list(std::vector<std::optional<PySketch>>& sketches) {
+using Sketches = nb::typed<nb::list, PySketch>;
+
+Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     nb::list list;
     for (std::optional<PySketch>& s : sketches)
         list.append(nb::cast(std::move(*s)));
-    return list;
+    return Sketches(list);
 }
 
-// fields: as Session.capture takes them. One batch a device; the others one after the other.
-nb::list sketch_fields(const nb::list& fields, double atol, double rtol, unsigned residue_bits,
-                       std::uint32_t chunk_bytes, const std::string& digest, int threads) {
-    const std::vector<CapturedField> captured = captured_fields(fields);
+// One batch a device; the others one after the other.
+Sketches sketch_fields(const std::vector<CapturedField>& captured, double atol, double rtol,
+                       unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
+                       int threads) {
     HistorySettings settings;
     settings.tolerance = {atol, rtol};
     settings.residue_bits = residue_bits;
@@ -109,7 +111,7 @@ Result<> upload(std::span<const HostSketch* const> from, int device,
 }
 
 // Those of fields of a metadata file, as it was captured or indexed. device: kHost for host memory.
-nb::list load_sketches(const PyMetadata& metadata, const std::vector<std::size_t>& fields, int device) {
+Sketches load_sketches(const PyMetadata& metadata, const std::vector<std::size_t>& fields, int device) {
     if (device != kHost) check_device(device);
     std::vector<std::optional<PySketch>> made(fields.size());
     const auto work = [&]() -> Result<> {
@@ -141,7 +143,7 @@ nb::list load_sketches(const PyMetadata& metadata, const std::vector<std::size_t
 }
 
 // Copies of sketches on another device, or the host.
-nb::list move_sketches(const std::vector<PySketch*>& sketches, int device) {
+Sketches move_sketches(const std::vector<PySketch*>& sketches, int device) {
     if (device != kHost) check_device(device);
     std::vector<std::optional<PySketch>> made(sketches.size());
     const auto work = [&]() -> Result<> {
@@ -173,30 +175,47 @@ nb::list move_sketches(const std::vector<PySketch*>& sketches, int device) {
     return as_list(made);
 }
 
-nb::dict comparison_dict(const SketchComparison& found, const FieldMetadata& field) {
-    nb::dict d;
-    d["elements"] = field.scalars();
-    d["chunks"] = found.chunks;
-    d["chunks_flagged"] = found.flagged.size();
-    d["open"] =
-        nb::bytes(found.open.data(), found.open.size() * sizeof(std::uint32_t));  // u32 of this machine
-    d["proven_by_tree"] = found.by_tree;
-    nb::list cells;
-    for (const std::uint64_t n : found.by_cells)
-        cells.append(n);
-    d["proven_by_cells"] = cells;
-    // Widths in x, where cells have one.
+// What two sketches of a field say. Widths in x, where cells have one.
+struct PySketchComparison {
+    SketchComparison found;
+    std::uint64_t elements;
+    std::uint64_t chunk_elements;
+    double cell;
+    double coarse_cell;
+};
+
+PySketchComparison compared(SketchComparison found, const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
     const bool wide = rule.kind == CellKind::absolute && field.settings.kind == DigestKind::linear;
-    d["cell"] = wide ? std::ldexp(1.0, rule.fine_exponent) : 0.0;
-    d["coarse_cell"] = wide ? std::ldexp(1.0, rule.coarse_exponent()) : 0.0;
-    d["chunk_elements"] = field.chunking().chunk_scalars;
-    return d;
+    return {std::move(found), field.scalars(), field.chunking().chunk_scalars,
+            wide ? std::ldexp(1.0, rule.fine_exponent) : 0.0,
+            wide ? std::ldexp(1.0, rule.coarse_exponent()) : 0.0};
+}
+
+void define_comparison_of_sketches(nb::module_& m) {
+    using C = PySketchComparison;
+    nb::class_<C>(m, "SketchComparison", "What two sketches of a field say.")
+        .def_ro("elements", &C::elements)
+        .def_prop_ro("chunks", [](const C& self) { return self.found.chunks; })
+        .def_prop_ro("chunks_flagged", [](const C& self) { return self.found.flagged.size(); })
+        .def_prop_ro(
+            "open",
+            [](const C& self) {
+                return nb::bytes(self.found.open.data(), self.found.open.size() * sizeof(std::uint32_t));
+            },
+            "Numbers of chunks that are not proven equal, as 32-bit words of this machine.")
+        .def_prop_ro("proven_by_tree", [](const C& self) { return self.found.by_tree; })
+        .def_prop_ro(
+            "proven_by_cells",
+            [](const C& self) { return std::vector(self.found.by_cells.begin(), self.found.by_cells.end()); })
+        .def_ro("cell", &C::cell)
+        .def_ro("coarse_cell", &C::coarse_cell)
+        .def_ro("chunk_elements", &C::chunk_elements);
 }
 
 // pairs: (sketch, sketch, atol, rtol), each of both on one device or both on the host.
-nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs,
-                          bool nan_equal) {
+std::vector<PySketchComparison> compare_sketches(
+    const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs, bool nan_equal) {
     std::vector<SketchComparison> found;
     const auto work = [&]() -> Result<> {
         found.reserve(pairs.size());
@@ -222,9 +241,9 @@ nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, dou
         result = work();
     }
     take(result);
-    nb::list list;
+    std::vector<PySketchComparison> list;
     for (std::size_t i = 0; i < found.size(); ++i)
-        list.append(comparison_dict(found[i], std::get<0>(pairs[i])->field()));
+        list.push_back(compared(std::move(found[i]), std::get<0>(pairs[i])->field()));
     return list;
 }
 
@@ -232,12 +251,16 @@ nb::list compare_sketches(const std::vector<std::tuple<PySketch*, PySketch*, dou
 
 void twinrun::define_sketches(nb::module_& m) {
     nb::class_<PySketch>(m, "FieldSketch")
-        .def_prop_ro("facts", [](const PySketch& self) { return field_dict(self.field()); })
+        .def_prop_ro("facts",
+                     [](const PySketch& self) {
+                         return FieldFacts{std::make_shared<const FieldMetadata>(self.field())};
+                     })
         .def_prop_ro("device", &PySketch::device)
         .def_prop_ro("bytes", &PySketch::bytes);
     m.def("sketch_fields", &sketch_fields, "fields"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a,
           "digest"_a, "threads"_a = 0);
     m.def("load_sketches", &load_sketches, "metadata"_a, "fields"_a, "device"_a);
     m.def("move_sketches", &move_sketches, "sketches"_a, "device"_a);
+    define_comparison_of_sketches(m);
     m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
 }

@@ -132,7 +132,7 @@ def test_a_lost_step_is_told_once_and_later_ones_are_not_lost(tmp_path: Path) ->
     assert lost(run.wait) is None
     with no_large_files():
         lost(run.capture, 4, LARGE)
-        while run._session.facts["lost"] < 2:  # its thread has not tried yet
+        while run._session.facts.lost < 2:  # its thread has not tried yet
             threading.Event().wait(0.001)
     known = told == [2, 4]
     error = lost(run.capture, 5, fields(5))
@@ -783,7 +783,7 @@ def test_the_package_brings_the_process_that_flushes(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "run", background=True, local=tmp_path / "local", flusher="process") as run:
         run.capture(3, fields(3))
     history = twinrun._core.open_history(str(tmp_path / "run"))
-    assert [step["step"] for step in history["steps"]] == [3]
+    assert [step.step for step in history.steps] == [3]
 
 
 @pytest.mark.parametrize("keep_data", [True, False])

@@ -243,7 +243,12 @@ def parts(
 def sums_of(path: Path) -> list[tuple[object, bytes]]:
     """Of every rank's only field: what its sums say of, and the sums."""
     files = [_core.Metadata(str(p)) for p in sorted(path.glob("step-*/rank-*.twm"))]
-    return [(m.fields[0]["sums"], m.section(0, "sums")) for m in files]
+    names = ("kind", "height", "buckets", "smallest_id", "largest_id")
+    said = [m.fields[0].sums for m in files]
+    return [
+        (s and {name: getattr(s, name) for name in names}, m.section(0, "sums"))
+        for s, m in zip(said, files, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("settings", [{}, {"keep_data": False}, {"device_memory": "64 MiB", "background": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from commands import cannot_compare, check_error, command, load_json
 from support import step_files
 
 import twinrun
+from twinrun import _core
 
 CODES = ["f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5, 7), (1025,), (2, 3, 700)]
@@ -261,3 +263,21 @@ def test_a_copied_history(tmp_path: Path) -> None:
     data.write_bytes(content)
     os.utime(data, ns=(later, later))
     cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "older than its data file", str(data))
+
+
+def test_files_of_a_step_are_compared_and_sent_to_other_processes(tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    for name, record in (("whole", None), ("record", "runs")):
+        with twinrun.Run(tmp_path / name, atol=1e-6, record=record) as run:
+            run.capture(1, {"x": x})
+            run.capture(2, {"x": x + 1})
+    whole, record = (_core.open_history(str(tmp_path / name)).steps for name in ("whole", "record"))
+    assert [files.difference for step in whole for files in step.ranks] == [None, None]
+    assert None not in [files.difference for step in record for files in step.ranks]
+    every = [files for step in (*whole, *record) for files in step.ranks]
+    for at, files in enumerate(every):
+        sent = pickle.loads(pickle.dumps(files))
+        assert [sent == other for other in every] == [other is files for other in every], at
+        names = [name for name in dir(files) if not name.startswith("_")]
+        assert [getattr(sent, name) for name in names] == [getattr(files, name) for name in names]
+        assert files != "files" and files is not None

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun import _core
+from twinrun.comparison.merge import Found
 from twinrun.runs.arrays import taken
 
 
@@ -20,9 +21,10 @@ def source(values: np.ndarray) -> _core.Source:
 
 
 def compare(a: np.ndarray, b: np.ndarray, **rule: object) -> dict:
-    facts = _core.compare(
+    compared = _core.compare(
         source(a), None, 0, source(b), None, 0, **{"atol": 0.0, "rtol": 0.0, "method": "direct", **rule}
     )
+    facts = vars(Found.of(compared))
     listed = _core.list_differences(
         source(a), source(b), 0, a.size, **{k: v for k, v in rule.items() if k != "method"}
     )

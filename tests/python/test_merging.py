@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from test_compare import make_pair
 
 from twinrun import _core
-from twinrun.comparison.merge import merged, ranges_of, with_places
+from twinrun.comparison.merge import Found, merged, ranges_of, with_places
 from twinrun.errors import TwinrunError
 
 CODES = {
@@ -42,16 +43,15 @@ class Sides:
         self.metadata = [None, None]
         if metadata:
             for at, source in enumerate(self.sources):
-                plan = {"name": "x", "dtype": self.dtype, "byte_order": "little", "fortran_order": False,
-                        "shape": [self.items], "format": "", "extents": [], "key": "",
-                        "ids": None, "global_shape": [], "global_offset": [], **metadata}  # fmt: skip
+                plan = _core.FieldPlan(name="x", dtype=self.dtype, byte_order="little", fortran_order=False,
+                                       shape=[self.items], **metadata)  # fmt: skip
                 _core.write_metadata(str(folder / f"{at}.twm"), -1, 0, [], [(plan, source)])
                 self.metadata[at] = _core.Metadata(str(folder / f"{at}.twm"))
         self.unit = _core.range_unit(self.dtype, self.metadata[0])
 
-    def compare(self, ranges: Sequence[tuple[int, int]] | None = None, **asked: object) -> dict:
+    def compare(self, ranges: Sequence[tuple[int, int]] | None = None, **asked: object) -> Found:
         sides = [(source, meta, 0) for source, meta in zip(self.sources, self.metadata, strict=True)]
-        return _core.compare(*sides[0], *sides[1], **asked, device="cpu", ranges=ranges)
+        return Found.of(_core.compare(*sides[0], *sides[1], **asked, device="cpu", ranges=ranges))
 
 
 def divided(rng: random.Random, scalars: int, unit: int) -> list[list[tuple[int, int]]]:
@@ -68,21 +68,22 @@ def divided(rng: random.Random, scalars: int, unit: int) -> list[list[tuple[int,
     return found
 
 
-def check_alike(found: dict, whole: dict, but: set[str]) -> None:
-    assert set(found) == set(whole)
-    for key in set(whole) - but - {"stages", "io", "device_seconds", "device_reason"}:
-        x, y = found[key], whole[key]
+def check_alike(found: Found, whole: Found, but: set[str]) -> None:
+    for key in (
+        {part.name for part in fields(Found)} - but - {"stages", "io", "device_seconds", "device_reason"}
+    ):
+        x, y = getattr(found, key), getattr(whole, key)
         if key.startswith("sum_squares"):
             assert x == pytest.approx(y, rel=1e-12, nan_ok=True), key
         else:
             assert x == y or repr(x) == repr(y), (key, x, y)  # repr: NaN
-    read = found["scalars_read"] + found["proven_by_tree"] + sum(found["proven_by_cells"])
-    assert read == found["scalars"] == whole["scalars"]
-    for name, stage in whole["stages"].items():
-        assert set(found["stages"][name]) == set(stage)
+    read = found.scalars_read + found.proven_by_tree + sum(found.proven_by_cells)
+    assert read == found.scalars == whole.scalars
+    for name, stage in whole.stages.items():
+        assert set(found.stages[name]) == set(stage)
         for key in ("ran", "chunks_in", "chunks_out"):
             if not but or name == "tree":
-                assert found["stages"][name][key] == stage[key], (name, key)
+                assert found.stages[name][key] == stage[key], (name, key)
 
 
 def cases() -> Iterator[tuple]:
@@ -115,20 +116,18 @@ def test_ranges_together_say_what_one_comparison_says(
         )
     for method in ("auto", "direct"):
         whole = sides.compare(**asked, method=method)
-        assert (
-            whole["scalars"] == sides.scalars and whole["stages"]["elements"]["chunks_out"] <= whole["chunks"]
-        )
+        assert whole.scalars == sides.scalars and whole.stages["elements"]["chunks_out"] <= whole.chunks
         for _ in range(4):
             parts = [
                 sides.compare(ranges, **asked, method=method)
                 for ranges in divided(rng, sides.scalars, sides.unit)
             ]
-            check_alike(merged(parts), whole, HOW if whole["method"] == "staged" else set())
+            check_alike(merged(parts), whole, HOW if whole.method == "staged" else set())
             if len(parts) > 2:  # in groups, and in another order
                 check_alike(
                     merged([parts[-1], merged(parts[:-1])]),
                     whole,
-                    HOW if whole["method"] == "staged" else set(),
+                    HOW if whole.method == "staged" else set(),
                 )
 
 
@@ -148,7 +147,7 @@ def test_ranges_that_end_where_sketches_are_settled_read_what_one_comparison_rea
     sides = Sides(tmp_path, a, b, "f4", atol=1.0, rtol=0.0, residue_bits=4, chunk_bytes=4096, digest="linear")
     whole = sides.compare(atol=1.0, rtol=0.0)
     ranges = ranges_of(b.size, stretch, 3)
-    tree, sketch = whole["stages"]["tree"], whole["stages"]["sketch"]
+    tree, sketch = whole.stages["tree"], whole.stages["sketch"]
     assert len(ranges) == 3 and tree["chunks_out"] > sketch["chunks_in"] > sketch["chunks_out"] > 0
     found = merged([sides.compare([r], atol=1.0, rtol=0.0) for r in ranges])
     check_alike(found, whole, set())
@@ -164,11 +163,11 @@ def test_a_range_is_all_that_is_looked_at(tmp_path: Path) -> None:
     ):
         sides = Sides(tmp_path, a, b, "f4", **metadata)
         r = sides.compare([(1024, 1024), (6144, 1024), (18_432, 1568)], atol=0.5, rtol=0.0)
-        assert (r["scalars"], r["chunks"], r["different"], r["first"]) == (3616, 4, 2, 7000)
-        assert (r["max_abs"], r["max_abs_at"], r["first_b"]) == (5.0, 7000, 5.0)
-        assert r["stages"]["elements"]["chunks_out"] == 2
+        assert (r.scalars, r.chunks, r.different, r.first) == (3616, 4, 2, 7000)
+        assert (r.max_abs, r.max_abs_at, r.first_b) == (5.0, 7000, 5.0)
+        assert r.stages["elements"]["chunks_out"] == 2
         nothing = sides.compare([], atol=0.5, rtol=0.0)
-        assert nothing["scalars"] == nothing["chunks"] == nothing["different"] == nothing["scalars_read"] == 0
+        assert nothing.scalars == nothing.chunks == nothing.different == nothing.scalars_read == 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_the_unit_is_a_chunk_of_the_metadata(tmp_path: Path) -> None:
     assert sides.unit == 4096
     with pytest.raises(TwinrunError, match="multiples of 4096"):
         sides.compare([(1024, 4096)], atol=0.0, rtol=0.0)
-    assert sides.compare([(1024, 4096)], atol=0.0, rtol=0.0, method="direct")["scalars"] == 4096
+    assert sides.compare([(1024, 4096)], atol=0.0, rtol=0.0, method="direct").scalars == 4096
 
 
 def test_bounds_merge_like_what_they_bound() -> None:
@@ -211,17 +210,15 @@ def test_bounds_merge_like_what_they_bound() -> None:
     one = sides.compare(atol=0.0, rtol=0.0)
     for read, unread in itertools.product([0.0, 1.0, 2.0, math.inf], [0.0, 1.0, 2.0, math.nan]):
         parts = [
-            one | {"max_abs_read": r, "max_abs_unread": u}
+            replace(one, max_abs_read=r, max_abs_unread=u)
             for r, u in ((read, 0.0), (0.0, unread), (0.5, 0.25))
         ]
         whole = merged(parts)
         most = max(read, 0.5)
         if math.isnan(unread):
-            assert whole["max_abs_is_bound"] and repr(whole["max_abs"]) == (
-                "inf" if most == math.inf else "nan"
-            )
+            assert whole.max_abs_is_bound and repr(whole.max_abs) == ("inf" if most == math.inf else "nan")
         else:
-            assert whole["max_abs_is_bound"] == (unread > most) and whole["max_abs"] == max(unread, most)
+            assert whole.max_abs_is_bound == (unread > most) and whole.max_abs == max(unread, most)
 
 
 def test_places_may_be_of_another_order(tmp_path: Path) -> None:
@@ -232,14 +229,14 @@ def test_places_may_be_of_another_order(tmp_path: Path) -> None:
         sides = Sides(tmp_path, a[at * 3 : at * 3 + 3], b[at * 3 : at * 3 + 3], "f8")
         parts.append(with_places(sides.compare(atol=0.5, rtol=0.0), lambda i, own=own: (own[i], 0)))
     whole = merged(parts)
-    assert whole["first"] == (5, 0) and whole["first_b"] == 2.0 and whole["different"] == 3
-    assert (whole["max_abs"], whole["max_abs_at"]) == (2.0, (5, 0))
+    assert whole.first == (5, 0) and whole.first_b == 2.0 and whole.different == 3
+    assert (whole.max_abs, whole.max_abs_at) == (2.0, (5, 0))
 
 
 def test_parts_of_different_methods_are_a_defect(tmp_path: Path) -> None:
     r = Sides(tmp_path, np.zeros(1), np.ones(1), "f8").compare(atol=0.0, rtol=0.0)
     with pytest.raises(ValueError, match="different methods"):
-        merged([r, r | {"method": "staged"}])
+        merged([r, replace(r, method="staged")])
 
 
 @given(st.integers(1, 10**12), st.integers(1, 10**7), st.integers(1, 40))
@@ -251,3 +248,8 @@ def test_ranges_of_a_field_cover_it(scalars: int, unit: int, parts: int) -> None
     assert all(n % unit == 0 and n > 0 for _, n in ranges[:-1]) and ranges[-1][1] > 0
     sizes = [-(-n // unit) for _, n in ranges]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_what_the_core_finds_is_kept_whole() -> None:
+    of_core = {name for name in dir(_core.FieldResult) if not name.startswith("_")}
+    assert {part.name for part in fields(Found)} == of_core

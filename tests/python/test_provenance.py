@@ -22,10 +22,11 @@ from twinrun.runs.provenance import Difference, difference, python_facts, read_p
 Facts = dict[str, dict[str, str]]
 
 
-def history(*sessions: list[Facts]) -> dict:
-    """As `_core.open_history` gives it: a list of facts a session, one for each rank."""
-    entries = [{"rank": rank, "json": json.dumps(f)} for s in sessions for rank, f in enumerate(s)]
-    return {"provenance": entries}
+def history(*sessions: list[Facts]) -> list[types.SimpleNamespace]:
+    """As a history's `provenance` has it: a list of facts a session, one for each rank."""
+    return [
+        types.SimpleNamespace(rank=rank, json=json.dumps(f)) for s in sessions for rank, f in enumerate(s)
+    ]
 
 
 def read(*sessions: list[Facts]):
@@ -46,8 +47,7 @@ def names(differences: list[Difference]) -> list[str]:
 
 
 def test_no_provenance() -> None:
-    assert read_provenance({}) is None
-    assert read_provenance({"provenance": []}) is None
+    assert read_provenance([]) is None
     assert difference(None, read([env(A="1")])) == []
 
 
@@ -83,7 +83,7 @@ def test_a_resumed_run_says_its_first_and_last_session() -> None:
 )  # fmt: skip
 def test_hostile_json(text: str) -> None:
     with pytest.raises(DamagedFile, match="provenance"):
-        read_provenance({"provenance": [{"rank": 0, "json": text}]})
+        read_provenance([types.SimpleNamespace(rank=0, json=text)])
 
 
 # ---- differences -------------------------------------------------------------------------------------------------------
@@ -177,11 +177,17 @@ def captured(path: Path, value: float) -> Path:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch):
     """Histories of these folders say so of their conditions."""
-    said: dict[str, dict] = {}
+    said: dict[str, list[types.SimpleNamespace]] = {}
     real = _core.open_history
-    monkeypatch.setattr(
-        _core, "open_history", lambda path: {**real(path), **said.get(str(path), {"provenance": []})}
-    )
+
+    class Said:
+        def __init__(self, path: str) -> None:
+            self.provenance, self._real = said.get(str(path), []), real(path)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(_core, "open_history", Said)
 
     def set_provenance(path: Path, *sessions: list[Facts]) -> None:
         said[str(path)] = history(*sessions)

@@ -377,7 +377,7 @@ def test_a_history_whose_step_was_captured_again(tmp_path: Path, shared: str) ->
         one.capture(3, {"x": x})
     with pytest.raises(twinrun.TwinrunError, match="step 1 is not what it was"):
         twinrun.pack(run, record, append=True)
-    assert [s["step"] for s in twinrun._core.open_history(str(record))["steps"]] == [0, 1, 2]
+    assert [s.step for s in twinrun._core.open_history(str(record)).steps] == [0, 1, 2]
     facts = twinrun.pack(run, record, update=True)
     assert [(s.step, s.new_version) for s in facts.steps] == [(1, True), (3, False)]
     assert twinrun.compare(run, record).verdict == "same"

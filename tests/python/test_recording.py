@@ -135,7 +135,7 @@ def test_a_run_records_itself(tmp_path: Path, background: bool) -> None:
             assert all(np.array_equal(back[name], one[name]) for name in one)
         run.capture(80, fields[-1])
     history = twinrun._core.open_history(str(recorded))
-    kept = [step["ranks"][0]["data_bytes"] for step in history["steps"]]
+    kept = [step.ranks[0].data_bytes for step in history.steps]
     assert all(size < kept[0] / 10 for size in kept[1:])
     assert kept[-1] < 400  # nothing had changed since step 70
     assert twinrun.verify(recorded)[0] == []
@@ -149,10 +149,7 @@ def test_a_second_run_against_the_first(tmp_path: Path) -> None:
         one["x"][77] += 1e-9
     captured(tmp_path / "first", fields, record="runs")
     captured(tmp_path / "second", other, record="runs", record_against=tmp_path / "first")
-    sizes = [
-        step["ranks"][0]["data_bytes"]
-        for step in twinrun._core.open_history(str(tmp_path / "second"))["steps"]
-    ]
+    sizes = [step.ranks[0].data_bytes for step in twinrun._core.open_history(str(tmp_path / "second")).steps]
     assert max(sizes) < 1500 and sizes[0] < 400
     with twinrun.Run(
         tmp_path / "second", atol=1e-6, existing="append", record="runs", record_against=tmp_path / "first"
@@ -219,14 +216,11 @@ def test_the_independent_reader_reads_it(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", states(5))
     twinrun.pack(run, tmp_path / "record")
     history = twinrun._core.open_history(str(tmp_path / "record"))
-    paths = {
-        s["ranks"][0]["difference"]: tmp_path / "record" / s["folder"] / s["ranks"][0]["data"]
-        for s in history["steps"]
-    }
+    paths = {s.ranks[0].difference: tmp_path / "record" / s.folder / s.ranks[0].data for s in history.steps}
     record = Record(lambda ordinal: paths[ordinal])
-    for step in history["steps"]:
-        original = (run / step["folder"] / "rank-00000.data").read_bytes()
-        assert record.read_file(step["ranks"][0]["difference"], "rank-00000.data") == original
+    for step in history.steps:
+        original = (run / step.folder / "rank-00000.data").read_bytes()
+        assert record.read_file(step.ranks[0].difference, "rank-00000.data") == original
 
 
 def test_commands(tmp_path: Path) -> None:

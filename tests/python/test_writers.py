@@ -71,7 +71,7 @@ def check(path: Path, said: list[tuple[str, list[int] | str]], committed: list[i
             assert any(reason in what for reason in REASONS) and "|NEWLINE|" not in what, what
     assert steps_of(path) == sorted(committed)
     assert twinrun.verify(path)[0] == []
-    record = twinrun._core.open_history(str(path))["record"] is not None
+    record = twinrun._core.open_history(str(path)).record is not None
     settings = {"record": "runs"} if record else {}
     with twinrun.Run(path, existing="append", **settings) as run:
         for step in committed:

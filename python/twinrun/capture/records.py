@@ -469,16 +469,16 @@ def _keyed(entries: list[_Entry]) -> list[tuple[str, str, str, str, str]]:
 
 
 def _known_steps(record: str, append: bool) -> list[int]:
-    return [s["step"] for s in _core.open_history(record)["steps"]] if append and is_history(record) else []
+    return [s.step for s in _core.open_history(record).steps] if append and is_history(record) else []
 
 
 def _notes_of_history(source: str) -> list[tuple[str, str]]:
     """Steps that a history names and that cannot be packed."""
     history = _core.open_history(source)
-    notes = [(f"step {step}", "left out: not every rank committed it") for step in history["incomplete"]]
-    for step in history["steps"]:
-        if not all(rank["data"] for rank in step["ranks"]):
-            notes.append((f"step {step['step']}", "left out: only its metadata was kept"))
+    notes = [(f"step {step}", "left out: not every rank committed it") for step in history.incomplete]
+    for step in history.steps:
+        if not all(rank.data for rank in step.ranks):
+            notes.append((f"step {step.step}", "left out: only its metadata was kept"))
     return notes
 
 
@@ -643,7 +643,7 @@ def restore(
     record, to = any_path(record), any_path(to)
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
-    wanted = [s["step"] for s in history["steps"]] if steps is None else list(steps)
+    wanted = [s.step for s in history.steps] if steps is None else list(steps)
     if not wanted:
         raise MissingFile("no step to restore", where=record)
     return _core.unpack_steps(record, wanted, to, flat, threads or os.cpu_count() or 1, memory)

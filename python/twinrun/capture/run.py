@@ -19,7 +19,7 @@ from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
 from ..formats.model import label_told, labels_told, storage_dtype, unit_of
 from ..runs.arrays import DeviceArrayView, writable
-from ..runs.entries import GlobalPlace, captured_entries, own_tolerances
+from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
 from .records import RecordOptions, offer_packing_library
 
@@ -36,7 +36,7 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
     if unit is None:
         return
     stored = session.stored_fields(step, None)
-    told, _ = labels_told({label: one["shape"] for label, one in stored.items()})
+    told, _ = labels_told({label: one.shape for label, one in stored.items()})
     kept = told.get(name, {}).get("unit")
     if kept != unit:
         raise Incomparable(
@@ -91,6 +91,13 @@ class Divergence:
     fields: int
     reason: str
     text: str
+
+    @classmethod
+    def _of(cls, d: _core.Divergence) -> Divergence:
+        """As the core says it."""
+        return cls(
+            d.step, d.rank, d.field, d.first_item, d.chunks, d.chunks_in_all, d.fields, d.reason, d.text
+        )
 
     def __str__(self) -> str:
         return self.text
@@ -356,7 +363,7 @@ class Run:
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:
-            session.on_divergence(lambda d: on_divergence(Divergence(**d)))
+            session.on_divergence(lambda d: on_divergence(Divergence._of(d)))
         # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
 
@@ -443,12 +450,16 @@ class Run:
         entries, keep = captured_entries(fields, self._tolerances, stream, self._path, ids, global_place)
         report = session.capture(number, entries)
         del keep
-        lost = report.pop("lost")
-        found = report.pop("divergence")
-        if not self._keep_data:  # the data is not written
-            report["data_bytes"] = 0
-        facts = CaptureFacts(**report, divergence=None if found is None else Divergence(**found))
-        _check_lost(lost, self._path, facts)
+        facts = CaptureFacts(
+            step=report.step,
+            seconds=report.seconds,
+            data_bytes=report.data_bytes if self._keep_data else 0,  # the data is not written
+            metadata_bytes=report.metadata_bytes,
+            waited_seconds=report.waited_seconds,
+            staged_bytes=report.staged_bytes,
+            divergence=None if report.divergence is None else Divergence._of(report.divergence),
+        )
+        _check_lost(report.lost, self._path, facts)
         return facts
 
     def wait(self) -> None:
@@ -519,9 +530,10 @@ class Run:
             The run is closed, or the step has no field of a name.
         """
         session, number = self._open(), step_number(step)
-        entries, arrays = [], {}
+        entries: list[_core.CapturedField] = []
+        arrays: dict[str, np.ndarray] = {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
-            told = label_told(name, stored["shape"])
+            told = label_told(name, stored.shape)
             if names is None and told is not None:  # a label, which the caller did not capture
                 continue
             arrays[name] = self._empty(stored)
@@ -565,7 +577,7 @@ class Run:
         After an error some of the arrays may hold the values of the step, and others their old values.
         """
         session, number = self._open(), step_number(step)
-        entries: list[tuple] = []
+        entries: list[_core.CapturedField] = []
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         keep: list[object] = []
         described = session.stored_fields(number, list(fields))
@@ -575,15 +587,14 @@ class Run:
             target = writable(name, array)
             keep.append(target)
             if isinstance(target, DeviceArrayView):
-                place = (target.device, target.strides, target.stream, target.swap)
-                entries.append((name, target.dtype, target.shape, target.address, 0, target.fortran_order, None, None, place, "", [], []))  # fmt: skip
+                entries.append(captured_field(name, target))
                 continue
             into, dtype = target
-            dense = into.flags.f_contiguous if stored["fortran_order"] else into.flags.c_contiguous
-            shape = stored["shape"][::-1] if stored["fortran_order"] else stored["shape"]
-            if dtype != stored["dtype"] or into.shape != shape:
+            dense = into.flags.f_contiguous if stored.fortran_order else into.flags.c_contiguous
+            shape = stored.shape[::-1] if stored.fortran_order else stored.shape
+            if dtype != stored.dtype or into.shape != shape:
                 raise Incomparable(
-                    f"step {number}: {stored['dtype']} of shape {list(shape)} was captured, the array is {dtype} of "
+                    f"step {number}: {stored.dtype} of shape {list(shape)} was captured, the array is {dtype} of "
                     f"shape {list(into.shape)}",
                     where=name,
                 )
@@ -598,11 +609,11 @@ class Run:
         del keep
 
     @staticmethod
-    def _empty(stored: Mapping) -> np.ndarray:
-        shape = stored["shape"]
-        fortran = stored["fortran_order"]
+    def _empty(stored: _core.StoredField) -> np.ndarray:
+        shape = stored.shape
+        fortran = stored.fortran_order
         return np.empty(
-            shape[::-1] if fortran else shape, storage_dtype(stored["dtype"]), "F" if fortran else "C"
+            shape[::-1] if fortran else shape, storage_dtype(stored.dtype), "F" if fortran else "C"
         )
 
     def close(self) -> None:
@@ -635,20 +646,13 @@ class Run:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
-def _into(name: str, stored: Mapping, array: np.ndarray) -> tuple:
+def _into(name: str, stored: _core.StoredField, array: np.ndarray) -> _core.CapturedField:
     """A dense array as the core restores into it."""
     address = array.__array_interface__["data"][0]
-    return (
-        name,
-        stored["dtype"],
-        stored["shape"],
-        address,
-        0,
-        stored["fortran_order"],
-        None,
-        None,
-        None,
-        "",
-        [],
-        [],
+    return _core.CapturedField(
+        name=name,
+        dtype=stored.dtype,
+        shape=stored.shape,
+        address=address,
+        fortran_order=stored.fortran_order,
     )

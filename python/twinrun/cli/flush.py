@@ -43,17 +43,17 @@ def _check_place(history: str, local: str, parts: list[str]) -> None:
 def _flush(path: str, history: str | None, local: str, parts: list[str]) -> bool:
     """Copies the steps of one rank, and prints how many. Returns whether all were copied."""
     facts = _core.open_history(path)
-    if facts["local_part"] is None:
+    if facts.local_part is None or facts.to is None:
         raise TwinrunError(
             "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
         )
-    to = checked_path(history or facts["to"])
+    to = checked_path(history or facts.to)
     _check_place(to, local, parts)
     steps, size, lost = _core.flush(path, to)
-    here = len(facts["steps"]) - steps - len(lost)
+    here = len(facts.steps) - steps - len(lost)
     before = f", {here} were there already" if here else ""
     console().print(
-        one_line(f"rank {facts['local_part']}: {steps} steps, {byte_size(size)} -> {to}{before}"),
+        one_line(f"rank {facts.local_part}: {steps} steps, {byte_size(size)} -> {to}{before}"),
         soft_wrap=True,
     )
     for step, why in lost:

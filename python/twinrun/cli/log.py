@@ -15,15 +15,36 @@ from ..runs.subject import incomplete_note
 from ..words import byte_size
 from .common import console
 
+_OF_HISTORY = ("path", "atol", "rtol", "residue_bits", "chunk_bytes", "digest", "keep_data", "record", "torn", "ranks",
+               "local_part", "to", "incomplete")  # fmt: skip
+_OF_FILES = ("rank", "data", "data_bytes", "metadata", "metadata_bytes", "header_xxh3", "blocked_seconds", "difference",
+             "full_bytes", "divergence", "offset", "file_bytes")  # fmt: skip
 
-def _divergence(step: dict) -> str:
+
+def _document(history: _core.History) -> dict:
+    """As JSON has it."""
+    return {
+        **{name: getattr(history, name) for name in _OF_HISTORY},
+        "provenance": [{"rank": p.rank, "json": p.json} for p in history.provenance],
+        "steps": [
+            {
+                "step": step.step,
+                "folder": step.folder,
+                "ranks": [{name: getattr(files, name) for name in _OF_FILES} for files in step.ranks],
+            }
+            for step in history.steps
+        ],
+    }
+
+
+def _divergence(step: _core.HistoryStep) -> str:
     """Where a step is not proven equal to the reference of its run: on the first such rank."""
-    at = [r for r in step["ranks"] if r["divergence"]]
+    at = [r for r in step.ranks if r.divergence]
     if not at:
         return ""
     more = f" (and on {len(at) - 1} more ranks)" if len(at) > 1 else ""
-    where = f"rank {at[0]['rank']}: " if len(step["ranks"]) > 1 else ""
-    return one_line(f"{where}{at[0]['divergence']}{more}")
+    where = f"rank {at[0].rank}: " if len(step.ranks) > 1 else ""
+    return one_line(f"{where}{at[0].divergence}{more}")
 
 
 @click.command()
@@ -35,20 +56,20 @@ def log(run: str, as_json: bool) -> int:
     """
     history = _core.open_history(checked_path(run))
     if as_json:
-        print(json.dumps(history, indent=1))
+        print(json.dumps(_document(history), indent=1))
         return 0
     out = console()
-    part = history["local_part"]
+    part = history.local_part
     kind = "history" if part is None else f"rank {part}'s part, on a node-local tier, of a history"
-    tolerance = f"atol {history['atol']:g}" + (f", rtol {history['rtol']:g}" if history["rtol"] else "")
-    bits, chunk = history["residue_bits"], history["chunk_bytes"] // 1024
+    tolerance = f"atol {history.atol:g}" + (f", rtol {history.rtol:g}" if history.rtol else "")
+    bits, chunk = history.residue_bits, history.chunk_bytes // 1024
     out.print(
         one_line(
-            f"{kind} {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history['digest']} digests"
+            f"{kind} {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history.digest} digests"
         ),
         soft_wrap=True,
     )
-    record = history["record"]
+    record = history.record
     if record is not None:
         packed = f"{record['codec']} level {record['level']}" if record["codec"] != "none" else "not packed"
         packed += ", XOR" if record["xor"] else ""
@@ -59,7 +80,7 @@ def log(run: str, as_json: bool) -> int:
             soft_wrap=True,
         )
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    diverged = any(r["divergence"] for step in history["steps"] for r in step["ranks"])
+    diverged = any(r.divergence for step in history.steps for r in step.ranks)
     columns = ["step", "ranks", "data", "metadata", "share", "blocked"]
     if record is not None:
         columns[2:3] = ["data", "kept", "ratio"]
@@ -68,19 +89,19 @@ def log(run: str, as_json: bool) -> int:
     if diverged:
         table.add_column("not equal to the reference")
     total_data = total_metadata = total_kept = 0
-    for step in history["steps"]:
-        data = sum(r["full_bytes"] for r in step["ranks"])
-        kept = sum(r["data_bytes"] for r in step["ranks"])
-        metadata = sum(r["metadata_bytes"] for r in step["ranks"])
+    for step in history.steps:
+        data = sum(r.full_bytes for r in step.ranks)
+        kept = sum(r.data_bytes for r in step.ranks)
+        metadata = sum(r.metadata_bytes for r in step.ranks)
         total_data += data
         total_kept += kept
         total_metadata += metadata
         share = f"{100 * metadata / data:.3g}%" if data else ""
         # The application waits for its slowest rank.
-        blocked = max((r["blocked_seconds"] for r in step["ranks"]), default=0.0)
+        blocked = max((r.blocked_seconds for r in step.ranks), default=0.0)
         row = [
-            str(step["step"]),
-            str(len(step["ranks"])),
+            str(step.step),
+            str(len(step.ranks)),
             byte_size(data),
             *([byte_size(kept), f"{data / kept:.4g}" if kept else ""] if record is not None else []),
             byte_size(metadata),
@@ -89,12 +110,12 @@ def log(run: str, as_json: bool) -> int:
         ]
         table.add_row(*row, *([Text(_divergence(step))] if diverged else []))
     out.print(table)
-    if history["torn"]:
+    if history.torn:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
-    if history["incomplete"]:
-        out.print(f"note: {incomplete_note(history['incomplete'])}", soft_wrap=True)
-    kept = f" kept in {byte_size(total_kept)}" if record is not None else ""
+    if history.incomplete:
+        out.print(f"note: {incomplete_note(history.incomplete)}", soft_wrap=True)
+    said = f" kept in {byte_size(total_kept)}" if record is not None else ""
     out.print(
-        f"{len(history['steps'])} steps, {byte_size(total_data)} of data{kept}, {byte_size(total_metadata)} of metadata"
+        f"{len(history.steps)} steps, {byte_size(total_data)} of data{said}, {byte_size(total_metadata)} of metadata"
     )
     return 0

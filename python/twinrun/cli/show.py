@@ -20,23 +20,21 @@ def _settings(ref: FieldRef) -> str:
     facts = ref.facts
     if facts is None:
         return "no metadata"
-    if facts["cells"] == "tokens" and facts["digest"] == "linear":
+    if facts.cells == "tokens" and facts.digest == "linear":
         tolerance = "exact"
     else:
         tolerance = " + ".join(
             t
             for t in (
-                f"{facts['atol']:g}" if facts["atol"] else "",
-                f"{facts['rtol']:g} |a|" if facts["rtol"] else "",
+                f"{facts.atol:g}" if facts.atol else "",
+                f"{facts.rtol:g} |a|" if facts.rtol else "",
             )
             if t
         )
-    kind = "" if facts["digest"] == "linear" else ", published digests"
-    by_id = facts["sums"] is not None and facts["sums"]["kind"] == "ids"
-    sums = "" if facts["sums"] is None else f", sums by {facts['key'] if by_id else 'place'}"
-    return (
-        f"{tolerance}, {facts['residue_bits']} bits, chunks of {facts['chunk_bytes'] // 1024} KiB{kind}{sums}"
-    )
+    kind = "" if facts.digest == "linear" else ", published digests"
+    by_id = facts.sums is not None and facts.sums.kind == "ids"
+    sums = "" if facts.sums is None else f", sums by {facts.key if by_id else 'place'}"
+    return f"{tolerance}, {facts.residue_bits} bits, chunks of {facts.chunk_bytes // 1024} KiB{kind}{sums}"
 
 
 def _version(number: int) -> str:
@@ -142,7 +140,7 @@ def show(
                 ref.dtype + order,
                 shape,
                 byte_size(ref.items * ref.itemsize),
-                "" if ref.facts is None else str(ref.facts["nans"]),
+                "" if ref.facts is None else str(ref.facts.nans),
                 Text(one_line(_settings(ref))),
             )
         where = [] if place[0] is None else [f"step {place[0]}"]
@@ -153,7 +151,7 @@ def show(
             soft_wrap=True,
         )
         out.print(table)
-    provenance = read_provenance(subject.settings or {})
+    provenance = read_provenance(subject.provenance)
     if provenance is not None:
         print_provenance(out, provenance)
     for note in subject.notes:

@@ -21,7 +21,7 @@ from ..formats.model import storage_dtype
 from ..runs.particles import INTEGERS, Particles, read_items
 from ..runs.subject import FieldRef
 from .field import Decision, FieldComparison, Settings, facts_of
-from .merge import merged, with_places
+from .merge import Found, merged, with_places
 from .sums import TwoSums, why_not
 
 __all__ = [
@@ -187,10 +187,10 @@ class _Found:
 
     def __init__(self, sums: TwoSums | None) -> None:
         self.sums = sums
-        self.total: dict | None = None
+        self.total: Found | None = None
         self.by_tree = 0  # scalars in buckets of equal sums
 
-    def add(self, r: dict, ids: np.ndarray, width: int) -> None:
+    def add(self, r: Found, ids: np.ndarray, width: int) -> None:
         """Adds a result of the core. Its places in the order of ids become (ID, scalar of its row)."""
         scalars = max(width, 1)
         r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
@@ -334,8 +334,8 @@ def _shaped(
     shaped.key = kind.key
     if ref.kind is not None:  # codes: their elements are not looked up
         shaped.first_a = shaped.first_b = None
-    shaped.first_id = None if total["first"] is None else total["first"][0]
-    shaped.max_abs_id = None if total["max_abs_at"] is None else total["max_abs_at"][0]
+    shaped.first_id = None if total.first is None else total.first[0]
+    shaped.max_abs_id = None if total.max_abs_at is None else total.max_abs_at[0]
     cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
     shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
     shaped.max_rel_index = cut(shaped.max_rel_index)
@@ -351,7 +351,7 @@ def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None
             ref = ids if name == kind.key else own.get(name)
             if not ids.items or ref is None or not ref.items:
                 continue
-            if ref.facts is None or ids.facts is None or ref.facts["key"] != ids.facts["name"]:
+            if ref.facts is None or ids.facts is None or ref.facts.key != ids.facts.name:
                 return None
             parts.append(ref)
     decision = Decision() if name == kind.key else _decision(kind, name, settings, step)
@@ -373,14 +373,16 @@ def _proven_by_sums(
     if any(f.sums is not None and not f.sums.held_by_both() for f in found.values()):
         return False
     refs = [ids for _, ids, _ in (*kind.parts_a, *kind.parts_b) if ids.items]
-    if not refs or any(ref.facts is None or ref.facts["atol"] or ref.facts["rtol"] for ref in refs):
+    if not refs or any(ref.facts is None or ref.facts.atol or ref.facts.rtol for ref in refs):
         return False
     sums = _sums_by_id(kind, kind.key, settings, step)
     if sums is None or not sums.identical():
         return False
-    known = [ref.facts["sums"] for ref in refs if ref.facts is not None]
-    low = min(own["smallest_id"] for own in known)
-    high = max(own["largest_id"] for own in known)
+    known = [s for ref in refs if ref.facts is not None and (s := ref.facts.sums) is not None]
+    if len(known) != len(refs):
+        return False
+    low = min(own.smallest_id for own in known)
+    high = max(own.largest_id for own in known)
     if high - low + 1 != totals[0]:
         return False
     expected = []
@@ -518,12 +520,13 @@ def _compare_rows(
     made = [
         _core.memory_source(ref.dtype, x.size, x.ctypes.data, storage.itemsize, False, x) for x in gathered
     ]
-    r = _core.compare(
+    compared = _core.compare(
         made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct",
         threads=how.settings.threads,
     )  # fmt: skip
     read = sum(x.nbytes for x in gathered)
-    r["stages"]["elements"]["bytes_read"] = read
+    r = Found.of(compared)
+    r.stages["elements"]["bytes_read"] = read
     found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))
 
 

@@ -18,7 +18,7 @@ from ..formats.texts import never_tolerated
 from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import columns_of, row_major_place
 from ..runs.subject import FieldRef, Place
-from .merge import merged
+from .merge import Found, merged
 from .tolerances import Periods, Rule, Tolerances
 
 __all__ = [
@@ -322,7 +322,7 @@ class Settings:
         elif self.atol is not None or self.rtol is not None or self.ulps is not None:
             atol, rtol, ulps = self.atol or 0.0, self.rtol or 0.0, self.ulps
         else:
-            made = {(r.facts["atol"], r.facts["rtol"]) for r in (a, b) if r.facts is not None}
+            made = {(r.facts.atol, r.facts.rtol) for r in (a, b) if r.facts is not None}
             if len(made) > 1:
                 raise Incomparable(
                     f"field {a.name!r}: the runs were captured for different tolerances",
@@ -362,8 +362,19 @@ def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0)
     return abs(math.remainder(a - b, period)) if period else abs(a - b)
 
 
+@dataclass(frozen=True)
+class _Digests:
+    """Settings of metadata, named as FieldFacts names them."""
+
+    atol: float
+    rtol: float
+    residue_bits: int
+    chunk_bytes: int
+    digest: str
+
+
 def _build_on_the_fly(
-    ref: FieldRef, like: dict, settings: Settings, stack: contextlib.ExitStack
+    ref: FieldRef, like: _core.FieldFacts | _Digests, settings: Settings, stack: contextlib.ExitStack
 ) -> tuple[_core.Metadata, dict]:
     """Metadata of a field in a temporary file, with the settings of `like`."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-"))
@@ -371,11 +382,11 @@ def _build_on_the_fly(
     plan = field_plan(
         ref,
         None,
-        atol=like["atol"],
-        rtol=like["rtol"],
-        residue_bits=like["residue_bits"],
-        chunk_bytes=like["chunk_bytes"],
-        digest=like["digest"],
+        atol=like.atol,
+        rtol=like.rtol,
+        residue_bits=like.residue_bits,
+        chunk_bytes=like.chunk_bytes,
+        digest=like.digest,
     )
     start = time.perf_counter()
     facts = build(
@@ -393,21 +404,16 @@ def _build_on_the_fly(
         "ran": True,
         "chunks_in": 0,
         "chunks_out": 0,
-        "bytes_read": facts["bytes_read"],
+        "bytes_read": facts.bytes_read,
         "seconds": time.perf_counter() - start,
     }
     return _core.Metadata(target), stage
 
 
-def _settings_like(ref: FieldRef, atol: float, rtol: float, settings: Settings) -> dict:
+def _asked_for(decision: Decision, settings: Settings) -> _Digests:
     """Settings to build metadata with, where no run has any."""
-    return {
-        "atol": atol,
-        "rtol": rtol,
-        "residue_bits": settings.residue_bits,
-        "chunk_bytes": settings.chunk_bytes,
-        "digest": "published" if settings.method == "published" else "linear",
-    }
+    digest = "published" if settings.method == "published" else "linear"
+    return _Digests(decision.atol, decision.rtol, settings.residue_bits, settings.chunk_bytes, digest)
 
 
 @dataclass
@@ -420,7 +426,7 @@ class FieldPart:
     ranks: of how many ranks' parts the field was put together, else None.
     """
 
-    found: dict
+    found: Found
     first: int
     like: FieldRef
     place: Place
@@ -444,7 +450,7 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     parts = sorted(parts, key=lambda part: part.first)
     first = parts[0]
     found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
-    if found["scalars"] != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
+    if found.scalars != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
         # a defect of twinrun; nothing then counts as compared
         raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
@@ -518,11 +524,11 @@ def compare_part(
         on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
         in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
         if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            known = next(
+            known: _core.FieldFacts | _Digests | None = next(
                 (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
             )
             if known is None:
-                known = _settings_like(a, decision.atol, decision.rtol, settings)
+                known = _asked_for(decision, settings)
             for side, ref in zip(sides, (a, b), strict=True):
                 if side.metadata is None:
                     side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
@@ -535,7 +541,7 @@ def compare_part(
         if settings.progress is not None:
             progress = functools.partial(settings.progress, f"{place_text(place)} {a.name}")
         try:
-            r = _core.compare(
+            compared = _core.compare(
                 sides[0].source,
                 sides[0].metadata,
                 sides[0].field,
@@ -556,8 +562,9 @@ def compare_part(
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
+    r = Found.of(compared)
     if built is not None:
-        r["stages"]["build"] = built
+        r.stages["build"] = built
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     if like.kind is not None:
         _tell(r, a, b)
@@ -565,41 +572,43 @@ def compare_part(
     return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
 
 
-def _tell(found: dict, a: FieldRef, b: FieldRef) -> None:
+def _tell(found: Found, a: FieldRef, b: FieldRef) -> None:
     """Replaces codes by readable elements."""
-    if found["first"] is None:
+    if found.first is None:
         return
     for key, ref in (("first_a", a), ("first_b", b)):
         if ref.tell is not None:
             with contextlib.suppress(TwinrunError):
-                found[key] = ref.tell(found["first"])
+                setattr(found, key, ref.tell(found.first))
 
 
 def facts_of(
-    r: dict, a: FieldRef, place: Place, decision: Decision, reason: str, seconds: float
+    r: Found, a: FieldRef, place: Place, decision: Decision, reason: str, seconds: float
 ) -> FieldComparison:
-    """What the core found (`_core.compare`) as a FieldComparison."""
+    """What was found as a FieldComparison."""
     atol, rtol = decision.atol, decision.rtol
-    cells = r["proven_by_cells"]
-    cell, coarse = r["cell"], r["coarse_cell"]
-    read, different = r["scalars_read"], r["different"]
-    finite = different - r["infinite"]
-    at_least = max(r["max_abs_read"], _core.least_unread(cells, cell))
+    cells = r.proven_by_cells
+    cell, coarse = r.cell, r.coarse_cell
+    read, different = r.scalars_read, r.different
+    finite = different - r.infinite
+    at_least = max(r.max_abs_read, _core.least_unread(cells, cell))
     # Root mean square over everything: exact where all was read, else what the proofs allow.
-    unread = r["scalars"] - read
-    by_tree = r["proven_by_tree"]
-    sum_squares = _core.sum_squares_of_all(r["sum_squares"], by_tree, cells, cell, coarse, atol, rtol)
-    total_finite = r["scalars"] - r["infinite"]
+    unread = r.scalars - read
+    by_tree = r.proven_by_tree
+    sum_squares = _core.sum_squares_of_all(r.sum_squares, by_tree, cells, cell, coarse, atol, rtol)
+    total_finite = r.scalars - r.infinite
     rms_all = (
         None if math.isnan(sum_squares) else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
     )
-    max_abs = r["max_abs"]
+    max_abs = r.max_abs
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
     if a.kind is not None:  # codes: their distance means nothing
         max_abs, at_least, rms_all = (math.nan if different else 0.0), 0.0, None if different else 0.0
-        r = {**r, "max_abs": max_abs, "max_abs_at": None, "max_abs_a": None, "max_abs_b": None, "max_abs_is_bound": False,
-             "max_rel_different": 0.0, "max_rel_different_at": None, "sum_squares_different": 0.0,
-             "histogram": [0] * len(r["histogram"]), "histogram_different": [0] * len(r["histogram"])}  # fmt: skip
+        r = dataclasses.replace(
+            r, max_abs=max_abs, max_abs_at=None, max_abs_a=None, max_abs_b=None, max_abs_is_bound=False,
+            max_rel_different=0.0, max_rel_different_at=None, sum_squares_different=0.0,
+            histogram=[0] * len(r.histogram), histogram_different=[0] * len(r.histogram),
+        )  # fmt: skip
     return FieldComparison(
         step=place[0],
         rank=place[1],
@@ -608,44 +617,44 @@ def facts_of(
         shape=a.user_shape,
         atol=atol,
         rtol=rtol,
-        elements=r["scalars"],
+        elements=r.scalars,
         bytes=a.items * a.itemsize,
         different=different,
-        infinite=r["infinite"],
-        first_index=index(r["first"]),
-        first_a=r["first_a"],
-        first_b=r["first_b"],
+        infinite=r.infinite,
+        first_index=index(r.first),
+        first_a=r.first_a,
+        first_b=r.first_b,
         first_abs_diff=None
         if a.kind is not None
-        else _abs_diff(r["first_a"], r["first_b"], decision.period_of(r["first"])),
+        else _abs_diff(r.first_a, r.first_b, decision.period_of(r.first)),
         max_abs_diff=None if math.isnan(max_abs) else max_abs,
-        max_abs_diff_is_bound=r["max_abs_is_bound"],
+        max_abs_diff_is_bound=r.max_abs_is_bound,
         max_abs_diff_at_least=at_least,
-        max_abs_index=index(r["max_abs_at"]),
-        max_abs_a=r["max_abs_a"],
-        max_abs_b=r["max_abs_b"],
-        max_rel_diff=r["max_rel_different"],
-        max_rel_index=index(r["max_rel_different_at"]),
-        rms_diff=math.sqrt(r["sum_squares_different"] / finite) if finite else 0.0,
+        max_abs_index=index(r.max_abs_at),
+        max_abs_a=r.max_abs_a,
+        max_abs_b=r.max_abs_b,
+        max_rel_diff=r.max_rel_different,
+        max_rel_index=index(r.max_rel_different_at),
+        rms_diff=math.sqrt(r.sum_squares_different / finite) if finite else 0.0,
         rms_diff_all=rms_all,
         rms_diff_all_is_bound=bool(unread) and cell >= 0,
-        histogram=r["histogram"],
-        histogram_different=r["histogram_different"],
+        histogram=r.histogram,
+        histogram_different=r.histogram_different,
         elements_read=read,
         proven_by_tree=by_tree,
         proven_by_cells=cells,
         cell=max(cell, 0.0),
         coarse_cell=coarse,
-        chunks=r["chunks"],
-        stages=r["stages"],
-        method=r["method"],
-        reason=reason or r["reason"],
-        io=r["io"],
+        chunks=r.chunks,
+        stages=r.stages,
+        method=r.method,
+        reason=reason or r.reason,
+        io=r.io,
         seconds=seconds,
-        warnings=r["warnings"],
-        device=r["device"],
-        device_reason=r["device_reason"],
-        device_seconds=r["device_seconds"],
+        warnings=r.warnings,
+        device=r.device,
+        device_reason=r.device_reason,
+        device_seconds=r.device_seconds,
         ulps=decision.ulps,
         period=decision.period,
         kind=a.kind,

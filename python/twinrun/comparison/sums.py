@@ -21,6 +21,7 @@ from ..formats.model import ITEMSIZE
 from ..runs.parts import Parts
 from ..runs.subject import FieldRef, Place
 from .field import Decision, FieldPart, Settings, compare_part
+from .merge import Found
 
 __all__ = ["TwoSums", "compare_placed", "why_not"]
 
@@ -39,13 +40,13 @@ def _kind_of(ref: FieldRef) -> str | None:
     nothing.
     """
     facts = ref.facts
-    if ref.metadata is None or facts is None or facts["digest"] != "linear":
+    if ref.metadata is None or facts is None or facts.digest != "linear":
         return None
-    if facts["sums"] is not None:
-        return facts["sums"]["kind"]
-    if facts["key"]:
+    if facts.sums is not None:
+        return facts.sums.kind
+    if facts.key:
         return None
-    return "whole" if not facts["global_shape"] or facts["global_shape"] == facts["shape"] else None
+    return "whole" if not facts.global_shape or facts.global_shape == facts.shape else None
 
 
 def why_not(
@@ -98,8 +99,8 @@ def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[tuple[np.ndarray, int
     found = []
     for ref in parts:
         own = _kind_of(ref)
-        assert ref.facts is not None
-        height = ref.facts["sums"]["height"] if own == kind else 0
+        sums = None if ref.facts is None or own != kind else ref.facts.sums
+        height = 0 if sums is None else sums.height
         found.append((_core.read_sums(ref.need_metadata(), ref.metadata_field, own != kind), height))
     return found
 
@@ -121,7 +122,7 @@ class TwoSums:
         start = time.perf_counter()
         facts = parts_a[0].facts
         assert facts is not None
-        self.dtype, self.chunk_bytes, self.bits = facts["dtype"], facts["chunk_bytes"], facts["residue_bits"]
+        self.dtype, self.chunk_bytes, self.bits = facts.dtype, facts.chunk_bytes, facts.residue_bits
         self.tree, self.sketch = _Stage(ran=True), _Stage()
         self.proven_by_cells = [0] * 8
         self._metadata = _opened([*parts_a, *parts_b])
@@ -220,26 +221,27 @@ class TwoSums:
         """Whether the first run has these fine sums: (n, 3), as `_core.add_sums` gives them at this height."""
         return np.array_equal(sums[:, 0], self.buckets) and np.array_equal(sums[:, 2], self._fine[0])
 
-    def result(self, found: dict, scalars: int, by_tree: int) -> dict:
+    def result(self, found: Found, scalars: int, by_tree: int) -> Found:
         """Extends the core's result for the elements that were read to all elements.
 
         by_tree: scalars in buckets of equal sums.
         """
         unread = self._proof.largest_unread(by_tree, self.proven_by_cells)
-        largest, is_bound = _core.largest_of_all(found["max_abs_read"], unread)
-        return found | {
-            "method": "staged",
-            "scalars": scalars,
-            "chunks": self.counted,
-            "proven_by_tree": by_tree,
-            "proven_by_cells": list(self.proven_by_cells),
-            "cell": self._proof.cell,
-            "coarse_cell": self._proof.coarse_cell,
-            "max_abs_unread": unread,
-            "max_abs": largest,
-            "max_abs_is_bound": is_bound,
-            "stages": found["stages"] | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
-        }
+        largest, is_bound = _core.largest_of_all(found.max_abs_read, unread)
+        return replace(
+            found,
+            method="staged",
+            scalars=scalars,
+            chunks=self.counted,
+            proven_by_tree=by_tree,
+            proven_by_cells=list(self.proven_by_cells),
+            cell=self._proof.cell,
+            coarse_cell=self._proof.coarse_cell,
+            max_abs_unread=unread,
+            max_abs=largest,
+            max_abs_is_bound=is_bound,
+            stages=found.stages | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
+        )
 
 
 def compare_placed(
@@ -269,7 +271,7 @@ def compare_placed(
             of_run.check_data()
         part = compare_part(a, b, place, settings, ranges)
         # By the parts' own sources.
-        part.found["stages"]["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
+        part.found.stages["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
         part.reason = f"{cuts}: elements, as {without}"
     else:
         sums = TwoSums(x.refs, y.refs, "place", decision)
@@ -282,7 +284,7 @@ def compare_placed(
             )
         if ranges is not None:
             buckets = [np.arange(f // size, -(-(f + n) // size)) for f, n in asked]
-            sums.keep(np.concatenate(buckets or [np.zeros(0)]))
+            sums.keep(np.concatenate(buckets or [np.zeros(0, np.int64)]))
         open_before = _stretches(sums.open, size, scalars)
         by_tree = wanted - sum(n for _, n in open_before)
         if open_before and sums.residues_help:
@@ -291,7 +293,7 @@ def compare_placed(
         for of_run in (x, y) if left else ():
             of_run.check_data()
         part = compare_part(a, b, place, replace(settings, method="direct"), left)
-        part.found["stages"]["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
+        part.found.stages["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
         part.found = sums.result(part.found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0
         part.reason = f"{cuts}: by sums of digests"

@@ -285,7 +285,7 @@ class Comparison:
 def _provenance(subject: Subject) -> Provenance | None:
     """The provenance of a history. Damaged provenance does not change the verdict; it becomes a note."""
     try:
-        return read_provenance(subject.settings or {})
+        return read_provenance(subject.provenance)
     except TwinrunError as e:
         subject.notes.append(f"{subject.label}: {e}")
         return None

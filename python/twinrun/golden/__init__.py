@@ -319,7 +319,7 @@ def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> Non
 
 def _kept_provenance(subject: Subject) -> dict[str, dict[str, str]] | None:
     try:
-        provenance = read_provenance(subject.settings or {})
+        provenance = read_provenance(subject.provenance)
     except TwinrunError as e:
         subject.notes.append(f"{subject.label}: {e}")
         return None
@@ -437,7 +437,7 @@ def save(
     def tolerance(step: int | None, ref: FieldRef) -> tuple[float, float]:
         own = tolerances(step, ref.name) if tolerances is not None and ref.kind is None else None
         if own is None and atol is None and rtol is None and ref.facts is not None:
-            return ref.facts["atol"], ref.facts["rtol"]
+            return ref.facts.atol, ref.facts.rtol
         chosen = (atol or 0.0, rtol or 0.0) if own is None else own
         integers = tolerate_integers and not never_tolerated(ref.name)
         if ref.kind is not None or (ref.dtype not in FLOATING and not integers):
@@ -584,9 +584,10 @@ def _open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
     if len(content) != place.bytes or checksum(content) != place.xxh3:
         raise DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
     metadata = _core.Metadata(path)
+    fields = metadata.fields
     known = [
-        (f["name"], f["dtype"], tuple(f["shape"])[:: -1 if f["fortran_order"] else 1], f["fortran_order"])
-        for f in (metadata.fields[at] for at in known_fields(metadata).values())
+        (f.name, f.dtype, f.shape[:: -1 if f.fortran_order else 1], f.fortran_order)
+        for f in (fields[at] for at in known_fields(metadata).values())
     ]
     if known != [(f.name, f.dtype, f.shape, f.fortran_order) for f in place.fields]:
         raise DamagedFile("holds other fields than golden.json says", where=path, fix=_RESTORE)

@@ -226,11 +226,11 @@ def golden_bytes(
 ) -> bytes:
     """The metadata file of these fields, for the user's tolerances. Nothing in it depends on the machine."""
 
-    def plan(ref: FieldRef) -> dict:
+    def plan(ref: FieldRef) -> _core.FieldPlan:
         atol, rtol = (0.0, 0.0) if ref.name in labels else tolerance(ref)
         wide_atol, wide_rtol, bits = digest_settings(ref.dtype, atol, rtol, residue_bits)
-        return _stored(field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits,
-                                  chunk_bytes=chunk_bytes, digest="linear"))  # fmt: skip
+        return field_plan(ref, None, atol=wide_atol, rtol=wide_rtol, residue_bits=bits, chunk_bytes=chunk_bytes,
+                          digest="linear")  # fmt: skip
 
     refs = [read_by_row(ref) for ref in refs]  # in one order, whatever the order of a run
     labelled = label_refs(refs, "golden files")
@@ -247,28 +247,19 @@ def golden_bytes(
 def known_fields(metadata: _core.Metadata) -> dict[str, int]:
     """{field: its number} of golden digests, without the labels of units and kinds."""
     _, labels = _told(metadata)
-    return {f["name"]: at for at, f in enumerate(metadata.fields) if f["name"] not in labels}
+    return {f.name: at for at, f in enumerate(metadata.fields) if f.name not in labels}
 
 
 def _told(metadata: _core.Metadata) -> tuple[dict[str, dict[str, str]], set[str]]:
-    return labels_told({f["name"]: f["shape"] for f in metadata.fields})
+    return labels_told({f.name: f.shape for f in metadata.fields})
 
 
-def _stored(plan: dict) -> dict:
-    """The plan with little-endian order: golden files must not depend on the byte order of storage."""
-    return {**plan, "byte_order": "little"}
-
-
-def _digests(metadata: _core.Metadata, at: int, facts: dict) -> np.ndarray:
+def _digests(metadata: _core.Metadata, at: int, facts: _core.FieldFacts) -> np.ndarray:
     """The fine digest of each chunk."""
     fine = np.frombuffer(metadata.section(at, "fine"), "<u8")
     if fine.size == 0:
-        fine = (
-            np.frombuffer(metadata.section(at, "tree"), "<u8")[-facts["chunks"] :]
-            if facts["chunks"]
-            else fine
-        )
-    if fine.size != facts["chunks"]:
+        fine = np.frombuffer(metadata.section(at, "tree"), "<u8")[-facts.chunks :] if facts.chunks else fine
+    if fine.size != facts.chunks:
         raise DamagedFile("holds another number of digests than of chunks", where=metadata.path)
     return fine
 
@@ -300,18 +291,18 @@ def _values(raw: bytes, dtype: str) -> np.ndarray:
     return values
 
 
-def _rule_of(facts: dict) -> Rule:
-    kind = facts["cells"]
-    origin = facts["atol"] / facts["rtol"] if kind == "relative" and facts["atol"] > 0 else 0.0
-    return Rule(kind, facts["residue_bits"], facts["fine_exponent"], origin)
+def _rule_of(facts: _core.FieldFacts) -> Rule:
+    kind = facts.cells
+    origin = facts.atol / facts.rtol if kind == "relative" and facts.atol > 0 else 0.0
+    return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
 
 
-def _alike(known: dict, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
-    shape = tuple(known["shape"])
-    shape = shape[::-1] if known["fortran_order"] else shape
-    if known["dtype"] != ref.dtype:
+def _alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
+    shape = known.shape
+    shape = shape[::-1] if known.fortran_order else shape
+    if known.dtype != ref.dtype:
         raise Incomparable(
-            f"{known['dtype']} in the golden files, {ref.dtype} in {label}", fix="types must agree"
+            f"{known.dtype} in the golden files, {ref.dtype} in {label}", fix="types must agree"
         )
     for what, now, none in (("unit", ref.unit, "plain numbers"), ("kind", ref.kind, "numbers")):
         if told.get(what) != now:
@@ -324,7 +315,7 @@ def _alike(known: dict, told: Mapping[str, str], ref: FieldRef, label: str) -> N
             f"shape {list(shape)} in the golden files, {list(ref.user_shape)} in {label}",
             fix="shapes must agree",
         )
-    if known["digest"] != "linear":
+    if known.digest != "linear":
         raise DamagedFile("holds digests of another kind", fix="save again with 'twinrun golden save'")
 
 
@@ -350,16 +341,16 @@ def check_field(
     DamagedFile, and what reading the field raises.
     """
     known = golden.fields[at]
-    ref = in_type(ref, known["dtype"])
-    _alike(known, _told(golden)[0].get(known["name"], {}), ref, label)
-    ref = read_by_column(ref) if known["fortran_order"] else read_by_row(ref)
+    ref = in_type(ref, known.dtype)
+    _alike(known, _told(golden)[0].get(known.name, {}), ref, label)
+    ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
     source = ref.source()
     if source is None:
         raise Incomparable("only its metadata is at hand, and golden checks read data", where=ref.where)
     rule = _rule_of(known)
     per_item = 2 if ref.dtype in ("c64", "c128") else 1
     scalar_bytes = ref.itemsize // per_item
-    chunk_scalars = known["chunk_bytes"] // scalar_bytes
+    chunk_scalars = known.chunk_bytes // scalar_bytes
     result = GoldenField(
         step=place[0],
         rank=place[1],
@@ -370,19 +361,19 @@ def check_field(
         rtol=rtol,
         elements=ref.items * per_item,
         bytes=ref.items * ref.itemsize,
-        chunks=known["chunks"],
+        chunks=known.chunks,
         residue_bits=rule.bits,
         cell=float(np.ldexp(1.0, rule.exponent)) if rule.kind == "absolute" else 0.0,
         kind=ref.kind,
     )
-    plan = _stored(field_plan(ref, None, atol=known["atol"], rtol=known["rtol"], residue_bits=known["residue_bits"],
-                              chunk_bytes=known["chunk_bytes"], digest="linear"))  # fmt: skip
+    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
+                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
     with _moment(result.bytes) as folder:
         target = os.path.join(folder, "now.twm")
         build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
         now = _core.Metadata(target)
         facts = now.fields[0]
-        if _rule_of(facts) != rule or facts["chunks"] != known["chunks"]:
+        if _rule_of(facts) != rule or facts.chunks != known.chunks:
             raise TwinrunError("digests were made under another rule than the golden ones", where=golden.path)
         fine_a, fine_b = _digests(golden, at, known), _digests(now, 0, facts)
         open_chunks = _open_chunks(golden, at, now, fine_a, fine_b, rule, result)
@@ -405,7 +396,7 @@ def check_field(
                 x, residues[0], residues[1], int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block
             )
             _add(result, s, x, first, ref, most_listed)
-    if known["fortran_order"]:
+    if known.fortran_order:
         result.listed.sort(key=lambda e: e.index)
     return result
 
@@ -426,13 +417,13 @@ def _open_chunks(
     integers = result.dtype not in FLOATING
     equal = fine_a == fine_b
     if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= result.cell:
-        pair = [_core.load_sketches(m, [i], -1)[0] for m, i in ((golden, at), (now, 0))]
-        found = _core.compare_sketches([(*pair, atol, 0.0)], True)[0]
-        widest = max((c for c, n in enumerate(found["proven_by_cells"]) if n), default=0)
-        proven = max(found["coarse_cell"] if found["proven_by_tree"] else 0.0, (widest + 1) * result.cell)
-        result.at_most = min(proven, atol) if found["proven_by_tree"] + sum(found["proven_by_cells"]) else 0.0
+        (one,), (other,) = _core.load_sketches(golden, [at], -1), _core.load_sketches(now, [0], -1)
+        found = _core.compare_sketches([(one, other, atol, 0.0)], True)[0]
+        widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
+        proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * result.cell)
+        result.at_most = min(proven, atol) if found.proven_by_tree + sum(found.proven_by_cells) else 0.0
         result.at_least = max(result.at_least, (widest - 1) * result.cell if widest > 1 else 0.0)
-        return np.frombuffer(found["open"], np.uint32)
+        return np.frombuffer(found.open, np.uint32)
     if equal.any() and equal_cells_prove(rule, atol, rtol, integers):
         if rule.kind == "absolute" and not (integers and rule.exponent <= 0):
             result.at_most = min(result.cell, atol)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from .. import _core
 from ..arguments import utf8
 from ..errors import TwinrunError
 from ..formats.model import labels_of, unit_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
 from .containers import named_arrays
 
-__all__ = ["GlobalPlace", "captured_entries", "own_tolerances"]
+__all__ = ["GlobalPlace", "captured_entries", "captured_field", "own_tolerances"]
 
 # Of a field: the shape of the global array, and where this rank's part begins in it.
 GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
@@ -29,6 +30,49 @@ def own_tolerances(
     }
 
 
+def captured_field(
+    name: str,
+    v: ArrayView | DeviceArrayView,
+    tolerance: tuple[float, float] | None = None,
+    ids: str = "",
+    place: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+) -> _core.CapturedField:
+    """An array as the core takes it. place: as of GlobalPlace."""
+    shape, offset = place
+    if shape:
+        shape, offset = tuple(map(int, shape)), tuple(map(int, offset))
+    if v.fortran_order:
+        shape, offset = shape[::-1], offset[::-1]
+    if isinstance(v, DeviceArrayView):
+        return _core.CapturedField(
+            name=name,
+            dtype=v.dtype,
+            shape=v.shape,
+            address=v.address,
+            fortran_order=v.fortran_order,
+            tolerance=tolerance,
+            device=v.device,
+            strides=v.strides,
+            stream=v.stream,
+            swap=v.swap,
+            ids=ids,
+            global_shape=shape,
+            global_offset=offset,
+        )
+    return _core.CapturedField(
+        name=name,
+        dtype=v.dtype,
+        shape=v.shape,
+        address=v.address,
+        stride=v.stride,
+        fortran_order=v.fortran_order,
+        tolerance=tolerance,
+        ids=ids,
+        global_shape=shape,
+        global_offset=offset,
+    )
+
+
 def captured_entries(
     fields: object,
     tolerances: Mapping[str, tuple[float, float]],
@@ -36,7 +80,7 @@ def captured_entries(
     where: str | None = None,
     ids: Mapping[str, str] | None = None,
     global_place: GlobalPlace | None = None,
-) -> tuple[list[tuple], list[object]]:
+) -> tuple[list[_core.CapturedField], list[object]]:
     """Arrays as the core captures them, and objects that must live until it has read them."""
     views: dict[str, ArrayView | DeviceArrayView] = {}
     for given, array in named_arrays(fields, where).items():
@@ -58,10 +102,9 @@ def captured_entries(
                 raise TwinrunError(
                     f"{what} names {name!r}, which is not among the captured fields", where=where
                 )
-    entries = []
+    entries: list[_core.CapturedField] = []
     keep: list[object] = []
     for name, v in views.items():
-        atol, rtol = tolerances.get(name, (None, None))
         if isinstance(v, ArrayView) and v.swap:  # digests are of native byte order
             native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("="))).reshape(v.shape)
             address = native.__array_interface__["data"][0]
@@ -69,14 +112,9 @@ def captured_entries(
         if name in ids:
             v = row_major(v)
         keep.append(v)
-        shape, offset = ([int(n) for n in numbers] for numbers in places.get(name, ((), ())))
-        if v.fortran_order:
-            shape, offset = shape[::-1], offset[::-1]
-        place = (v.device, v.strides, v.stream, v.swap) if isinstance(v, DeviceArrayView) else None
-        stride = 0 if isinstance(v, DeviceArrayView) else v.stride
         entries.append(
-            (name, v.dtype, v.shape, v.address, stride, v.fortran_order, atol, rtol, place, ids.get(name, ""), shape, offset)
-        )  # fmt: skip
+            captured_field(name, v, tolerances.get(name), ids.get(name, ""), places.get(name, ((), ())))
+        )
     return entries, keep
 
 

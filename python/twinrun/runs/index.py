@@ -79,38 +79,38 @@ def field_plan(
     format: str = "",
     key: str = "",
     ids: np.ndarray | None = None,
-) -> dict:
-    """The plan of a field's metadata, for the core. files: None leaves out where the elements lie.
+) -> _core.FieldPlan:
+    """The plan of a field's metadata, for the core. files: None leaves out where the elements lie, and their byte order.
 
     key, ids: for particles, the name of the field with their IDs, and these IDs (uint64, one for each row).
     """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
-    return {
-        "name": utf8(ref.name, "the name of a field", ref.where),
-        "dtype": ref.dtype,
-        "byte_order": ref.byte_order,
-        "fortran_order": ref.fortran_order,
-        "shape": list(ref.shape),
-        "atol": atol,
-        "rtol": rtol,
-        "residue_bits": residue_bits,
-        "chunk_bytes": chunk_bytes,
-        "digest": digest,
-        "format": format,
-        "extents": [(numbers[path], offset, stride, count) for path, offset, stride, count in extents],
-        "global_shape": [] if ref.place is None else list(ref.place[0]),
-        "global_offset": [] if ref.place is None else list(ref.place[1]),
-        "key": key,
-        "ids": ids,
-    }
+    return _core.FieldPlan(
+        name=utf8(ref.name, "the name of a field", ref.where),
+        dtype=ref.dtype,
+        byte_order="little" if files is None else ref.byte_order,
+        fortran_order=ref.fortran_order,
+        shape=ref.shape,
+        atol=atol,
+        rtol=rtol,
+        residue_bits=residue_bits,
+        chunk_bytes=chunk_bytes,
+        digest=digest,
+        format=format,
+        extents=[(numbers[path], offset, stride, count) for path, offset, stride, count in extents],
+        global_shape=() if ref.place is None else ref.place[0],
+        global_offset=() if ref.place is None else ref.place[1],
+        key=key,
+        ids=ids,
+    )
 
 
 def build(
     target: str,
     refs: Iterable[FieldRef],
     files: list[str],
-    plans: Callable[[FieldRef], dict],
+    plans: Callable[[FieldRef], _core.FieldPlan],
     *,
     step: int = -1,
     rank: int = 0,
@@ -120,7 +120,7 @@ def build(
     cache: str = "auto",
     progress: Callable[[int, int], None] | None = None,
     durable: bool = True,
-) -> dict:
+) -> _core.WrittenMetadata:
     """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does).
 
     durable: the file survives a crash of the machine.
@@ -128,7 +128,7 @@ def build(
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
     status = _settled_status(before, folder)
-    entries = [(plans(ref), ref.source(cache)) for ref in refs]
+    entries = [(plans(ref), ref.need_source(cache)) for ref in refs]
     facts = _core.write_metadata(
         target,
         step,
@@ -213,7 +213,7 @@ def index_content(
     keys = _keys_of(refs, key, content.path)
     ids = {ref.name: read_ids(ref) for ref in refs if ref.name in keys.values()}
 
-    def plan(ref: FieldRef) -> dict:
+    def plan(ref: FieldRef) -> _core.FieldPlan:
         floating = ref.dtype in FLOATING
         return field_plan(
             ref,
@@ -235,7 +235,7 @@ def index_content(
         target,
         len(chosen),
         sum(f.size * f.itemsize for f in chosen.values()),
-        facts["metadata_bytes"],
+        facts.metadata_bytes,
         True,
     )
 
@@ -276,29 +276,29 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         return None
     own = summary_fields(content.facts, len(content.skipped), path)
     labels = [label for f in content.fields.values() for label in labels_of(f.name, f.unit, f.kind)]
-    if {f["name"] for f in metadata.fields} != {*content.fields, *labels, *(f.name for f in own)}:
+    if {f.name for f in metadata.fields} != {*content.fields, *labels, *(f.name for f in own)}:
         return None
-    if any(f["format"] != content.how for f in metadata.fields):
+    if any(f.format != content.how for f in metadata.fields):
         return None
     if wanted["key"] is not None:
         keys = _keys_of(refs_of_fields(content.fields, path), wanted["key"], path)
-        if any(f["key"] != keys.get(f["name"], "") for f in metadata.fields):
+        if any(f.key != keys.get(f.name, "") for f in metadata.fields):
             return None
     for f in metadata.fields:
-        floating = f["dtype"] in FLOATING
-        has_bits = f["residue_bits"] if f["cells"] != "tokens" else wanted["residue_bits"]
+        floating = f.dtype in FLOATING
+        has_bits = f.residue_bits if f.cells != "tokens" else wanted["residue_bits"]
         if (
-            (floating and (f["atol"], f["rtol"]) != (wanted["atol"], wanted["rtol"]))
-            or f["chunk_bytes"] != wanted["chunk_bytes"]
-            or f["digest"] != wanted["digest"]
-            or (f["digest"] == "linear" and has_bits != wanted["residue_bits"])
+            (floating and (f.atol, f.rtol) != (wanted["atol"], wanted["rtol"]))
+            or f.chunk_bytes != wanted["chunk_bytes"]
+            or f.digest != wanted["digest"]
+            or (f.digest == "linear" and has_bits != wanted["residue_bits"])
         ):
             return None
     return IndexFacts(
         path,
         target,
         len(content.fields),
-        sum(f["data_bytes"] for f in metadata.fields if f["name"] in content.fields),
+        sum(f.data_bytes for f in metadata.fields if f.name in content.fields),
         metadata.bytes,
         False,
     )

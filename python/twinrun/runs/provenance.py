@@ -13,11 +13,12 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
+from .. import _core
 from ..errors import DamagedFile
 
 __all__ = ["Difference", "Provenance", "difference", "python_facts", "read_provenance"]
@@ -169,10 +170,10 @@ def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
     return "; ".join(parts[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _parsed(entry: Mapping) -> Facts:
+def _parsed(entry: _core.RankProvenance) -> Facts:
     """The facts of one process. Raises DamagedFile: the content of a history is not trusted."""
     try:
-        facts = json.loads(entry["json"])
+        facts = json.loads(entry.json)
         for members in facts.values():
             if not all(isinstance(v, str) for v in members.values()):
                 raise TypeError
@@ -183,18 +184,18 @@ def _parsed(entry: Mapping) -> Facts:
     return facts
 
 
-def read_provenance(history: Mapping) -> Provenance | None:
+def read_provenance(entries: Iterable[_core.RankProvenance]) -> Provenance | None:
     """The conditions of a run, as `_core.open_history` read them; None if it has none. Raises DamagedFile."""
-    by_rank: dict[int, list[Mapping]] = {}
-    for entry in history.get("provenance", []):
-        by_rank.setdefault(entry["rank"], []).append(entry)
+    by_rank: dict[int, list[_core.RankProvenance]] = {}
+    for entry in entries:
+        by_rank.setdefault(entry.rank, []).append(entry)
     if not by_rank:
         return None
     sides = []
     for which in (0, -1):
         merged: dict[str, dict[str, dict[str, list[int]]]] = {}
-        for rank, entries in sorted(by_rank.items()):
-            for group, members in _parsed(entries[which]).items():
+        for rank, own in sorted(by_rank.items()):
+            for group, members in _parsed(own[which]).items():
                 for name, value in members.items():
                     merged.setdefault(group, {}).setdefault(name, {}).setdefault(value, []).append(rank)
         sides.append(

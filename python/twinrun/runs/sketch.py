@@ -241,7 +241,7 @@ class Sketch:
         known = self._known.get(name)
         if known is None:
             f, told = self._fields[name].facts, self._told.get(name, {})
-            known = _FieldFacts(f["dtype"], tuple(f["shape"]), f["fortran_order"], f["atol"], f["rtol"],
+            known = _FieldFacts(f.dtype, f.shape, f.fortran_order, f.atol, f.rtol,
                                 told.get("unit"), told.get("kind"))  # fmt: skip
             self._known[name] = known
         return known
@@ -369,25 +369,25 @@ class Sketch:
         results = [self._result(name, pair, f) for name, pair, f in zip(names, pairs, found, strict=True)]
         return SketchComparison(results, time.perf_counter() - start)
 
-    def _result(self, name: str, pair: tuple, found: dict) -> FieldSketchComparison:
+    def _result(self, name: str, pair: tuple, found: _core.SketchComparison) -> FieldSketchComparison:
         facts = self._facts(name)
-        open_chunks = np.frombuffer(found["open"], np.uint32)
+        open_chunks = np.frombuffer(found.open, np.uint32)
         return FieldSketchComparison(
             field=name,
             dtype=facts.dtype,
             shape=facts.user_shape,
             atol=pair[2],
             rtol=pair[3],
-            elements=found["elements"],
-            chunks=found["chunks"],
+            elements=found.elements,
+            chunks=found.chunks,
             chunks_open=open_chunks.size,
-            chunks_by_tree=found["chunks"] - found["chunks_flagged"],
-            chunk_elements=found["chunk_elements"],
+            chunks_by_tree=found.chunks - found.chunks_flagged,
+            chunk_elements=found.chunk_elements,
             open_chunks=open_chunks,
-            proven_by_tree=found["proven_by_tree"],
-            proven_by_cells=found["proven_by_cells"],
-            cell=found["cell"],
-            coarse_cell=found["coarse_cell"],
+            proven_by_tree=found.proven_by_tree,
+            proven_by_cells=found.proven_by_cells,
+            cell=found.cell,
+            coarse_cell=found.coarse_cell,
             device=_device_name(pair[0].device),
         )
 
@@ -486,11 +486,11 @@ def sketch(
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
     entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
-    told, labels = labels_told({entry[0]: entry[2] for entry in entries})
-    entries = [entry for entry in entries if entry[0] not in labels]
+    told, labels = labels_told({entry.name: entry.shape for entry in entries})
+    entries = [entry for entry in entries if entry.name not in labels]
     made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     del keep
-    return Sketch(dict(zip((entry[0] for entry in entries), made, strict=True)), "arrays", told)
+    return Sketch(dict(zip((entry.name for entry in entries), made, strict=True)), "arrays", told)
 
 
 def sketch_of(
@@ -564,15 +564,15 @@ def sketch_of(
         label = f"{path}, step {step}"
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
     metadata_fields = metadata.fields
-    told, labels = labels_told({f["name"]: f["shape"] for f in metadata_fields})
+    told, labels = labels_told({f.name: f.shape for f in metadata_fields})
     chosen = [
         i
         for i, f in enumerate(metadata_fields)
-        if f["name"] not in labels
-        if globs is None or any(fnmatch.fnmatchcase(f["name"], g) for g in globs)
+        if f.name not in labels
+        if globs is None or any(fnmatch.fnmatchcase(f.name, g) for g in globs)
     ]
     if not chosen:
         raise Incomparable("no field of these names", where=label, fix="check fields")
-    names = [metadata_fields[i]["name"] for i in chosen]
+    names = [metadata_fields[i].name for i in chosen]
     made = dict(zip(names, _core.load_sketches(metadata, chosen, number), strict=True))
     return Sketch(made, label, told)

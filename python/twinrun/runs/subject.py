@@ -95,7 +95,7 @@ class FieldRef:
     memory: ArrayView | DeviceArrayView | None = None
     metadata: _core.Metadata | None = None
     metadata_field: int = 0
-    facts: dict | None = None  # of the metadata's field
+    facts: _core.FieldFacts | None = None  # of the metadata's field
     no_data: bool = False
     recorded: tuple[_core.RecordStore, int] | None = None  # the record that holds its elements, and the step
     place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
@@ -143,12 +143,18 @@ class FieldRef:
     @property
     def digest(self) -> str | None:
         """The kind of its metadata's digests."""
-        return None if self.facts is None else self.facts["digest"]
+        return None if self.facts is None else self.facts.digest
 
     def need_metadata(self) -> _core.Metadata:
         """The facts of its metadata, if it has metadata."""
         assert self.metadata is not None
         return self.metadata
+
+    def need_source(self, cache: str = "auto") -> _core.Source:
+        """Its elements, where it is known to have them."""
+        source = self.source(cache)
+        assert source is not None
+        return source
 
     def index(self, scalar: int) -> tuple[int, ...]:
         """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
@@ -383,27 +389,25 @@ def refs_of_metadata(
     refs = []
     for at, facts in enumerate(metadata.fields):
         ref = FieldRef(
-            name=facts["name"],
-            dtype=facts["dtype"],
-            byte_order=facts["byte_order"],
-            shape=tuple(facts["shape"]),
-            fortran_order=facts["fortran_order"],
+            name=facts.name,
+            dtype=facts.dtype,
+            byte_order=facts.byte_order,
+            shape=facts.shape,
+            fortran_order=facts.fortran_order,
             where=metadata.path,
             metadata=metadata,
             metadata_field=at,
             facts=facts,
         )
-        ref.key = facts["key"] or None
-        if facts["global_shape"]:
-            ref.place = tuple(facts["global_shape"]), tuple(facts["global_offset"])
-        if facts["extents"] or facts["items"] == 0:
-            ref.extents = [
-                (files[f][0], offset, stride, count) for f, offset, stride, count in facts["extents"]
-            ]
+        ref.key = facts.key or None
+        if facts.global_shape:
+            ref.place = facts.global_shape, facts.global_offset
+        if facts.extents or facts.items == 0:
+            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts.extents]
         elif not files:
             ref.no_data = True
         elif reopen is not None:
-            ref.open_reader = functools.partial(_field_of, reopen, facts["name"])
+            ref.open_reader = functools.partial(_field_of, reopen, facts.name)
         refs.append(ref)
     return _as_labelled(refs)
 
@@ -427,9 +431,9 @@ def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
     """How to open the data of a metadata file as when it was indexed; None where there is none, or a history has it."""
-    if not metadata.data_files or not metadata.fields or not metadata.fields[0]["format"]:
+    if not metadata.data_files or not metadata.fields or not metadata.fields[0].format:
         return None
-    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0]["format"]
+    path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0].format
     data = (
         path if os.path.isdir(path) else metadata.data_files[0][0]
     )  # a data set that is a folder has other files first
@@ -495,7 +499,7 @@ class Subject:
     label: str
     places: list[Place]
     notes: list[str] = field(default_factory=list)
-    settings: dict | None = None  # of a history
+    provenance: list[_core.RankProvenance] = field(default_factory=list)  # of a history
     one_array: bool = False
     array_name: str | None = (
         None  # the name of its only array, a prefix of its fields; known once a place was opened
@@ -537,7 +541,7 @@ class Subject:
     def without_places(self: _Same) -> _Same:
         """A copy without places, to send to other processes."""
         light = copy.copy(self)
-        light.places, light.notes, light.settings = [], [], None
+        light.places, light.notes, light.provenance = [], [], []
         light.know({})
         return light
 
@@ -585,7 +589,7 @@ class Journals:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._read: tuple[list, dict] | None = None
+        self._read: tuple[list, dict[Place, tuple[str, _core.RankFiles]]] | None = None
 
     def written(self) -> list[tuple[str, int, int]]:
         """The files and their sizes: lines are only added."""
@@ -598,14 +602,14 @@ class Journals:
                 found.append((name, facts.st_ino, facts.st_size))
         return found
 
-    def entries(self) -> dict[Place, tuple[str, dict]]:
+    def entries(self) -> dict[Place, tuple[str, _core.RankFiles]]:
         """The committed steps: {(step, rank): (folder, files)}. Raises TwinrunError."""
         written = self.written()
         if self._read is None or self._read[0] != written:
-            steps = _core.open_history(self._path)["steps"]
+            steps = _core.open_history(self._path).steps
             self._read = (
                 written,
-                {(s["step"], r["rank"]): (s["folder"], r) for s in steps for r in s["ranks"]},
+                {(s.step, r.rank): (s.folder, r) for s in steps for r in s.ranks},
             )
         return self._read[1]
 
@@ -615,22 +619,22 @@ class HistorySubject(Subject):
 
     def __init__(self, path: str) -> None:
         self._journals = Journals(path)
-        self._history = _core.open_history(path)
-        self._files = {
-            (s["step"], r["rank"]): (s["folder"], r) for s in self._history["steps"] for r in s["ranks"]
+        history = _core.open_history(path)
+        self._files: dict[Place, tuple[str, _core.RankFiles]] = {
+            (s.step, r.rank): (s.folder, r) for s in history.steps for r in s.ranks
         }
         self._records: dict[int, _core.RecordStore] = {}
-        super().__init__("history", path, sorted(self._files), settings=self._history)
-        if self._history["torn"]:
+        super().__init__("history", path, sorted(self._files), provenance=history.provenance)
+        if history.torn:
             self.notes.append(
                 f"{path}: its last step was being committed when the run ended; it is not part of it"
             )
-        if self._history["incomplete"]:
-            self.notes.append(f"{path}: {incomplete_note(self._history['incomplete'])}")
+        if history.incomplete:
+            self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]
-        return files["metadata_bytes"] + files["data_bytes"]
+        return files.metadata_bytes + files.data_bytes
 
     def entry(self, place: Place) -> object:
         return self._files[place]
@@ -640,21 +644,21 @@ class HistorySubject(Subject):
 
     def without_places(self) -> HistorySubject:
         light = super().without_places()
-        light._history, light._records, light._journals = {}, {}, Journals(self.label)
+        light._records, light._journals = {}, Journals(self.label)
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
         """The metadata of a place, as it was committed; the data is not checked."""
         folder, files = self._files[place]
-        if not files["metadata"]:
+        if not files.metadata:
             raise FormatError(
                 "holds files of another program, packed as they were",
                 where=self.label,
                 fix="give them back with 'twinrun restore', and name the folder where they are",
             )
-        path = os.path.join(self.label, folder, files["metadata"])
+        path = os.path.join(self.label, folder, files.metadata)
         metadata = _core.Metadata(path)
-        if metadata.bytes != files["metadata_bytes"] or metadata.header_xxh3() != files["header_xxh3"]:
+        if metadata.bytes != files.metadata_bytes or metadata.header_xxh3() != files.header_xxh3:
             raise DamagedFile(
                 "is not the file that the manifest names", where=path, fix="restore the history"
             )
@@ -705,14 +709,14 @@ class HistorySubject(Subject):
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         step, rank = place
-        if self._files[place][1]["difference"] is not None:
+        if self._files[place][1].difference is not None:
             assert step is not None
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
-        if not self._files[place][1]["data"]:  # the data was dropped or never kept: only metadata remains
+        if not self._files[place][1].data:  # the data was dropped or never kept: only metadata remains
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True
@@ -890,7 +894,7 @@ class _Files(Subject):
         return list(named.values())
 
     def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
-        others = next((f["format"] for f in metadata.fields if f["format"] != content.how), None)
+        others = next((f.format for f in metadata.fields if f.format != content.how), None)
         # digests of a file that was read with other options are digests of other values
         if others is not None:
             self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
@@ -1032,7 +1036,7 @@ class _Metadata(Subject):
                 ref.kind = "code"
         indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
-        kinds = [ref.facts["format"].partition(" ")[0] for ref in plain if ref.facts is not None]
+        kinds = [ref.facts.format.partition(" ")[0] for ref in plain if ref.facts is not None]
         self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
         self.array_name = plain[0].name if self.one_array else None
         opened.formats = set(kinds)

@@ -110,27 +110,27 @@ def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, 
     return problems
 
 
-def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]:
+def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list[str], int]:
     """Checks the files of a rank and step once."""
-    if not rank["metadata"]:  # another program's files: their bytes are the record's
+    if not rank.metadata:  # another program's files: their bytes are the record's
         return [], 1
-    name = os.path.join(folder, rank["metadata"])
+    name = os.path.join(folder, rank.metadata)
     try:
         metadata = _core.Metadata(name)
-        if metadata.bytes != rank["metadata_bytes"] or metadata.header_xxh3() != rank["header_xxh3"]:
+        if metadata.bytes != rank.metadata_bytes or metadata.header_xxh3() != rank.header_xxh3:
             raise DamagedFile("is not the file that the manifest names", where=name)
     except TwinrunError as e:
         return [str(e)], 1
     if (
-        not rank["data"] or rank["difference"] is not None
+        not rank.data or rank.difference is not None
     ):  # never kept, or dropped; or the record's, checked with it
         return _verify_metadata(metadata, [], threads), 1
-    data = os.path.join(folder, rank["data"])
+    data = os.path.join(folder, rank.data)
     if not os.path.exists(data):
         return [f"{data}: missing: restore it"], 2
     size = os.path.getsize(data)
-    if size != rank["file_bytes"]:
-        return [f"{data}: damaged: {size} bytes, the manifest says {rank['file_bytes']}: restore it"], 2
+    if size != rank.file_bytes:
+        return [f"{data}: damaged: {size} bytes, the manifest says {rank.file_bytes}: restore it"], 2
     refs = refs_of_metadata(metadata)
     problems = _verify_metadata(metadata, refs, threads)
     ours = os.path.realpath(data)
@@ -140,7 +140,7 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
         for path, offset, stride, count in ref.extents or ()
         if os.path.realpath(path) == ours
     ]
-    begin, end = rank["offset"], rank["offset"] + rank["data_bytes"]
+    begin, end = rank.offset, rank.offset + rank.data_bytes
     outside = [e for e in extents if e[0] < begin or e[1] > end]
     if outside:
         problems.append(
@@ -152,7 +152,7 @@ def _verify_step(folder: str, rank: dict, threads: int) -> tuple[list[str], int]
 
 
 def _verify_place(
-    path: str, step: int, folder: str, rank: dict, threads: int, journals: Journals
+    path: str, step: int, folder: str, rank: _core.RankFiles, threads: int, journals: Journals
 ) -> tuple[list[str], int]:
     """Checks the files of a rank and step.
 
@@ -167,7 +167,7 @@ def _verify_place(
             problems, files = [f"{e.filename}: missing: restore it"], 2
         if not problems:
             return problems, files
-        now = journals.entries().get((step, rank["rank"]))
+        now = journals.entries().get((step, rank.rank))
         if now == (folder, rank):
             return problems, files
         if now is None:
@@ -191,30 +191,30 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
     history = _core.open_history(path)
     problems: list[str] = []
     files = 1
-    if history["ranks"] > 1 and history["local_part"] is None:
+    if history.ranks > 1 and history.local_part is None:
         there = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
         files += len(there)
         # Every rank begins its journal before any of them captures.
-        if len(there) < history["ranks"] and (history["steps"] or history["incomplete"]):
+        if len(there) < history.ranks and (history.steps or history.incomplete):
             first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in there)
-            more = history["ranks"] - len(there) - 1
+            more = history.ranks - len(there) - 1
             also = f", and of {more} more ranks" if more else ""
             problems.append(f"{os.path.join(path, first)}: missing{also}: restore it")
-    elif history["ranks"] > 1:
+    elif history.ranks > 1:
         files += 1
-    for step in history["steps"]:
-        for rank in step["ranks"]:
-            found, checked = _verify_place(path, step["step"], step["folder"], rank, threads, journals)
+    for step in history.steps:
+        for own in step.ranks:
+            found, checked = _verify_place(path, step.step, step.folder, own, threads, journals)
             problems += found
             files += checked
-    if history["record"] is not None:
-        ranks = [history["local_part"]] if history["local_part"] is not None else range(history["ranks"])
+    if history.record is not None:
+        ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
             for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
-            files += sum(1 for s in history["steps"] for r in s["ranks"] if r["difference"] is not None)
+            files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
     return problems, files
 
 
@@ -229,14 +229,14 @@ def damaged_metadata(
         return None
     journals = Journals(path)
     history = _core.open_history(path)
-    if history["record"] is None:
+    if history.record is None:
         return None
-    wanted = {*chosen(sorted(step["step"] for step in history["steps"]))}
-    for step in history["steps"]:
-        for rank in step["ranks"] if step["step"] in wanted else ():
-            problems, _ = _verify_place(path, step["step"], step["folder"], rank, threads, journals)
+    wanted = {*chosen(sorted(step.step for step in history.steps))}
+    for step in history.steps:
+        for rank in step.ranks if step.step in wanted else ():
+            problems, _ = _verify_place(path, step.step, step.folder, rank, threads, journals)
             if problems:
-                return step["step"], problems[0]
+                return step.step, problems[0]
     return None
 
 

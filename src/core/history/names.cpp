@@ -158,6 +158,13 @@ bool is_marked_by_any(const std::string& path, const std::string& folder) {
     });
 }
 
+bool has_step_files(const std::string& folder) {
+    const auto entries = entries_of(folder);
+    return std::any_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
+        return entry.is_file && (is_step_file(entry.name, std::nullopt) || entry.name.starts_with("group."));
+    });
+}
+
 std::string new_difference_name(const std::string& folder, std::uint32_t rank) {
     std::string name = rank_name(rank) + ".twr";
     for (std::uint64_t n = 1; is_there((fs::path(folder) / name).string()); ++n)

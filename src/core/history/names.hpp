@@ -33,6 +33,8 @@ std::string marker_name(const HistoryId& id);  // ".twinrun-ID"
 // A folder of the history at `path` that a run of it made: no link, with the marker.
 bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id);
 bool is_marked_by_any(const std::string& path, const std::string& folder);  // of whichever history
+// Whether a folder (a path) holds files of captures, of one rank or of several, by their names.
+bool has_step_files(const std::string& folder);
 // Of a difference, that the folder (a path) does not have yet: "rank-00003.twr", else "rank-00003.1.twr", …
 std::string new_difference_name(const std::string& folder, std::uint32_t rank);
 std::string rank_name(std::uint32_t rank);  // "rank-00003"

@@ -442,7 +442,8 @@ Result<> HistoryWriter::check_no_remains() const {
             const auto head = journal_head((fs::path(path_) / name).string());
             ours = head && name == rank_name(head->rank) + ".jsonl";
         } else if (is_folder && is_step_folder(name)) {
-            ours = is_marked_by_any(path_, name);
+            // One that stayed for somebody else's files has none of ours any more.
+            ours = is_marked_by_any(path_, name) && has_step_files((fs::path(path_) / name).string());
         }
         if (ours && (left.empty() || name < left)) left = name;
     }

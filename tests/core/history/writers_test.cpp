@@ -369,6 +369,29 @@ TEST_F(WritersTest, AJournalThatIsGoneTakesNoFile) {
     EXPECT_TRUE(open(1, 2, Existing::append));
 }
 
+// What was dropped left a folder for the sake of a foreign file: no step is in it.
+TEST_F(WritersTest, AMarkedFolderWithoutStepsStopsNobody) {
+    fs::path place;
+    {
+        auto part =
+            HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 0, 1, "/history", false);
+        ASSERT_TRUE(part);
+        place = write_step(**part, 1, 4096);
+    }
+    fs::remove(manifest_path(run_));
+    std::ofstream(place / "notes") << "mine";
+    const auto open_part = [&] {
+        return HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 0, 1, "/history",
+                                         false);
+    };
+    EXPECT_FALSE(open_part()) << "its files are there";
+    for (const char* name : {"rank-00000.data", "rank-00000.twm"})
+        fs::remove(place / name);
+    const auto opened = open_part();
+    EXPECT_TRUE(opened) << opened.error().message;
+    EXPECT_TRUE(fs::exists(place / "notes"));
+}
+
 TEST_F(WritersTest, WhatIsLeftOfAPartStopsARun) {
     const auto open_part = [&](bool replace) {
         return HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 1, 2, "/history",

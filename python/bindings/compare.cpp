@@ -1,0 +1,238 @@
+// Comparison of one field, and the rules that it follows.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "base/checked.hpp"
+#include "engine/compare.hpp"
+#include "shared.hpp"
+#include "source/tuning.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace twinrun {
+
+namespace {
+
+DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage) {
+    DeviceChoice choice;
+    if (use == "cpu") {
+        choice.use = DeviceUse::cpu;
+    } else if (use == "cuda") {
+        choice.use = DeviceUse::gpu;
+    } else if (use != "auto") {
+        raise({ErrorCode::invalid_argument, "device must be auto, cpu or cuda"});
+    }
+    choice.devices = std::move(devices);
+    choice.direct_storage = direct_storage;
+    return choice;
+}
+
+Method parse_method(const std::string& name) {
+    if (name == "auto") return Method::automatic;
+    if (name == "staged") return Method::staged;
+    if (name == "direct") return Method::direct;
+    if (name == "published") return Method::published;
+    raise({ErrorCode::invalid_argument, "method must be auto, staged, direct or published"});
+}
+
+const char* method_name(Method method) {
+    switch (method) {
+        case Method::automatic: return "auto";
+        case Method::staged: return "staged";
+        case Method::direct: return "direct";
+        case Method::published: return "published";
+    }
+    return "";
+}
+
+nb::object scalar_value(DType dtype, std::uint64_t bits) {
+    const ElementView view = dense_view(scalar_type(dtype), &bits);
+    alignas(8) std::array<std::byte, 8> staging;
+    const void* value = load(view, 0, 1, staging.data());
+    switch (compute_type(view.scalar)) {
+        case ComputeType::f32: {
+            float x = 0;
+            std::memcpy(&x, value, 4);
+            if (!is_floating(dtype)) return nb::int_(static_cast<long>(x));
+            return nb::float_(static_cast<double>(x));
+        }
+        case ComputeType::f64: {
+            double x = 0;
+            std::memcpy(&x, value, 8);
+            if (!is_floating(dtype)) return nb::int_(static_cast<long long>(x));
+            return nb::float_(x);
+        }
+        case ComputeType::i64: return nb::int_(static_cast<long long>(bits));
+        case ComputeType::u64: return nb::int_(static_cast<unsigned long long>(bits));
+    }
+    return nb::none();
+}
+
+std::optional<std::uint64_t> index_or_none(std::uint64_t index) {
+    return index == kNowhere ? std::nullopt : std::optional(index);
+}
+
+nb::dict stage_dict(const StageFacts& stage) {
+    nb::dict d;
+    d["ran"] = stage.ran;
+    d["chunks_in"] = stage.chunks_in;
+    d["chunks_out"] = stage.chunks_out;
+    d["bytes_read"] = stage.bytes_read;
+    d["seconds"] = stage.seconds;
+    return d;
+}
+
+// What comparing a field found. dtype: of the values of elements.
+struct PyFieldResult {
+    FieldResult result;
+    DType dtype;
+};
+
+void define_result(nb::module_& m) {
+    nb::class_<PyFieldResult> result(m, "FieldResult", "What comparing a field found.");
+    using R = FieldResult;
+    const auto add = [&](const char* name, auto get) {
+        result.def_prop_ro(name, [get](const PyFieldResult& self) { return get(self.result); });
+    };
+    // An element's value, at a place that may be nowhere.
+    const auto value = [&](const char* name, auto place, auto bits) {
+        const std::string signature = "def " + std::string(name) + "(self, /) -> int | float | None";
+        result.def_prop_ro(
+            name,
+            [place, bits](const PyFieldResult& self) {
+                return place(self.result) == kNowhere ? nb::object(nb::none())
+                                                      : scalar_value(self.dtype, bits(self.result));
+            },
+            nb::for_getter(nb::sig(signature.c_str())));
+    };
+    const auto first = [](const R& r) { return r.read.first; };
+    const auto largest = [](const R& r) { return r.read.max_abs_at; };
+    add("method", [](const R& r) { return method_name(r.method); });
+    add("reason", [](const R& r) { return r.reason; });
+    add("io", [](const R& r) { return r.io; });
+    add("device", [](const R& r) { return r.device; });
+    add("device_reason", [](const R& r) { return r.device_reason; });
+    add("device_seconds", [](const R& r) { return r.device_seconds; });
+    add("scalars", [](const R& r) { return r.scalars; });
+    add("chunks", [](const R& r) { return r.chunks; });
+    add("different", [](const R& r) { return r.read.different; });
+    add("infinite", [](const R& r) { return r.read.infinite; });
+    add("scalars_read", [](const R& r) { return r.read.scalars; });
+    add("first", [](const R& r) { return index_or_none(r.read.first); });
+    value("first_a", first, [](const R& r) { return r.first_bits_a; });
+    value("first_b", first, [](const R& r) { return r.first_bits_b; });
+    add("max_abs", [](const R& r) { return r.max_abs; });
+    add("max_abs_is_bound", [](const R& r) { return r.max_abs_is_bound; });
+    add("max_abs_unread", [](const R& r) { return r.max_abs_unread; });
+    add("max_abs_read", [](const R& r) { return r.read.max_abs; });
+    add("max_abs_at", [](const R& r) { return index_or_none(r.read.max_abs_at); });
+    value("max_abs_a", largest, [](const R& r) { return r.max_bits_a; });
+    value("max_abs_b", largest, [](const R& r) { return r.max_bits_b; });
+    add("max_rel_read", [](const R& r) { return r.read.max_rel; });
+    add("max_rel_at", [](const R& r) { return index_or_none(r.read.max_rel_at); });
+    add("max_rel_different", [](const R& r) { return r.read.max_rel_different; });
+    add("max_rel_different_at", [](const R& r) { return index_or_none(r.read.max_rel_different_at); });
+    add("sum_squares", [](const R& r) { return r.read.sum_squares; });
+    add("sum_squares_different", [](const R& r) { return r.read.sum_squares_different; });
+    add("largest", [](const R& r) { return r.read.largest; });
+    add("histogram", [](const R& r) { return std::vector(r.read.all.begin(), r.read.all.end()); });
+    add("histogram_different",
+        [](const R& r) { return std::vector(r.read.over.begin(), r.read.over.end()); });
+    add("proven_by_tree", [](const R& r) { return r.proven.by_tree; });
+    add("proven_by_cells",
+        [](const R& r) { return std::vector(r.proven.by_cells.begin(), r.proven.by_cells.end()); });
+    add("cell", [](const R& r) { return r.proven.cell; });
+    add("coarse_cell", [](const R& r) { return r.proven.coarse_cell; });
+    add("stages", [](const R& r) {
+        nb::dict stages;
+        stages["tree"] = stage_dict(r.tree);
+        stages["sketch"] = stage_dict(r.sketch);
+        stages["elements"] = stage_dict(r.elements);
+        return nb::typed<nb::dict, nb::str, nb::dict>(stages);
+    });
+    add("warnings", [](const R& r) { return r.warnings; });
+}
+
+PyFieldResult compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
+                      PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
+                      const std::string& method, int threads, std::uint64_t memory, const std::string& io,
+                      const std::string& cache, nb::object progress, const std::string& device,
+                      std::vector<int> devices, std::optional<std::uint64_t> ulps,
+                      const std::vector<double>& period, std::uint64_t component_stride,
+                      const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges,
+                      std::vector<std::uint64_t> columns) {
+    CompareOptions options;
+    options.columns = std::move(columns);
+    if (ranges) {
+        options.ranges.emplace();
+        for (const auto& [first, count] : *ranges)
+            options.ranges->push_back(
+                {first, checked_add(first, count).value_or(std::numeric_limits<std::uint64_t>::max())});
+    }
+    const bool direct_storage = io == "gds";
+    options.rule = difference_rule(atol, rtol, nan_equal, ulps, period, component_stride);
+    options.method = parse_method(method);
+    options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, progress);
+    options.cache = parse_cache(cache);
+    options.device = parse_device(device, std::move(devices), direct_storage);
+    const auto side = [](Source* source, PyMetadata* metadata, std::size_t field) {
+        FieldSide s;
+        s.elements = source == nullptr ? nullptr : source->elements.get();
+        s.metadata = metadata == nullptr ? nullptr : metadata->file.get();
+        s.field = field;
+        if (s.metadata != nullptr && field >= s.metadata->directory().fields.size()) {
+            raise({ErrorCode::invalid_argument, "no such field in the metadata"});
+        }
+        return s;
+    };
+    const FieldSide a = side(a_source, a_metadata, a_field);
+    const FieldSide b = side(b_source, b_metadata, b_field);
+    const DType dtype = a.metadata != nullptr   ? a.metadata->directory().fields[a_field].dtype
+                        : a.elements != nullptr ? a.elements->dtype()
+                                                : DType::f32;
+    const auto run = [&] {
+        const nb::gil_scoped_release unlocked;
+        return compare_field(a, b, options);
+    };
+    return {take(run()), dtype};
+}
+
+}  // namespace
+
+void define_comparison(nb::module_& m) {
+    m.def("histogram_edges", [] {
+        const auto& edges = histogram_tables().edges;
+        return std::vector<double>(edges.begin(), edges.end());
+    });
+    m.def("check_tolerance", [](double atol, double rtol) { take(cell_rule({atol, rtol}, 0)); });
+    m.def("why_not_staged", [](const PyMetadata& a, std::size_t fa, const PyMetadata& b, std::size_t fb,
+                               double atol, double rtol, bool nan_equal) {
+        return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
+                              Method::automatic, {{atol, rtol}, nan_equal});
+    });
+    define_result(m);
+    m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
+          "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
+          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
+          "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>(),
+          "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1},
+          "ranges"_a = nb::none(), "columns"_a = std::vector<std::uint64_t>());
+    m.def(
+        "range_unit",
+        [](const std::string& dtype, const PyMetadata* metadata, std::size_t field) {
+            return range_unit(parse_dtype(dtype),
+                              metadata == nullptr ? nullptr : &metadata->file->directory().fields.at(field));
+        },
+        "dtype"_a, "metadata"_a.none() = nb::none(), "field"_a = 0);
+    m.attr("RANGE_BYTES") = kRangeBytes;
+}
+
+}  // namespace twinrun

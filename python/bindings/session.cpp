@@ -1,0 +1,252 @@
+// Sessions of running programs, and the fields that they capture.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "capture/session.hpp"
+#include "shared.hpp"
+#include "source/device_array.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace twinrun {
+
+namespace {
+
+// Shapes and the offset: slowest dimension first, as FieldMetadata has them.
+CapturedField captured_field(std::string name, const std::string& dtype, std::vector<std::uint64_t> shape,
+                             std::uintptr_t address, std::uint64_t stride, bool fortran_order,
+                             const std::optional<std::pair<double, double>>& tolerance,
+                             std::optional<int> device, std::vector<std::int64_t> strides,
+                             std::uintptr_t stream, bool swap, std::string ids,
+                             std::vector<std::uint64_t> global_shape,
+                             std::vector<std::uint64_t> global_offset) {
+    CapturedField f;
+    f.name = std::move(name);
+    f.dtype = parse_dtype(dtype);
+    f.shape = std::move(shape);
+    f.order = fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
+    f.own_tolerance = tolerance.has_value();
+    if (tolerance) f.tolerance = {tolerance->first, tolerance->second};
+    if (device) {
+        f.device = device_array(f.dtype, f.shape, std::move(strides), address, *device, stream, swap);
+    } else {
+        f.data = reinterpret_cast<const void*>(address);
+        f.stride = stride;
+    }
+    f.ids = std::move(ids);
+    f.global_shape = std::move(global_shape);
+    f.global_offset = std::move(global_offset);
+    if (f.order == ArrayOrder::column_major) {  // here as the caller indexes them
+        for (auto* numbers : {&f.shape, &f.global_shape, &f.global_offset})
+            std::reverse(numbers->begin(), numbers->end());
+    }
+    return f;
+}
+
+void define_captured_field(nb::module_& m) {
+    nb::class_<CapturedField>(
+        m, "CapturedField", "An array to capture, to sketch or to restore. Its memory must outlive its use.")
+        .def(
+            "__init__",
+            [](CapturedField* self, std::string name, const std::string& dtype,
+               std::vector<std::uint64_t> shape, std::uintptr_t address, std::uint64_t stride,
+               bool fortran_order, const std::optional<std::pair<double, double>>& tolerance,
+               std::optional<int> device, std::vector<std::int64_t> strides, std::uintptr_t stream, bool swap,
+               std::string ids, std::vector<std::uint64_t> global_shape,
+               std::vector<std::uint64_t> global_offset) {
+                new (self) CapturedField(captured_field(std::move(name), dtype, std::move(shape), address,
+                                                        stride, fortran_order, tolerance, device,
+                                                        std::move(strides), stream, swap, std::move(ids),
+                                                        std::move(global_shape), std::move(global_offset)));
+            },
+            nb::kw_only(), "name"_a, "dtype"_a, "shape"_a, "address"_a, "stride"_a = std::uint64_t{0},
+            "fortran_order"_a = false, "tolerance"_a = nb::none(), "device"_a = nb::none(),
+            "strides"_a = std::vector<std::int64_t>(), "stream"_a = std::uintptr_t{0}, "swap"_a = false,
+            "ids"_a = "", "global_shape"_a = std::vector<std::uint64_t>(),
+            "global_offset"_a = std::vector<std::uint64_t>(),
+            "shape, global_shape, global_offset: slowest dimension first, so reversed if fortran_order is "
+            "set. "
+            "stride: bytes\nbetween items; 0: dense. tolerance: (atol, rtol), or the run's. ids: the field "
+            "of "
+            "its rows' IDs, or ''.\ndevice: where the memory is on a device; then strides (bytes), stream "
+            "and "
+            "swap hold, and stride does not.")
+        .def_prop_ro("name", [](const CapturedField& self) { return self.name; })
+        .def_prop_ro("shape", [](const CapturedField& self) {
+            return shape_tuple(stored_shape(self.shape, self.order));
+        });
+}
+
+// A field of a committed step.
+struct StoredField {
+    DType dtype;
+    std::vector<std::uint64_t> shape;  // slowest dimension first
+    bool fortran_order;
+};
+using StoredFields = nb::typed<nb::dict, nb::str, StoredField>;
+
+void define_reports(nb::module_& m) {
+    nb::class_<StoredField>(m, "StoredField", "A field of a committed step. shape: slowest dimension first.")
+        .def_prop_ro("dtype", [](const StoredField& self) { return std::string(dtype_name(self.dtype)); })
+        .def_prop_ro("shape", [](const StoredField& self) { return shape_tuple(self.shape); })
+        .def_ro("fortran_order", &StoredField::fortran_order);
+    nb::class_<Divergence>(m, "Divergence",
+                           "Where a step is not proven equal to the same step of the reference.")
+        .def_ro("step", &Divergence::step)
+        .def_ro("rank", &Divergence::rank)
+        .def_ro("field", &Divergence::field)
+        .def_ro("first_item", &Divergence::first_item)
+        .def_ro("chunks", &Divergence::chunks)
+        .def_ro("chunks_in_all", &Divergence::chunks_in_all)
+        .def_ro("fields", &Divergence::fields)
+        .def_ro("reason", &Divergence::reason)
+        .def_prop_ro("text", [](const Divergence& self) { return describe(self); });
+    nb::class_<CaptureReport>(m, "CaptureReport", "What one capture cost.")
+        .def_ro("step", &CaptureReport::step)
+        .def_ro("seconds", &CaptureReport::seconds)
+        .def_ro("waited_seconds", &CaptureReport::waited_seconds)
+        .def_ro("data_bytes", &CaptureReport::data_bytes)
+        .def_ro("metadata_bytes", &CaptureReport::metadata_bytes)
+        .def_ro("staged_bytes", &CaptureReport::staged_bytes)
+        .def_ro("divergence", &CaptureReport::divergence)
+        .def_prop_ro("lost", [](const CaptureReport& self) { return lost_steps(self.lost); });
+    nb::class_<SessionFacts>(m, "SessionFacts", "What a session has done so far.")
+        .def_ro("captured", &SessionFacts::captured)
+        .def_ro("committed", &SessionFacts::committed)
+        .def_ro("lost", &SessionFacts::lost)
+        .def_ro("most_staged_bytes", &SessionFacts::most_staged_bytes)
+        .def_ro("flushed_bytes", &SessionFacts::flushed_bytes);
+}
+
+// A run's session. Settings are text by name, as the C interface has them.
+struct PySession {
+    SelfComm comm;
+    std::unique_ptr<Session> session;
+
+    PySession(const std::string& path, const std::map<std::string, std::string>& settings,
+              const std::map<std::string, std::map<std::string, std::string>>& facts) {
+        SessionSettings chosen;
+        for (const auto& [name, value] : settings)
+            take(chosen.set(name, value));
+        chosen.provenance = collect_provenance();
+        for (const auto& [group, own] : facts) {
+            for (const auto& [name, value] : own)
+                chosen.provenance.groups[group][name] = value;
+        }
+        auto open = [&] {
+            const nb::gil_scoped_release unlocked;
+            return Session::open(posix_file_system(), comm, path, std::move(chosen));
+        };
+        session = take(open());
+    }
+    // Its threads may be waiting for Python's lock, to tell of a divergence.
+    ~PySession() {
+        const nb::gil_scoped_release unlocked;
+        session.reset();
+    }
+    PySession(const PySession&) = delete;
+    PySession& operator=(const PySession&) = delete;
+    CaptureReport capture(std::int64_t step, std::vector<CapturedField> fields) {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->capture_fields(step, std::move(fields));
+        };
+        return take(run());
+    }
+    LostSteps wait() {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->wait();
+        };
+        return lost_steps(take(run()));
+    }
+    LostSteps close() {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->close();
+        };
+        return lost_steps(take(run()));
+    }
+    std::optional<std::int64_t> latest(std::int64_t not_after) {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            return session->latest(not_after);
+        };
+        return take(run());
+    }
+    void restore(std::int64_t step, std::vector<CapturedField> into) {
+        const auto run = [&]() -> Result<> {
+            const nb::gil_scoped_release unlocked;
+            return session->restore_fields(step, into);
+        };
+        take(run());
+    }
+    // Of a step's fields: all, in the order of capture, or those named.
+    StoredFields stored_fields(std::int64_t step, const std::optional<std::vector<std::string>>& names) {
+        const auto stored = take(session->stored(step));
+        StoredFields fields;
+        const auto add = [&](const FieldMetadata& field) {
+            fields[nb::str(field.name.data(), field.name.size())] =
+                nb::cast(StoredField{field.dtype, field.shape, field.order == ArrayOrder::column_major});
+        };
+        if (!names) {
+            for (const FieldMetadata& field : stored->directory().fields)
+                add(field);
+            return fields;
+        }
+        for (const std::string& name : *names) {
+            const auto number = stored->find(name);
+            if (!number) {
+                raise({ErrorCode::not_found, session->path() + ": step " + std::to_string(step) +
+                                                 ": no field of the name '" + name + "'"});
+            }
+            add(stored->directory().fields[*number]);
+        }
+        return fields;
+    }
+    void on_divergence(nb::object call) {
+        // Called from threads of the session's, which do not hold Python's lock.
+        auto shared = std::shared_ptr<nb::object>(new nb::object(std::move(call)), [](nb::object* o) {
+            const nb::gil_scoped_acquire locked;
+            delete o;
+        });
+        session->on_divergence([shared](const Divergence& d) {
+            const nb::gil_scoped_acquire locked;
+            try {
+                (*shared)(nb::cast(d));
+            } catch (nb::python_error& e) {
+                e.discard_as_unraisable("twinrun: on_divergence");
+            }
+        });
+    }
+};
+
+}  // namespace
+
+void define_sessions(nb::module_& m) {
+    define_captured_field(m);
+    define_reports(m);
+    nb::class_<PySession>(m, "Session")
+        .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
+                      const std::map<std::string, std::map<std::string, std::string>>&>(),
+             "path"_a, "settings"_a, "facts"_a)
+        .def("capture", &PySession::capture, "step"_a, "fields"_a)
+        .def("wait", &PySession::wait)
+        .def("close", &PySession::close)
+        .def("latest", &PySession::latest, "not_after"_a)
+        .def("restore", &PySession::restore, "step"_a, "fields"_a)
+        .def("stored_fields", &PySession::stored_fields, "step"_a, "names"_a.none())
+        .def("on_divergence", &PySession::on_divergence, "call"_a)
+        .def_prop_ro("committed", [](const PySession& self) { return self.session->committed(); })
+        .def_prop_ro("local_only", [](const PySession& self) { return self.session->local_only(); })
+        .def_prop_ro("facts", [](const PySession& self) { return self.session->facts(); });
+}
+
+}  // namespace twinrun

@@ -1,0 +1,80 @@
+// Where elements come from: memory, devices, files, decoders.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "shared.hpp"
+#include "source/device_array.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace twinrun {
+
+void define_sources(nb::module_& m) {
+    nb::class_<Source>(m, "Source");
+    m.def(
+        "memory_source",
+        [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride,
+           bool swap, nb::object owner) {
+            return Source{
+                std::make_shared<MemorySource>(parse_dtype(dtype), items,
+                                               reinterpret_cast<const void*>(address), stride, swap),
+                std::move(owner)};
+        },
+        "dtype"_a, "items"_a, "address"_a, "stride"_a, "swap"_a, "owner"_a);
+    m.def(
+        "device_source",
+        [](const std::string& dtype, std::vector<std::uint64_t> shape, std::vector<std::int64_t> strides,
+           std::uintptr_t address, int device, std::uintptr_t stream, bool swap, nb::object owner) {
+            return Source{
+                std::make_shared<DeviceSource>(device_array(
+                    parse_dtype(dtype), std::move(shape), std::move(strides), address, device, stream, swap)),
+                std::move(owner)};
+        },
+        "dtype"_a, "shape"_a, "strides"_a, "address"_a, "device"_a, "stream"_a, "swap"_a, "owner"_a);
+    m.def(
+        "file_source",
+        [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
+           const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
+           const std::string& cache) {
+            std::vector<PathExtent> list;
+            for (const auto& [path, offset, stride, count] : extents)
+                list.push_back({path, offset, stride, count});
+            return Source{take(FileSource::create(parse_dtype(dtype),
+                                                  byte_order == "big" ? ByteOrder::big : ByteOrder::little,
+                                                  items, std::move(list), parse_cache(cache))),
+                          nb::none()};
+        },
+        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto");
+    m.def(
+        "decoded_source",
+        [](const std::string& dtype, std::uint64_t items, nb::object fetch) {
+            // fetch(first, count, address) fills `count` items; it is called with the lock held.
+            PyObject* function = fetch.ptr();
+            return Source{
+                std::make_shared<DecodedSource>(
+                    parse_dtype(dtype), items,
+                    [function](std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
+                        const nb::gil_scoped_acquire lock;
+                        try {
+                            const nb::handle call(function);
+                            call(first, count, reinterpret_cast<std::uintptr_t>(to));
+                            return success();
+                        } catch (nb::python_error& e) {
+                            // Python interrupts its main thread only: then this is the caller's own.
+                            if (e.matches(PyExc_KeyboardInterrupt)) {
+                                e.restore();
+                                return Error{ErrorCode::interrupted, "interrupted"};
+                            }
+                            // Only the message travels: this may be another thread than the caller's.
+                            return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
+                        }
+                    }),
+                std::move(fetch)};
+        },
+        "dtype"_a, "items"_a, "fetch"_a);
+}
+
+}  // namespace twinrun
