@@ -94,7 +94,7 @@ def sections(path: Path) -> list[dict]:
         "chunks",
     )
     return [
-        {k: f[k] for k in keys} | {s: metadata.section(i, s) for s in ("tree", "fine", "residues")}
+        {k: getattr(f, k) for k in keys} | {s: metadata.section(i, s) for s in ("tree", "fine", "residues")}
         for i, f in enumerate(metadata.fields)
     ]
 
