@@ -6,13 +6,13 @@ SHELL := /bin/bash
 
 # In CI, warnings are errors.
 PRESET ?= $(if $(CI),ci,release)
+JOBS ?= $(shell nproc)
 VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
 # What starts in the background of a script ignores Ctrl-C, what nohup starts ignores hang-ups, and so would the programs whose end by a
 # signal is tested.
 PYTEST := env --default-signal $(PYTHON_VENV) -m pytest -n $(JOBS) --dist worksteal
 BIN := build/$(PRESET)/bin
-JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 HUNT_SECONDS ?= 3600
 HUNT_ARGS ?=
