@@ -241,6 +241,10 @@ if has sanitizer; then
                 0) if [[ ${passed:-0} -gt 0 ]]; then state=ok; elif [[ -n $(skip_reason "$logs/$name.part") ]]; then state=skipped; else state=FAILED; fi ;;
                 *) state=FAILED ;;
                 esac
+                # Tests that pass without a device leave the sanitizer nothing to look at, which it calls an error.
+                if [[ ${passed:-0} -gt 0 ]] && grep -q 'terminated before first instrumented API call' "$logs/$name.part"; then
+                    state=skipped errors="none of its tests uses a device"
+                fi
                 [[ $status == 124 ]] && errors="ran out of its $sanitizer_time s at $(grep '^\[ RUN' "$logs/$name.part" | tail -n 1 | cut -c 14-)"
                 note $state "$tool ${program##*/}" $((ended - began)) "${passed:-0} passed; ${errors:-status $status}"
                 { echo "==== $name: status $status"; cat "$logs/$name.part"; } >>"$logs/$tool.log"
