@@ -1160,6 +1160,12 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     problems = work.problems
     notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
     if common:  # what only one run has is no problem; what cannot be read is one
+        if problems and not results and all(isinstance(p, Unmatched) for p in problems):
+            raise Incomparable(
+                "nothing was compared: the runs have no field in common",
+                where=f"{a.label}, {b.label}",
+                fix="name runs that share fields and steps",
+            )
         notes += [str(p) for p in problems if isinstance(p, Unmatched)]
         problems = [p for p in problems if not isinstance(p, Unmatched)]
     if problems and (not partial or not (results or work.attributes_compared)):

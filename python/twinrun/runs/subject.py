@@ -852,6 +852,11 @@ class _Files(Subject):
         named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
+        if (
+            not isinstance(part.file, str) and not content.fields
+        ):  # that it is there must be seen all the same
+            label = part.file.label
+            refs += refs_of_fields({label: label_field(label)}, path)
         says = content.dialect or content.format
         opened.formats.add(says)
         for fact in content.facts.values():
