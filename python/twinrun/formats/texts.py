@@ -18,7 +18,7 @@ import numpy as np
 
 from .facts import digest_of, encoded
 
-__all__ = ["SUFFIX", "column_name", "never_tolerated", "printable", "text_array", "text_digests"]
+__all__ = ["SUFFIX", "column_name", "never_tolerated", "printable", "spelled", "text_array", "text_digests"]
 
 SUFFIX = "@text"
 _EXACT_LABELS = (SUFFIX, "@mask", "@shape")
@@ -51,7 +51,7 @@ def column_name(name: str) -> str:
     return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
-def _spelled(value: object) -> bytes | None:
+def spelled(value: object) -> bytes | None:
     """What a value is made of, as `facts.encoded` asks for it: numpy's texts and numbers are Python's here."""
     if isinstance(value, np.generic):
         if value.dtype.kind in "SUb" or (value.dtype.kind in "iufc" and not isinstance(value, _LONG)):
@@ -77,7 +77,7 @@ def text_digests(values: Iterable[object]) -> np.ndarray:
         text = type(value) is str
         digest = known.get(value) if text else None
         if digest is None:
-            digest = digest_of(value, _BYTES, _spelled)
+            digest = digest_of(value, _BYTES, spelled)
             if text and len(known) < 10_000:
                 known[value] = digest
         made += digest
