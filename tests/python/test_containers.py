@@ -7,9 +7,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import gc
+import uuid
 from collections import OrderedDict, defaultdict, namedtuple
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
@@ -506,6 +508,24 @@ def test_tables_of_arrow() -> None:
     check_differ(a, pa.table({"x": [1.0, 2.0], "name": ["a", None], "n": [1, 0]}))
     check_differ(a, a.rename_columns(["y", "name", "n"]))
     check_differ(a, a.select(["n", "x", "name"]))
+
+
+def test_dates_and_decimals_are_entries() -> None:
+    pd = pytest.importorskip("pandas")
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    values = [
+        decimal.Decimal("1"), decimal.Decimal("1.0"), decimal.Decimal("2"), fractions.Fraction(1, 2), uuid.UUID(int=1),
+        datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 1, tzinfo=zone),
+        datetime.time(1), datetime.timedelta(1), pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-01", tz="UTC"),
+        pd.Timedelta("1D"), pd.Period("2020"), pd.NaT, pd.NA, slice(1), PurePosixPath("x"), 1, "1",
+    ]  # fmt: skip
+    assert list(flattened("", {"a": [{"q": values[0]}]})) == ["a.0.q@text"]
+    for at, value in enumerate(values):
+        for where, other in enumerate(values):
+            found = verdict({"x": np.ones(1), "q": value}, {"x": np.ones(1), "q": copy.deepcopy(other)})
+            assert (found == "same") == (at == where), (value, other)
+    assert verdict({"x": range(3)}, {"x": np.arange(3)}) == "same"
+    assert verdict(values[0], values[0]) == "same" != verdict(values[0], values[1])
 
 
 def test_arrays_of_arrow() -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import TwinrunError
 from ..formats.model import dtype_of
-from ..formats.texts import SUFFIX, column_name, text_array
+from ..formats.texts import SUFFIX, column_name, tells_itself, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -578,6 +578,8 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
+    if tells_itself(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
+        return _text
     return None
 
 
