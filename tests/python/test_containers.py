@@ -18,6 +18,7 @@ import pytest
 
 import twinrun
 from twinrun import golden
+from twinrun.comparison.words import verdict_line
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -649,3 +650,8 @@ def test_a_name_of_the_caller_is_no_label() -> None:
             twinrun.assert_same(*pair)
     alone = {"x@mask": np.array([False, True])}
     assert list(flattened("", alone)) == ["x@mask"]
+
+
+def test_the_verdict_shows_texts() -> None:
+    found = twinrun.compare({"s": ["x", "y"]}, {"s": ["x", "z"]})
+    assert verdict_line(found) == "different: first at rank 0, s@text[1]: 'y' against 'z'"

@@ -695,6 +695,7 @@ class _Work:
                 of_a, of_b = x.text(found.first_index), y.text(found.first_index)
             except TwinrunError:  # only a note
                 return
+            found._texts = (f"{of_a:.200}", f"{of_b:.200}")
             at = ", ".join(map(str, found.first_index[:-1]))
             name = f"{found.field}[{at}]" if at else found.field
             self.notes.append(
