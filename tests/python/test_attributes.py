@@ -460,3 +460,49 @@ def test_text_of_particles_is_matched_by_id(tmp_path: Path) -> None:
     for options in ((), ("--atol", "1e30", "--tolerate-integers")):
         done = command("compare", a, b, "--key", "id", *options)
         assert done.status == 1 and done.last == "different: first at step 1, element[id 2]: another text"
+
+
+def _in_files(folder: Path, files: dict[str, str]) -> Path:
+    for name, field in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, np.arange(3.0))
+        elif path.suffix == ".npz":
+            np.savez(path, **{field: np.arange(3.0)})
+        else:
+            with h5py.File(path, "w") as file:
+                file[field] = np.arange(3.0)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "told"),
+    [
+        ({"x.npy": "", "e.h5": "v"}, {"x.npy": "", "sub/e.h5": "v"}, ["e.h5", "sub/e.h5"]),
+        ({"x.npy": "", "e.npz": "v"}, {"x.npy": "", "f.npz": "v"}, ["e.npz", "f.npz"]),
+        ({"step-1/rank-0/e.h5": "v"}, {"step-1/rank-0/f.h5": "v"}, ["e.h5", "f.h5"]),
+        ({"step-1/e.h5": "v"}, {"e_1.h5": "v"}, []),
+        ({"e.h5": "v"}, {"e.h5": "v"}, []),
+    ],
+)
+def test_files_are_called_otherwise(
+    mine: dict[str, str], theirs: dict[str, str], told: list[str], tmp_path: Path
+) -> None:
+    """Where the names of fields do not tell in which file of a folder they lie, the name of the file is compared."""
+    a, b = _in_files(tmp_path / "a", mine), _in_files(tmp_path / "b", theirs)
+    found = twinrun.compare(a, b)
+    assert found.different == 0 and sorted(d.label for d in found.attributes) == [f"{n}@(file)" for n in told]
+    assert twinrun.compare(a, b, ignore_attributes=["(file)"])
+    golden.save(a, tmp_path / "golden")
+    checked = golden.check(tmp_path / "golden", b)
+    assert sorted(d.label for d in checked.attributes) == [f"{n}@(file)" for n in told]
+    common = twinrun.compare(a, b, common=True)
+    assert common and all(any(f"{n}@(file): only in" in note for note in common.notes) for n in told)
+
+
+def test_files_of_other_formats_are_noted(tmp_path: Path) -> None:
+    a = _in_files(tmp_path / "a", {"v.npy": "", "k.npy": ""})
+    b = _in_files(tmp_path / "b", {"a.h5": "v", "k.npy": ""})
+    found = twinrun.compare(a, b)
+    assert found and any("(a.h5@(file))" in note for note in found.notes)

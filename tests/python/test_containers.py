@@ -7,15 +7,18 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import gc
+import uuid
 from collections import OrderedDict, defaultdict, namedtuple
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
 
 import twinrun
 from twinrun import golden
+from twinrun.comparison.words import verdict_line
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -508,6 +511,83 @@ def test_tables_of_arrow() -> None:
     check_differ(a, a.select(["n", "x", "name"]))
 
 
+def test_dates_and_decimals_are_entries() -> None:
+    pd = pytest.importorskip("pandas")
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    values = [
+        decimal.Decimal("1"), decimal.Decimal("1.0"), decimal.Decimal("2"), fractions.Fraction(1, 2), uuid.UUID(int=1),
+        datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 1, tzinfo=zone),
+        datetime.time(1), datetime.timedelta(1), pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-01", tz="UTC"),
+        pd.Timedelta("1D"), pd.Period("2020"), pd.NaT, pd.NA, slice(1), PurePosixPath("x"), 1, "1",
+    ]  # fmt: skip
+    assert list(flattened("", {"a": [{"q": values[0]}]})) == ["a.0.q@text"]
+    for at, value in enumerate(values):
+        for where, other in enumerate(values):
+            found = verdict({"x": np.ones(1), "q": value}, {"x": np.ones(1), "q": copy.deepcopy(other)})
+            assert (found == "same") == (at == where), (value, other)
+    assert verdict({"x": range(3)}, {"x": np.arange(3)}) == "same"
+    assert verdict(values[0], values[0]) == "same" != verdict(values[0], values[1])
+
+
+def test_arrays_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    three = [1, 2, 3]
+    kinds = {
+        "integers": pa.array(three),
+        "short": pa.array(three, pa.int32()),
+        "missing": pa.array([1, 2, None]),
+        "floats": pa.array([1.0, 2.0, None]),
+        "nan": pa.array([1.0, 2.0, np.nan]),
+        "seconds": pa.array(three, pa.timestamp("s")),
+        "zone": pa.array(three, pa.timestamp("s", "UTC")),
+        "dates": pa.array(three, pa.date32()),
+        "texts": pa.array(["1", "2", "3"]),
+        "decimals": pa.array([decimal.Decimal(n) for n in three], pa.decimal128(5, 0)),
+        "scale": pa.array([decimal.Decimal(n) for n in three], pa.decimal128(5, 1)),
+        "dictionary": pa.array(three).dictionary_encode(),
+        "lists": pa.array([[1], [2], None]),
+        "member": pa.array([{"a": n} for n in three]),
+        "said": pa.array(
+            [{"a": n} for n in three], pa.struct([pa.field("a", pa.int64(), metadata={"units": "m"})])
+        ),
+    }
+    for name, array in kinds.items():
+        pieces = pa.chunked_array([array.slice(0, 1), array.slice(1)])
+        assert verdict(array, pieces) == verdict({"x": array}, {"x": pieces}) == "same", name
+        for other, against in kinds.items():
+            if other != name:
+                assert verdict(array, against) != "same", (name, other)
+                assert verdict([{"x": array}], [{"x": pa.chunked_array([against])}]) != "same", (name, other)
+    assert verdict(kinds["integers"], np.array(three)) == "same"
+    tensors = [pa.Tensor.from_numpy(np.arange(3.0), dim_names=names) for names in (None, ["x"], ["y"])]
+    assert verdict(tensors[0], tensors[0]) == verdict(tensors[0], np.arange(3.0)) == "same"
+    assert "same" not in (verdict(tensors[1], tensors[2]), verdict(tensors[0], tensors[1]))
+
+
+def test_the_order_of_ordered_categories_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+
+    def made(ordered: bool, backwards: bool) -> object:
+        words, places = ["low", "mid", "high"], [0, 1, 2]
+        if backwards:
+            words, places = words[::-1], [2, 1, 0]
+        return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(words), ordered=ordered)
+
+    def within(array: object) -> list[object]:
+        table = pa.table({"x": array})
+        struct = pa.StructArray.from_arrays([array], names=["m"])
+        rows = pa.ListArray.from_arrays(pa.array([0, 1, 3]), array)
+        return [table, array, {"deep": [array]}, struct, rows, table.to_batches()[0]]
+
+    for x, y in zip(within(made(False, False)), within(made(False, True)), strict=True):
+        assert verdict(x, y) == "same"  # storage
+    for x, y in zip(within(made(True, False)), within(made(True, True)), strict=True):
+        check_differ(x, y)
+        assert verdict(x, x) == "same"
+        sketches = [twinrun.sketch(v if isinstance(v, dict) else {"v": v}) for v in (x, y)]
+        assert sketches[0].compare(sketches[1]).verdict == "open"
+
+
 def test_models_and_tensors_of_torch() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(3)
@@ -570,3 +650,8 @@ def test_a_name_of_the_caller_is_no_label() -> None:
             twinrun.assert_same(*pair)
     alone = {"x@mask": np.array([False, True])}
     assert list(flattened("", alone)) == ["x@mask"]
+
+
+def test_the_verdict_shows_texts() -> None:
+    found = twinrun.compare({"s": ["x", "y"]}, {"s": ["x", "z"]})
+    assert verdict_line(found) == "different: first at rank 0, s@text[1]: 'y' against 'z'"

@@ -142,3 +142,83 @@ def test_a_chosen_step_that_no_run_has(tmp_path: Path) -> None:
     twinrun.golden.save(pair[0], tmp_path / "G")
     assert twinrun.golden.check(tmp_path / "G", pair[1], steps="1").same
     assert twinrun.golden.check(tmp_path / "G", pair[1], steps="1,7").status == 2
+
+
+def _empty_hdf5(path: Path) -> None:
+    h5py.File(path, "w").close()
+
+
+def _empty_zip(path: Path) -> None:
+    np.savez(path)
+
+
+def _empty_netcdf(path: Path) -> None:
+    path.write_bytes(b"CDF\x01" + bytes(28))
+
+
+def _empty_safetensors(path: Path) -> None:
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
+def _empty_zarr(path: Path) -> None:
+    path.mkdir()
+    (path / ".zgroup").write_text('{"zarr_format": 2}')
+
+
+def _empty_parquet(path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").table({}), path)
+
+
+EMPTY = {
+    "e.h5": _empty_hdf5,
+    "e.npz": _empty_zip,
+    "e.nc": _empty_netcdf,
+    "e.safetensors": _empty_safetensors,
+    "e.zarr": _empty_zarr,
+    "e.parquet": _empty_parquet,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_file_without_fields_that_one_run_has(name: str, tmp_path: Path) -> None:
+    a, b = tmp_path / "a" / "step-1", tmp_path / "b" / "step-1"
+    for folder in (a, b):
+        folder.mkdir(parents=True)
+        np.save(folder / "x.npy", np.arange(3.0))
+    EMPTY[name](b / name)
+    golden.save(a.parent, tmp_path / "golden")
+    for pair in ((a.parent, b.parent), (b.parent, a.parent)):
+        with pytest.raises(twinrun.Incomparable, match=name):
+            twinrun.compare(*pair)
+    assert twinrun.compare(a.parent, b.parent, common=True)
+    assert twinrun.compare(a.parent, b.parent, leave_out=[name])
+    assert golden.check(tmp_path / "golden", b.parent).verdict != "same"
+    EMPTY[name](a / name)
+    assert twinrun.compare(a.parent, b.parent)
+    golden.save(a.parent, tmp_path / "both")
+    assert golden.check(tmp_path / "both", b.parent).verdict == "same"
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "table", "type", "memory"])
+def test_common_with_no_field_in_common(kind: str, tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    if kind == "hdf5":
+        for path, name in ((a, "x"), (b, "y")):
+            with h5py.File(path, "w") as file:
+                file[name], file.attrs["t"] = np.ones(3), 1
+    elif kind == "table":
+        pytest.importorskip("pandas")
+        a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+        a.write_text("x,z\n1,2\n")
+        b.write_text("y,w\n1,2\n")
+    elif kind == "type":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"x": [1, 2]}), a)
+        pq.write_table(pa.table({"x": ["1", "2"]}), b)
+    else:
+        a, b = {"x": np.ones(3)}, {"y": np.ones(3)}  # type: ignore[assignment]
+    for partial in (False, True):
+        with pytest.raises(twinrun.Incomparable, match="nothing was compared"):
+            twinrun.compare(a, b, common=True, partial=partial)
+    if kind == "hdf5":
+        assert command("compare", a, b, "--common").status == 2

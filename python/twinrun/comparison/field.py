@@ -209,6 +209,10 @@ class FieldComparison:
     ranks: int | None = None
     kind: str | None = None
 
+    def __post_init__(self) -> None:
+        # The first two texts that differ, of a field of their digests: for the verdict's line.
+        self._texts: tuple[str, str] | None = None
+
     @property
     def same(self) -> bool:
         """No element differs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import one_line
@@ -44,6 +45,8 @@ def _difference(f: FieldComparison) -> str:
         return f"{f.place()}: another {f.kind}"
     if f.kind is not None:
         return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
+    if f._texts is not None and f._texts[0] != f._texts[1]:  # the last index is that of a digest's word
+        return f"{replace(f, first_index=(f.first_index or ())[:-1]).place()}: {f._texts[0]} against {f._texts[1]}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"

@@ -695,6 +695,7 @@ class _Work:
                 of_a, of_b = x.text(found.first_index), y.text(found.first_index)
             except TwinrunError:  # only a note
                 return
+            found._texts = (f"{of_a:.200}", f"{of_b:.200}")
             at = ", ".join(map(str, found.first_index[:-1]))
             name = f"{found.field}[{at}]" if at else found.field
             self.notes.append(
@@ -1160,6 +1161,12 @@ def _result(work: _Work, common: bool, partial: bool, device: str, seconds: floa
     problems = work.problems
     notes = [*a.notes, *b.notes, *work.notes, *settings.tolerances.notes()]
     if common:  # what only one run has is no problem; what cannot be read is one
+        if problems and not results and all(isinstance(p, Unmatched) for p in problems):
+            raise Incomparable(
+                "nothing was compared: the runs have no field in common",
+                where=f"{a.label}, {b.label}",
+                fix="name runs that share fields and steps",
+            )
         notes += [str(p) for p in problems if isinstance(p, Unmatched)]
         problems = [p for p in problems if not isinstance(p, Unmatched)]
     if problems and (not partial or not (results or work.attributes_compared)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -24,10 +24,11 @@ def add_attribute(
     as_field: bool,
     encode: Encoder | None = None,
     kind: str = "",
+    tell: Callable[[object], str] | None = None,
 ) -> None:
     """Takes an attribute that was read: as a fact, or as a field `owner@name` where it is a number and that is asked for."""
     if not (as_field and add_constant(content, f"{owner}@{name}", value)):
-        content.say(owner, name, value, encode=encode, kind=kind)
+        content.say(owner, name, value, encode=encode, kind=kind, tell=tell)
 
 
 def add_constant(content: FileContent, name: str, value: object) -> bool:

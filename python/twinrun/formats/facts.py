@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
+    "FILE",
     "MEANING",
     "NOT_COMPARED",
     "SUMMARY",
@@ -38,6 +39,7 @@ MEANING = frozenset(
 )
 # Fields of metadata, which keeps nothing but fields: the code of all facts together, and the number of things not compared.
 SUMMARY, NOT_COMPARED = "(attributes)", "(not compared)"
+FILE = "(file)"  # that a folder has a file of this name, whose fields do not have it in theirs
 _MOST_SHOWN = 80  # characters
 _DEEPEST = 64
 

@@ -76,6 +76,13 @@ class DataFile:
     use_prefix: bool = False
     leads_to: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What it is called in every step and rank: its prefix and its suffix."""
+        suffix = os.path.splitext(self.relative)[1]
+        without = "" if suffix[1:].isdecimal() or self.prefix.endswith(suffix) else suffix
+        return self.prefix + without
+
     def open(self, options: Mapping[str, object] | None = None) -> FileContent:
         """Opens it. Options that its format does not have are left out: they are meant for other files."""
         if self.leads_to is not None:

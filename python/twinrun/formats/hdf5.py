@@ -101,6 +101,15 @@ def open_hdf5(
     return walker.content
 
 
+class _Words(str):
+    """Words of ours among values: they have no quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class _Walker:
     def __init__(
         self, h5py: Any, path: str, file: Any, cache: BandCache, with_attributes: bool = False
@@ -184,7 +193,7 @@ class _Walker:
                 continue
             if names_of is not None:  # an enumeration: its values are what they are called
                 value, as_field = [names_of, value], False
-            add_attribute(self.content, label, name, value, as_field, self.encode, kind)
+            add_attribute(self.content, label, name, value, as_field, self.encode, kind, self.shown)
 
     def attribute(self, attrs: Any, name: str) -> tuple[Any, dict[str, int] | None, str]:
         """The value of an attribute, what the values of its enumeration are called, and its type in words."""
@@ -225,6 +234,22 @@ class _Walker:
                     chosen = np.array([space.get_select_npoints()])
                 said += f" at {np.asarray(chosen).tolist()}".encode()
         return said
+
+    def shown(self, value: object) -> str:
+        """A value for people: references by what they refer to."""
+        return shown(self._named(value))
+
+    def _named(self, value: object) -> object:
+        if isinstance(value, (self.h5py.Reference, self.h5py.RegionReference)):
+            return _Words((self.encode(value) or b"").decode("utf-8", "replace"))
+        if isinstance(value, np.void) and value.dtype.names is not None:
+            return tuple(self._named(value[member]) for member in value.dtype.names)
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            named = np.empty(value.shape, object)
+            for index in np.ndindex(value.shape):
+                named[index] = self._named(value[index])
+            return named
+        return value
 
     def user_block(self) -> None:
         """Bytes in front of the file proper, which are the user's."""
@@ -398,7 +423,9 @@ class _Dataset:
                 content.skipped.append((f"{self.label}@(fill value)", "a fill value that h5py cannot read"))
             else:
                 if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is what others have
-                    content.say(self.label, "(fill value)", fill, encode=self.walker.encode)
+                    content.say(
+                        self.label, "(fill value)", fill, encode=self.walker.encode, tell=self.walker.shown
+                    )
 
     def coded(self, label: str, members: tuple[str, ...], tid: Any, problem: FormatError | None) -> Field:
         """The field of elements, or of members of them, that are no numbers."""
@@ -468,7 +495,7 @@ class _Dataset:
         def tell(position: int) -> str:
             index = np.unravel_index(position, self.shape) if self.shape else ()
             with reading(self.path, f"dataset {label!r}"), walker.cache.lock:
-                return shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
+                return walker.shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
 
         read = decoded(label, "u64", math.prod(self.shape), self.path, reader.read)
         return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)

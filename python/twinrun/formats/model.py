@@ -592,6 +592,7 @@ class FileContent:
         meaning: bool | None = None,
         step: int | None = None,
         kind: str = "",
+        tell: Callable[[object], str] | None = None,
     ) -> None:
         """Adds a fact. A value that cannot be compared goes to `skipped`, with the reason.
 
@@ -611,9 +612,13 @@ class FileContent:
             The step that it belongs to; None for all steps of the file.
         kind : str, default ''
             The type that the file keeps the value in, where the format has more types than values have here.
+        tell : callable, default None
+            Gives the value for people, where it holds what `encode` knows.
         """
         try:
             fact = Fact.of(owner, name, value, encode)
+            if tell is not None:
+                fact = replace(fact, text=tell(value))
         except (TypeError, ValueError) as error:
             self.skipped.append((f"{owner}@{name}", f"an attribute that cannot be compared: {error}"))
             return

@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -28,7 +28,7 @@ from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .parquet_footer import null_counts
-from .texts import SUFFIX, column_name, printable, text_digests
+from .texts import SUFFIX, column_name, printable, spelled, text_digests
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 
@@ -618,17 +618,56 @@ def _is_missing(array: Any) -> np.ndarray:
     return np.asarray(array.is_null().to_numpy(zero_copy_only=False), bool)
 
 
+def _objects(values: Sequence[object]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        array[at] = value
+    return array
+
+
+def _ordered_within(array: Any, pa: ModuleType, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path within the elements, categories) of each ordered dictionary in an array: their order says which one is more."""
+    t = pa.types
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if t.is_dictionary(array.type):
+        if array.type.ordered:
+            yield path, array.dictionary
+        yield from _ordered_within(array.dictionary, pa, path)
+    elif t.is_struct(array.type):
+        for at, member in enumerate(array.flatten()):
+            yield from _ordered_within(member, pa, f"{path}.{array.type.field(at).name}")
+    elif t.is_list(array.type) or t.is_large_list(array.type) or t.is_fixed_size_list(array.type):
+        yield from _ordered_within(array.flatten(), pa, f"{path}[]")
+    elif t.is_map(array.type):
+        yield from _ordered_within(array.keys, pa, f"{path}[]")
+        yield from _ordered_within(array.items, pa, f"{path}[].value")
+
+
+def _categories(told: Any, chunks: Iterable[Any], pa: ModuleType) -> dict[str, list[object]]:
+    """The categories of a column's ordered dictionaries, in their order; chunks may have dictionaries of their own."""
+    found: dict[str, dict[bytes, object]] = {}
+    if "ordered" in _type_text(told.type, pa):  # else no look at the values
+        for chunk in chunks:
+            for path, categories in _ordered_within(chunk, pa):
+                values = categories.to_pylist()
+                known = found.setdefault(path, {})
+                for digest, value in zip(text_digests(values), values, strict=True):
+                    known.setdefault(digest.tobytes(), value)
+    return {path: list(known.values()) for path, known in found.items()}
+
+
 def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
-    """(name, array) of the columns of a table in memory, and masks of what is missing."""
+    """(name, array) of the columns of a table in memory, masks of what is missing, and the order of ordered categories."""
     pa, _ = _pyarrow(where)
-    for name, column in zip(map(column_name, table.schema.names), table.columns, strict=True):
+    for told, column in zip(table.schema, table.columns, strict=True):
+        name = column_name(told.name)
         code, _ = _code_of(column.type, pa)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        for path, categories in _categories(told, chunks, pa).items():
+            yield f"{name}@categories{path}", _objects(categories)
         if code is None:
-            values = np.empty(len(column), object)
-            for at, value in enumerate(itertools.chain.from_iterable(c.to_pylist() for c in chunks)):
-                values[at] = value
-            yield name, values
+            yield name, _objects(list(itertools.chain.from_iterable(c.to_pylist() for c in chunks)))
             continue
         parts = [_numbers(c, code, pa) for c in chunks]
         yield name, np.concatenate(parts) if parts else np.empty(0, code)
@@ -767,13 +806,17 @@ def _add_parquet(
     )
     for at, (name, told) in enumerate(zip(names, schema, strict=True)):
         code, unit = _code_of(told.type, pa)
-        content.say(name if code else name + SUFFIX, "(type)", arrow_type(told, pa), meaning=True)
+        own = name if code else name + SUFFIX
+        content.say(own, "(type)", arrow_type(told, pa), meaning=True)
         if told.name in twice or "." in told.name:  # pyarrow takes a dot for a path into a struct
             why = "several columns have this name" if told.name in twice else "a name with a dot in it"
             content.add(
                 unreadable(name, code or "u64", sys.byteorder, (rows[-1],), Unsupported(why, where=path))
             )
             continue
+        batches = (b.column(0) for b in opened.iter_batches(_BATCH, columns=[told.name], use_threads=False))
+        for inner, categories in _categories(told, batches, pa).items():
+            content.say(own + inner, "(categories)", categories, encode=spelled, meaning=True)
         held = _ParquetColumn(opened, path, at, rows, told.name, lock)
         if code is None:
             _add_column(content, name, None, rows[-1],

@@ -18,7 +18,16 @@ import numpy as np
 
 from .facts import digest_of, encoded
 
-__all__ = ["SUFFIX", "column_name", "never_tolerated", "printable", "text_array", "text_digests"]
+__all__ = [
+    "SUFFIX",
+    "column_name",
+    "never_tolerated",
+    "printable",
+    "spelled",
+    "tells_itself",
+    "text_array",
+    "text_digests",
+]
 
 SUFFIX = "@text"
 _EXACT_LABELS = (SUFFIX, "@mask", "@shape")
@@ -51,7 +60,13 @@ def column_name(name: str) -> str:
     return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
-def _spelled(value: object) -> bytes | None:
+def tells_itself(kind: type) -> bool:
+    """Whether repr() of objects of a class tells all of their value."""
+    known = issubclass(kind, _EXACT) or kind.__module__.split(".")[0] in _EXACT_PACKAGES
+    return known and kind.__repr__ is not object.__repr__
+
+
+def spelled(value: object) -> bytes | None:
     """What a value is made of, as `facts.encoded` asks for it: numpy's texts and numbers are Python's here."""
     if isinstance(value, np.generic):
         if value.dtype.kind in "SUb" or (value.dtype.kind in "iufc" and not isinstance(value, _LONG)):
@@ -62,9 +77,9 @@ def _spelled(value: object) -> bytes | None:
     if isinstance(value, _PLAIN):
         return encoded(value)
     kind = type(value)
-    if isinstance(value, _EXACT) or kind.__module__.split(".")[0] in _EXACT_PACKAGES:
+    if tells_itself(kind):
         own = repr(value)
-        if kind.__repr__ is not object.__repr__ and len(own) < 10_000:
+        if len(own) < 10_000:
             return f"{kind.__qualname__}:{own}".encode("utf-8", "surrogatepass")
     return None
 
@@ -77,7 +92,7 @@ def text_digests(values: Iterable[object]) -> np.ndarray:
         text = type(value) is str
         digest = known.get(value) if text else None
         if digest is None:
-            digest = digest_of(value, _BYTES, _spelled)
+            digest = digest_of(value, _BYTES, spelled)
             if text and len(known) < 10_000:
                 known[value] = digest
         made += digest

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, of_header
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, of_header
 from .vtk_xml import _Array, _ascii, _Document, _File
 
 _TYPES = {
@@ -32,6 +32,7 @@ _CELLS = {
 }
 _MOST_ARRAYS = 100_000
 _LONGEST_LINE = 4096
+_LONGEST_TEXT = 1 << 24
 
 
 class _Cursor:
@@ -55,6 +56,30 @@ class _Cursor:
             if text := taken.decode("utf-8", "backslashreplace").strip():
                 return text
         return None
+
+    def text(self) -> bytes:
+        """The next text of an array of texts."""
+
+        def taken(length: int) -> bytes:
+            if length > self.size - self.at:
+                raise DamagedFile(f"a text of {length} bytes at {self.at} passes its end", where=self.path)
+            found = read_exact(self._file, self.at, length, self.path, "text")
+            self.at += length
+            return found
+
+        if self.binary:  # two bits say how many bytes the length has
+            first = taken(1)
+            more = {3: 0, 2: 1, 1: 3, 0: 7}[first[0] >> 6]
+            return taken(int.from_bytes(bytes([first[0] & 63]) + taken(more), "big"))
+        length = min(_LONGEST_TEXT, self.size - self.at)
+        piece = read_exact(self._file, self.at, min(_LONGEST_LINE, length), self.path, "text")
+        if b"\n" not in piece:
+            piece = read_exact(self._file, self.at, length, self.path, "text")
+        end = piece.find(b"\n")
+        if end < 0 and (length == _LONGEST_TEXT or not piece):
+            raise DamagedFile(f"a text at {self.at} has no end", where=self.path)
+        line = taken(len(piece) if end < 0 else end + 1).removesuffix(b"\n").removesuffix(b"\r")
+        return _decoded(line)
 
     def words(self, least: int, what: str) -> list[str]:
         found = (self.line() or "").split()
@@ -91,11 +116,14 @@ class _Cursor:
         return begin, self.at
 
 
+def _decoded(line: bytes) -> bytes:
+    """What VTK writes with %20 and the like for blanks and signs."""
+    return re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), line)
+
+
 def _name(word: str) -> str:
-    """A name, whose blanks and signs VTK writes as %20 and the like. As in XML, blanks around it do not count."""
-    whole = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), word.encode("utf-8", "surrogateescape")
-    )
+    """A name. As in XML, blanks around it do not count."""
+    whole = _decoded(word.encode("utf-8", "surrogateescape"))
     return whole.decode("utf-8", "backslashreplace").strip() or word
 
 
@@ -183,7 +211,9 @@ class _Reader:
             kind = "unsigned_char" if self._cursor.binary else "float"
             self._array(f"LOOKUP_TABLE/{_name(name)}", kind, _number(count, self._path), 4)
             return
-        widths = {"VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6}
+        widths = {
+            "VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6, "GLOBAL_IDS": 1, "PEDIGREE_IDS": 1, "EDGE_FLAGS": 1,
+        }  # fmt: skip
         if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
             raise DamagedFile(f"{word[:40]!r} is no section of a VTK file", where=self._path)
         label = f"{self._section}/{_name(self._rest(words, 1)[0])}"
@@ -258,6 +288,11 @@ class _Reader:
     ) -> None:
         dtype = _TYPES.get(kind.lower())
         numbers = tuples * width
+        if kind.lower() == "string":
+            self._texts(name, tuples, width)
+            return
+        if kind.lower() == "bit" and not self._cursor.binary:
+            dtype = "u8"
         if dtype is None:
             if kind.lower() != "bit" or not self._cursor.binary:
                 raise Unsupported(f"array {name!r} of type {kind[:40]!r}", where=self._path)
@@ -283,6 +318,17 @@ class _Reader:
         text = _Array("", {}, begin, end)
         tuple_shape = shape if width == 1 else shape[:-1]
         self._content.add(_ascii(self._text, text, name, dtype, tuple_shape, width, numbers))
+
+    def _texts(self, name: str, tuples: int, width: int) -> None:
+        """Texts, each a line, with signs as %20, or in binary behind its length."""
+        cursor, count = self._cursor, tuples * width
+        if count > cursor.size:
+            raise DamagedFile(f"array {name!r}: {count} texts in {cursor.size} bytes", where=self._path)
+        texts = [cursor.text() for _ in range(count)]
+        shape = (tuples,) if width == 1 else (tuples, width)
+        self._content.add(
+            coded(name, "text", shape, self._path, lambda first, count: texts[first : first + count])
+        )
 
     def _shape(self, name: str, tuples: int, points: bool, grid: bool) -> tuple[int, ...]:
         """Without components: that of the grid where the array has a number for each of its points or cells."""

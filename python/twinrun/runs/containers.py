@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import TwinrunError
 from ..formats.model import dtype_of
-from ..formats.texts import SUFFIX, column_name, text_array
+from ..formats.texts import SUFFIX, column_name, tells_itself, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -446,6 +446,27 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
         flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", told)
 
 
+def _arrow_array(flat: _Flat, name: str, value: Any) -> None:
+    """An array of pyarrow: the column of a table. What its elements' type tells already has no label."""
+    from ..formats.table import arrow_columns, arrow_metadata, arrow_type
+
+    pa = sys.modules["pyarrow"]
+    table = pa.table({"": value})
+    for column, array in arrow_columns(table, name):
+        flat.walk(name + column, array)
+    kind = value.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        flat.label(name, "type", arrow_type(table.schema.field(0), pa))
+    for member, key, told in arrow_metadata(table.schema, pa):
+        flat.label(name + member, f"metadata.{key}", told)
+
+
+def _arrow_tensor(flat: _Flat, name: str, value: Any) -> None:
+    flat.walk(name, value.to_numpy())
+    if any(value.dim_names):
+        flat.texts(f"{name}@dims", value.dim_names)
+
+
 def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
     """A sparse array as places and values, whatever its storage, and without stored zeros."""
     made = value.tocoo(copy=True)
@@ -511,6 +532,9 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("polars", "Series"): _polars_series,
     ("pyarrow", "Table"): _arrow,
     ("pyarrow", "RecordBatch"): _arrow,
+    ("pyarrow", "Array"): _arrow_array,
+    ("pyarrow", "ChunkedArray"): _arrow_array,
+    ("pyarrow", "Tensor"): _arrow_tensor,
     ("pint", "PlainQuantity"): _quantity,
     ("pint", "Quantity"): _quantity,
     ("astropy", "Quantity"): _quantity,
@@ -554,6 +578,8 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
+    if tells_itself(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
+        return _text
     return None
 
 

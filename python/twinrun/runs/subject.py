@@ -25,7 +25,7 @@ from .. import _core
 from ..arguments import checked_path
 from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, Stale, TwinrunError, Unmatched
 from ..formats import Field, FileContent, formats, open_as, open_file, open_whatever
-from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
+from ..formats.facts import FILE, NOT_COMPARED, SUMMARY, Fact
 from ..formats.files import is_metadata, reading
 from ..formats.folder import BYTES, DataFile, is_data_set, is_history, list_folder, told_format
 from ..formats.model import (
@@ -852,8 +852,15 @@ class _Files(Subject):
         named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
+        if (
+            not isinstance(part.file, str) and not content.fields
+        ):  # that it is there must be seen all the same
+            label = part.file.label
+            refs += refs_of_fields({label: label_field(label)}, path)
         says = content.dialect or content.format
         opened.formats.add(says)
+        if not isinstance(part.file, str) and self._in_a_file_of_any_name(part.file, content):
+            _keep(opened, Fact.of(part.file.label, FILE, content.format), says)
         for fact in content.facts.values():
             if fact.step in (None, part.step):
                 _keep(opened, replace(fact, owner=named(fact.owner)), says)
@@ -862,6 +869,13 @@ class _Files(Subject):
             if in_step is None or int(in_step[1]) == part.step:
                 opened.skipped.append((named(name[in_step.end() :] if in_step else name), path, why))
         return refs
+
+    @staticmethod
+    def _in_a_file_of_any_name(file: DataFile, content: FileContent) -> bool:
+        """Whether the names of the fields do not tell their file, which holds one step."""
+        told = file.use_prefix or content.format == BYTES or not content.fields
+        named_after = _one_array_format(file.format) and len(content.fields) == 1
+        return not (told or named_after or content.steps())
 
     @staticmethod
     def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:

@@ -526,3 +526,28 @@ def test_opaque_bytes_with_a_tag(where: str, what: str, tmp_path: Path) -> None:
     twinrun.index(tmp_path / "a.h5")
     assert twinrun.verify(tmp_path / "a.h5")
     assert command("compare", tmp_path / "a.h5", tmp_path / "c.h5").status == 1
+
+
+def test_references_are_told_by_what_they_refer_to(tmp_path):
+    for name, target in (("a", "one"), ("b", "two")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["one"], file["two"] = np.arange(4), np.arange(4)
+            part = slice(0, 2) if target == "one" else slice(1, 3)
+            file.create_dataset("whole", data=[file[target].ref], dtype=h5py.ref_dtype)
+            file.create_dataset("part", data=[file["one"].regionref[part]], dtype=h5py.regionref_dtype)
+            file["one"].attrs["to"] = file[target].ref
+            file["one"].attrs["all"] = np.array([file[target].ref] * 2, h5py.ref_dtype)
+            kind = [("to", h5py.ref_dtype), ("n", "i4")]
+            file.create_dataset("struct", data=np.array([(file[target].ref, 1)], kind))
+    found = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    told = {f.field: (f.first_a, f.first_b) for f in found.fields if not f.same}
+    assert told["whole"] == ("reference to /one", "reference to /two")
+    assert told["part"] == (
+        "reference to /one at [[[0], [1]]]",
+        "reference to /one at [[[1], [2]]]",
+    )
+    assert told["struct.to"] == told["whole"]
+    assert [d.text() for d in found.attributes] == [
+        "one@all: ['reference to /one', 'reference to /one'] against ['reference to /two', 'reference to /two']",
+        "one@to: reference to /one against reference to /two",
+    ]

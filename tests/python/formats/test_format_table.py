@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import twinrun
+from twinrun import golden
 from twinrun.errors import FormatError
 from twinrun.formats import detect, open_file
 from twinrun.formats.texts import text_digests
@@ -447,3 +448,26 @@ def test_a_folder_of_tables(tmp_path: Path) -> None:
             np.savetxt(tmp_path / run / f"out_{step}.dat", values, header="x y z")
     result = twinrun.compare(tmp_path / "a", tmp_path / "b")
     assert result.first_divergence["step"] == 20 and {f.field for f in result.fields} == {"x", "y", "z"}
+
+
+def test_the_order_of_ordered_categories(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pd = pytest.importorskip("pandas")
+    words = ["low", "mid", "high"]
+    for ordered in (False, True):
+        for name, categories in (("a", words), ("b", words[::-1])):
+            column = pd.Categorical(words * 3, categories=categories, ordered=ordered)
+            table = pa.Table.from_pandas(pd.DataFrame({"x": column}))
+            pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=4)
+        a, b = tmp_path / "a.parquet", tmp_path / "b.parquet"
+        assert twinrun.compare(a, a)
+        found = twinrun.compare(a, b)
+        golden.save(a, tmp_path / f"golden-{ordered}")
+        checked = golden.check(tmp_path / f"golden-{ordered}", b)
+        assert golden.check(tmp_path / f"golden-{ordered}", a).verdict == "same"
+        assert found.same == (checked.verdict == "same") == (not ordered)
+        if ordered:
+            assert [d.text() for d in found.attributes] == [
+                "x@text@(categories): ['low', 'mid', 'high'] against ['high', 'mid', 'low']"
+            ]
+            assert [d.label for d in checked.attributes] == ["x@text@(categories)"]

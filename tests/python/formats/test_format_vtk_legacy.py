@@ -181,6 +181,69 @@ def test_what_an_array_is_for_is_compared(tmp_path):
         assert [d.label for d in found.attributes] == ["PointData/x@(kind)"] * (a != b), (a, b)
 
 
+HEAD = "# vtk DataFile Version 4.2\nx\n{}\nDATASET STRUCTURED_POINTS\nDIMENSIONS 3 1 1\nPOINT_DATA 3\n"
+WORDS = ["one two", "", "é" * 60 + "%"]
+
+
+def _with_ids(path: Path, binary: bool, ids: tuple[int, ...], words: list[str]) -> None:
+    numbers = [np.array(v, ">i8") for v in (ids, (7, 8, 9))] + [np.array([1.5, 2.5, 3.5], ">f8")]
+    heads = ["GLOBAL_IDS gid vtktypeint64", "PEDIGREE_IDS pid vtktypeint64", "FIELD f 2\nx 1 3 double"]
+    made = HEAD.format("BINARY" if binary else "ASCII").encode()
+    for head, array in zip(heads, numbers, strict=True):
+        made += head.encode() + b"\n" + (array.tobytes() if binary else " ".join(map(str, array)).encode())
+        made += b"\n"
+    made += b"w 1 3 string\n"
+    for word in (word.encode() for word in words):
+        if not binary:
+            made += word.replace(b"%", b"%25").replace(b" ", b"%20") + b"\n"
+        elif len(word) < 64:
+            made += bytes([3 << 6 | len(word)]) + word
+        else:
+            made += (2 << 14 | len(word)).to_bytes(2, "big") + word
+    path.write_bytes(made + b"\nPEDIGREE_IDS names string\n" + (b"\xc1a" * 3 if binary else b"a\na\na\n"))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_ids_and_texts(binary, tmp_path):
+    a, b = tmp_path / "a.vtk", tmp_path / "b.vtk"
+    _with_ids(a, binary, (4, 5, 6), WORDS)
+    with open_file(a) as content:
+        assert content.fields["PointData/gid"].elements().tolist() == [4, 5, 6]
+        assert content.fields["PointData/pid"].elements().tolist() == [7, 8, 9]
+        assert content.fields["PointData/x"].elements().tolist() == [1.5, 2.5, 3.5]
+        assert content.fields["PointData/w"].kind == content.fields["PointData/names"].kind == "text"
+        assert "PointData/gid@(kind)" in content.facts and not content.skipped
+    for ids, words, differs in (
+        ((4, 5, 6), WORDS, None),
+        ((4, 5, 7), WORDS, "PointData/gid"),
+        ((4, 5, 6), ["one two", "", "é" * 60], "PointData/w"),
+        ((4, 5, 6), ["one", "two", WORDS[2]], "PointData/w"),
+    ):
+        _with_ids(b, binary, ids, words)
+        found = twinrun.compare(a, b)
+        assert [f.field for f in found.fields if not f.same] == ([] if differs is None else [differs])
+    for cut in (5, 60, 150, 190) if binary else (5,):
+        b.write_bytes(a.read_bytes()[:-cut])
+        with pytest.raises(FormatError):
+            twinrun.compare(b, b)
+
+
+def test_texts_of_both_modes_are_the_same(tmp_path):
+    for binary in (True, False):
+        _with_ids(tmp_path / f"{binary}.vtk", binary, (4, 5, 6), WORDS)
+    assert twinrun.compare(tmp_path / "True.vtk", tmp_path / "False.vtk")
+
+
+def test_bits_as_text(tmp_path):
+    for name, bits in (("a", "1 0 1"), ("b", "1 1 1")):
+        (tmp_path / f"{name}.vtk").write_text(
+            f"{HEAD.format('ASCII')}SCALARS s bit 1\nLOOKUP_TABLE default\n{bits}\n"
+        )
+    with open_file(tmp_path / "a.vtk") as content:
+        assert content.fields["PointData/s"].elements().tolist() == [1, 0, 1]
+    assert twinrun.compare(tmp_path / "a.vtk", tmp_path / "b.vtk").different == 1
+
+
 def test_numbers_across_pieces_of_text(tmp_path):
     """Long text is passed piece by piece; a number may lie across two."""
     x = np.random.default_rng(1).normal(size=200_000)
@@ -201,7 +264,7 @@ def test_contradictions(tmp_path):
         ("STRUCTURED_POINTS", "TREE", "TREE"),
         ("CELL_DATA 2", "CELL_DATA 3", "3 where the grid has 2"),
         ("CELL_DATA 2", "CELL_DATA x", "where a number"),
-        ("VECTORS v float", "VECTORS v bit", "type 'bit'"),
+        ("VECTORS v float", "VECTORS v variant", "type 'variant'"),
         ("VECTORS v float", "WORDS v float", "no section"),
         ("VECTORS v float", "VECTORS v", "lacks something"),
         ("11 12", "11", "numbers are missing"),
