@@ -10,10 +10,12 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "history/flush.hpp"
 
@@ -39,6 +41,11 @@ std::string find_program(const std::string& given) {
         }
     }
     return kProgram;
+}
+
+Error not_started(const std::string& program, const char* what, int why) {
+    return Error{ErrorCode::io, std::string(what) + " " + program + ": " + std::strerror(why) +
+                                    ": set flush_program to where twinrun_flush is, or flusher to thread"};
 }
 
 // A line from a socket, without its end. Nothing: the other side is gone.
@@ -91,14 +98,33 @@ Result<> run_command(std::string_view command, const std::string& local, History
 
 }  // namespace
 
+Result<> FlushChild::check(const std::string& program) {
+    const std::string path = find_program(program);
+    std::vector<std::string> places{path};
+    if (path.find('/') == std::string::npos) {
+        const char* const search = std::getenv("PATH");
+        if (search == nullptr) return success();  // the system's own
+        places.clear();
+        std::string_view rest = search;
+        for (std::size_t end = 0; end != std::string_view::npos; rest.remove_prefix(end + 1)) {
+            end = rest.find(':');
+            places.push_back((fs::path(rest.substr(0, end)) / path).string());
+            if (end == std::string_view::npos) break;
+        }
+    }
+    int why = ENOENT;
+    for (const std::string& place : places) {
+        std::error_code ignored;
+        if (fs::is_regular_file(place, ignored) && ::access(place.c_str(), X_OK) == 0) return success();
+        if (is_there(place)) why = EACCES;
+    }
+    return not_started(path, "cannot start", why);
+}
+
 Result<std::unique_ptr<FlushChild>> FlushChild::start(const std::string& program, const std::string& local,
                                                       const std::string& history) {
     const std::string path = find_program(program);
-    const auto failed = [&](const char* what, int why) {
-        return Error{ErrorCode::io,
-                     std::string(what) + " " + path + ": " + std::strerror(why) +
-                         ": set flush_program to where twinrun_flush is, or flusher to thread"};
-    };
+    const auto failed = [&](const char* what, int why) { return not_started(path, what, why); };
     int sockets[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
         return failed("no socket for", errno);

@@ -16,6 +16,8 @@ class FlushChild {
     // program: a path; empty: twinrun_flush beside this library, in the bin folder next to it, or on PATH.
     static Result<std::unique_ptr<FlushChild>> start(const std::string& program, const std::string& local,
                                                      const std::string& history);
+    // Error where there is no such program that can be run.
+    static Result<> check(const std::string& program);
     ~FlushChild();  // lets it go on alone, and does not wait
     FlushChild(const FlushChild&) = delete;
     FlushChild& operator=(const FlushChild&) = delete;

@@ -22,6 +22,7 @@
 
 #include "base/aligned.hpp"
 #include "base/checked.hpp"
+#include "base/utf8.hpp"
 #include "capture/agreement.hpp"
 #include "capture/device_stage.hpp"
 #include "capture/intake.hpp"
@@ -48,6 +49,13 @@ double seconds_since(Clock::time_point start) {
 
 Error not_protected(const std::string& name) {
     return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
+}
+
+// Names go into messages, reports and JSON: whoever reads a history needs them as text.
+Result<> check_name(const CapturedField& field) {
+    if (is_utf8(field.name)) return success();
+    return Error{ErrorCode::invalid_argument,
+                 "field '" + readable(field.name) + "': its name is not UTF-8: give it another name"};
 }
 
 // That it can be captured, and restored.
@@ -108,6 +116,7 @@ class Session::Impl {
 
    private:
     [[nodiscard]] TierSettings tier_settings() const;
+    Result<> prepare();
     Result<> begin();
     Result<> usable() const;
     Result<History> open_history() const;
@@ -120,6 +129,7 @@ class Session::Impl {
     Result<> settle_shared();
     Result<> prepare_shared();
     [[nodiscard]] bool shares() const { return settings_.shared_files != SharedFiles::off; }
+    [[nodiscard]] std::uint64_t heap_bytes() const;
     [[nodiscard]] bool staged() const { return settings_.background && settings_.memory_bytes != 0; }
     Result<> share_steps();
     Result<> pass_over_others(std::int64_t step, std::uint32_t& attempt);
@@ -244,6 +254,7 @@ Result<> Session::Impl::open() {
     TWR_CHECK(agreement_.agree(std::move(own)));
     TWR_CHECK(agreement_.on_settings(settings_, staged(), ends_local_, path_));
     TWR_CHECK(prepare_shared());
+    TWR_CHECK(agreement_.agree(prepare()));
     // Rank 0 first: it makes the history, or refuses.
     if (!agreement_.several()) return begin();
     if (comm_.rank() != 0) {
@@ -304,13 +315,38 @@ TierSettings Session::Impl::tier_settings() const {
     return tiers;
 }
 
-Result<> Session::Impl::begin() try {
+// All that can fail, before a rank makes a history, or takes away what it replaces.
+Result<> Session::Impl::prepare() try {
     const auto rank = static_cast<std::uint32_t>(comm_.rank());
     const auto ranks = static_cast<std::uint32_t>(comm_.size());
-    // Before a history is made, or replaced.
     if (!settings_.reference.empty()) {
         TWR_TRY(reference_, Reference::open(settings_.reference, rank, ranks));
     }
+    StreamOptions cores;
+    cores.threads = settings_.threads;
+    team_ = std::make_unique<Team>(worker_count(cores));
+    if (staged()) {
+        TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap_bytes()));
+    }
+    // Last: another process must not come between it and begin() for long.
+    return Tiers::check_replace(system_, folder_, rank, ranks, tier_settings());
+} catch (const std::bad_alloc&) {  // the other ranks wait for our word
+    return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
+} catch (const std::exception& e) {
+    return Error{ErrorCode::io, path_ + ": " + e.what()};
+}
+
+// Of the memory, what is not the ring's: an eighth for digests, which are on the heap; and so is, where files are shared, all
+// data until its turn has come.
+std::uint64_t Session::Impl::heap_bytes() const {
+    if (!shares()) return settings_.memory_bytes / 8;
+    return settings_.memory_bytes -
+           std::max<std::uint64_t>(settings_.memory_bytes / 4, StagingRing::kSmallest);
+}
+
+Result<> Session::Impl::begin() try {
+    const auto rank = static_cast<std::uint32_t>(comm_.rank());
+    const auto ranks = static_cast<std::uint32_t>(comm_.size());
     TWR_TRY(tiers_, Tiers::open(system_, folder_, rank, ranks, tier_settings(),
                                 [this](std::int64_t step, const Error* lost) { settled(step, lost); }));
     Provenance facts = settings_.provenance;
@@ -334,19 +370,9 @@ Result<> Session::Impl::begin() try {
     // What could not be brought on may be captured again.
     for (const auto& [step, entry] : tiers_->committed())
         taken_.insert(step);
-    StreamOptions cores;
-    cores.threads = settings_.threads;
-    team_ = std::make_unique<Team>(worker_count(cores));
-    // An eighth for digests, which are on the heap; and so is, where files are shared, all data until its turn has come.
-    const std::uint64_t heap =
-        shares() ? settings_.memory_bytes -
-                       std::max<std::uint64_t>(settings_.memory_bytes / 4, StagingRing::kSmallest)
-                 : settings_.memory_bytes / 8;
-    if (staged()) {
-        TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap));
-    }
     pipeline_ = std::make_unique<Pipeline>(
-        *tiers_, ring_.get(), staged() ? heap : UINT64_MAX / 2, staged() ? settings_.flush_threads : 0,
+        *tiers_, ring_.get(), staged() ? heap_bytes() : UINT64_MAX / 2,
+        staged() ? settings_.flush_threads : 0,
         [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.told); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
@@ -370,6 +396,7 @@ Result<> Session::Impl::begin() try {
 }
 
 Result<> Session::Impl::protect(CapturedField field) {
+    TWR_CHECK(check_name(field));
     TWR_CHECK(check_field(field, settings_.history));
     const auto [place, added] = by_name_.try_emplace(field.name);
     if (!added) {
@@ -425,6 +452,8 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
         if (!settings_.replace_steps && taken_.contains(step))
             return Error{ErrorCode::invalid_argument, "captured already"};
     }
+    for (const CapturedField& field : fields)
+        TWR_CHECK(check_name(field));
     return intake_->plan(fields);
 } catch (const std::exception&) {  // the other ranks wait for our word
     return out_of_memory();

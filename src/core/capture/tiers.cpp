@@ -52,6 +52,19 @@ Result<> Tiers::check_local(const std::string& path, std::uint32_t rank, std::ui
     return Error{ErrorCode::io, path + ": " + e.what()};
 }
 
+Result<> Tiers::check_replace(FileSystem& system, const std::string& path, std::uint32_t rank,
+                              std::uint32_t ranks, const TierSettings& settings) try {
+    if (settings.existing != Existing::replace) return success();
+    if (!settings.local.empty()) {
+        if (settings.flusher == Flusher::process) TWR_CHECK(FlushChild::check(settings.flush_program));
+        TWR_CHECK(HistoryWriter::check_replace_local(system, local_path(settings.local, rank),
+                                                     settings.history, rank, ranks, name_of(path)));
+    }
+    return HistoryWriter::check_replace(system, path, settings.history, rank, ranks);
+} catch (const std::exception& e) {
+    return Error{ErrorCode::io, path + ": " + e.what()};
+}
+
 Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string& path, std::uint32_t rank,
                                            std::uint32_t ranks, const TierSettings& settings,
                                            Settled settled) try {

@@ -56,6 +56,10 @@ class Tiers {
     // Whether this rank's part of the local tier may be used for a history: asked on all ranks before one of them makes it.
     static Result<> check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
                                 const TierSettings& settings);
+    // Whether open() and resume() can do their work where the history is to be replaced: asked on all ranks before one of them
+    // takes anything away. Makes the local tier's folder.
+    static Result<> check_replace(FileSystem& system, const std::string& path, std::uint32_t rank,
+                                  std::uint32_t ranks, const TierSettings& settings);
     static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path,
                                                std::uint32_t rank, std::uint32_t ranks,
                                                const TierSettings& settings, Settled settled);

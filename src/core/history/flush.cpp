@@ -434,16 +434,57 @@ Result<> check_apart(const std::string& path, const std::string& local) {
                      " and so on: give the history and local folders of their own"};
 }
 
+namespace {
+
+// Whether a rank's files of a step are those that the journal at `path` names, to the last byte that a checksum covers.
+bool is_intact(const std::string& path, const RankStep& entry) {
+    const fs::path folder = fs::path(path) / entry.folder;
+    const auto metadata = MetadataFile::open((folder / entry.files.metadata).string());
+    if (!metadata || (*metadata)->file().size() != entry.files.metadata_bytes) return false;
+    std::vector<std::byte> bytes(kHeaderBytes);
+    if (!(*metadata)->file().read_at(0, bytes) || xxh3(bytes) != entry.files.header_checksum ||
+        !check_sections(**metadata))
+        return false;
+    if (entry.files.data.empty() || entry.files.difference != kNoBase) return true;
+    const auto data = InputFile::open((folder / entry.files.data).string());
+    auto check = DataCheck::create(**metadata);
+    if (!data || !check) return false;
+    const std::uint64_t begin = entry.files.shared ? entry.files.offset : 0;
+    const std::uint64_t size = entry.files.shared ? entry.files.file_bytes : entry.files.data_bytes;
+    if ((*data)->size() != size || begin > size || entry.files.data_bytes > size - begin) return false;
+    for (std::uint64_t at = 0; at < entry.files.data_bytes; at += bytes.size()) {
+        bytes.resize(std::min<std::uint64_t>(kCopyBytes, entry.files.data_bytes - at));
+        if (!(*data)->read_at(begin + at, bytes) || !(*check)(begin + at, bytes)) return false;
+    }
+    return check->complete();
+}
+
+// Whether these differences, and what they need of the same record, can be read. checked: those that were seen already.
+bool are_readable(const std::string& path, const Journal& journal, std::uint32_t first,
+                  std::set<std::uint32_t> wanted, std::set<std::uint32_t>& checked) {
+    while (!wanted.empty()) {
+        const std::uint32_t ordinal = *wanted.begin();
+        wanted.erase(wanted.begin());
+        if (!checked.insert(ordinal).second) continue;
+        const auto place = journal.differences.find(ordinal);
+        if (place == journal.differences.end()) return false;
+        const auto file = DifferenceFile::open((fs::path(path) / place->second).string());
+        if (!file || (*file)->difference().ordinal != ordinal || !check_blocks(**file)) return false;
+        wanted.merge(needed_by((*file)->difference(), first));
+    }
+    return true;
+}
+
+}  // namespace
+
 bool is_flushed(const LocalHistory& local) try {
     std::uint32_t ranks = 0;
     const auto settings = read_history_settings(local.history, ranks);
     if (!settings || ranks != local.ranks) return false;
     const auto journal = read_rank_journal(local.history, local.rank, ranks);
     if (!journal) return false;
-    const auto has = [&](const fs::path& file, std::uint64_t bytes) {
-        std::error_code failure;
-        return fs::file_size(fs::path(local.history) / file, failure) == bytes && !failure;
-    };
+    const std::uint32_t first = settings->record ? settings->record->first_difference : 0;
+    std::set<std::uint32_t> checked;
     for (const auto& [step, entry] : local.journal.steps) {
         const auto had = journal->steps.find(step);
         if (had == journal->steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
@@ -452,19 +493,10 @@ bool is_flushed(const LocalHistory& local) try {
         // The very files, unless their data may have left by keep_data_steps.
         if (there.folder == entry.folder && there.files.header_checksum != entry.files.header_checksum)
             return false;
-        if (!has(fs::path(there.folder) / there.files.metadata, there.files.metadata_bytes)) return false;
-        const auto difference = journal->differences.find(there.files.difference);
-        if (there.files.difference != kNoBase) {
-            std::error_code failure;
-            if (difference == journal->differences.end() ||
-                !fs::exists(fs::path(local.history) / difference->second, failure)) {
-                return false;
-            }
-        } else if (!there.files.data.empty() &&
-                   !has(fs::path(there.folder) / there.files.data,
-                        there.files.shared ? there.files.file_bytes : there.files.data_bytes)) {
+        if (!is_intact(local.history, there)) return false;
+        if (there.files.difference != kNoBase &&
+            !are_readable(local.history, *journal, first, {there.files.difference}, checked))
             return false;
-        }
     }
     return true;
 } catch (const std::bad_alloc&) {

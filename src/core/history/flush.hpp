@@ -44,8 +44,8 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
 // find the other's files in its own. Links, and folders that are mounted twice, are seen through.
 Result<> check_apart(const std::string& path, const std::string& local);
 
-// Whether the history has all steps of its part on a node-local tier, or newer attempts at them, with their files: then nothing is
-// lost with that part.
+// Whether the history has all steps of its part on a node-local tier, or newer attempts at them, with their files, every byte
+// that a checksum covers as it was written: then nothing is lost with that part. Reads these files once.
 bool is_flushed(const LocalHistory& local);
 // Error unless the part at `path` is that of this rank and history, or has nothing that is not in its own.
 Result<> check_part(const std::string& path, const LocalHistory& part, const HistorySettings& settings,

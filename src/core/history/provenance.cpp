@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/checksum.hpp"
+#include "base/utf8.hpp"
 #include "history/variables.hpp"
 #include "platform/elf_objects.hpp"
 
@@ -49,27 +50,6 @@ constexpr std::size_t kMostBytes = 256 << 10;  // of all names and values: they 
 constexpr std::size_t kLargestJson = 2 << 20;  // escapes make six characters of one byte
 
 // ---- text ---------------------------------------------------------------------------------------------------------
-
-// Length of the UTF-8 character that text begins with; 0: it is none.
-std::size_t character_bytes(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char first = byte(0);
-    if (first < 0x80) return 1;
-    const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
-                               : first >= 0xE0 && first < 0xF0 ? 3
-                               : first >= 0xF0 && first < 0xF5 ? 4
-                                                               : 0;
-    if (length == 0 || text.size() < length) return 0;
-    for (std::size_t i = 1; i < length; ++i) {
-        if ((byte(i) & 0xC0) != 0x80) return 0;
-    }
-    // Too long a form, a surrogate, or beyond the last character.
-    if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
-        (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) {
-        return 0;
-    }
-    return length;
-}
 
 // Valid UTF-8 of at most kLongestValue bytes.
 std::string clean(std::string_view text) {

@@ -135,12 +135,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     // The rule that every field will use: a bad tolerance is refused before a folder is made.
     if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
         return std::move(rule).error().at(path);
-    std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
-    writer->path_ = real_path(path);
-    writer->rank_ = rank;
-    writer->ranks_ = ranks;
-    writer->file_ = journal_path(writer->path_, rank, ranks);
-    writer->record_ = settings.record;
+    std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, false));
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     if (rank != 0) {
         // Rank 0 has made the manifest, or has found it.
@@ -162,9 +157,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     writer->journal_ = {};
     TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
     if (rank == 0 && existing == Existing::replace) {
-        TWR_TRY(const Journal first, read_rank_journal(path, 0, history.ranks));
-        TWR_CHECK(check_children(path, first));
-        TWR_CHECK(writer->check_nobody_writes());
+        TWR_CHECK(writer->check_replaced_history(history));
         TWR_CHECK(writer->begin(settings, nullptr, &history));
         return writer;
     }
@@ -179,6 +172,76 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     }
     TWR_CHECK(writer->remove_leftovers());
     return writer;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
+}
+
+HistoryWriter::HistoryWriter(FileSystem& system, const std::string& path, const HistorySettings& settings,
+                             std::uint32_t rank, std::uint32_t ranks, bool local)
+    : system_(system),
+      path_(real_path(path)),
+      file_(journal_path(path_, rank, ranks)),
+      rank_(rank),
+      ranks_(ranks),
+      local_(local),
+      record_(settings.record) {}
+
+Result<> HistoryWriter::check_replaced_history(const History& had) const {
+    TWR_TRY(const Journal first, read_rank_journal(path_, 0, had.ranks));
+    TWR_CHECK(check_children(path_, first));
+    TWR_CHECK(check_nobody_writes());
+    TWR_CHECK(check_journal_replaced(had));
+    if (const auto folders = folders_named_by(had); !folders) return folders.error();
+    return success();
+}
+
+Result<> HistoryWriter::check_journal_replaced(const History& had) const {
+    if (ranks_ == 1) return success();
+    std::vector<HistoryId> before = had.replaced;
+    before.push_back(had.has_id ? had.id : "");
+    if (const auto replaces = replaces_journal(before); !replaces) return replaces.error();
+    return success();
+}
+
+Result<> HistoryWriter::check_replace(FileSystem& system, const std::string& path,
+                                      const HistorySettings& settings, std::uint32_t rank,
+                                      std::uint32_t ranks) try {
+    if (!History::exists(path)) return success();  // open() makes it, and takes nothing away
+    HistoryWriter writer(system, path, settings, rank, ranks, false);
+    TWR_CHECK(check_regular(manifest_path(writer.path_)));
+    Lock opening;
+    if (rank == 0) TWR_CHECK(writer.lock(opening, false));
+    History history;
+    Journal ignored;
+    TWR_CHECK(read_manifest(writer.path_, history, ignored));
+    return rank == 0 ? writer.check_replaced_history(history) : writer.check_journal_replaced(history);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
+}
+
+Result<> HistoryWriter::check_replace_local(FileSystem& system, const std::string& path,
+                                            const HistorySettings& settings, std::uint32_t rank,
+                                            std::uint32_t ranks, const std::string& history) try {
+    HistoryWriter writer(system, path, settings, rank, ranks, true);
+    TWR_CHECK(check_regular(manifest_path(writer.path_)));
+    Lock opening;
+    TWR_CHECK(writer.lock(opening, false));
+    const auto had = LocalHistory::read(path);
+    if (!had && had.error().code != ErrorCode::not_found) return had.error();
+    History before;
+    if (had) {
+        if (had->history != history)
+            TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, HistoryId()));
+        Journal ignored;
+        TWR_CHECK(read_manifest(writer.path_, before, ignored));
+        if (const auto folders = folders_named_by(before); !folders) return folders.error();
+    } else {
+        TWR_CHECK(writer.check_no_remains());
+    }
+    TWR_CHECK(writer.check_journal_replaced(before));
+    // Whether storage takes a file there: as it is not closed, it is removed.
+    TWR_TRY(const auto file, system.create(temporary_name(manifest_path(writer.path_)), 0));
+    return success();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
@@ -218,13 +281,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                                                                  std::uint32_t rank, std::uint32_t ranks,
                                                                  const std::string& history, bool replace,
                                                                  const HistoryId& of) try {
-    std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system));
-    writer->path_ = real_path(path);
-    writer->rank_ = rank;
-    writer->ranks_ = ranks;
-    writer->file_ = journal_path(writer->path_, rank, ranks);
-    writer->record_ = settings.record;
-    writer->local_ = true;
+    std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, true));
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     Lock opening;
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
@@ -313,24 +370,23 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     return remove_leftovers();
 }
 
+Result<bool> HistoryWriter::replaces_journal(const std::vector<HistoryId>& before) const {
+    if (!is_there(file_)) return false;
+    const auto head = journal_head(file_);
+    if (head && (head->id.empty() ? !before.empty()
+                                  : std::find(before.begin(), before.end(), head->id) != before.end()))
+        return true;
+    return Error{ErrorCode::invalid_argument,
+                 file_ +
+                     ": is there already, and is not the journal of this history: move it away, or name "
+                     "another folder"};
+}
+
 // Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
 Result<> HistoryWriter::begin_journal() {
-    bool replaces = false;
     TWR_CHECK(check_journal_there(id_, has_id_));
-    if (is_there(file_)) {
-        const auto head = journal_head(file_);
-        if (head && head->id == (has_id_ ? id_ : "")) return success();
-        replaces = head && (head->id.empty()
-                                ? !replaced_.empty()
-                                : std::find(replaced_.begin(), replaced_.end(), head->id) != replaced_.end());
-        if (!replaces) {
-            return Error{
-                ErrorCode::invalid_argument,
-                file_ +
-                    ": is there already, and is not the journal of this history: move it away, or name "
-                    "another folder"};
-        }
-    }
+    if (const auto head = journal_head(file_); head && head->id == (has_id_ ? id_ : "")) return success();
+    TWR_TRY(const bool replaces, replaces_journal(replaced_));
     Json first{{"twinrun_journal", version_}, {"rank", rank_}, {"ranks", ranks_}};
     if (has_id_) first["id"] = id_;
     if (auto done = write_first_line(file_, first.dump(), replaces); !done) {

@@ -35,6 +35,13 @@ class HistoryWriter {
                                                              std::uint32_t rank, std::uint32_t ranks,
                                                              const std::string& history, bool replace,
                                                              const HistoryId& of = {});
+    // Replacing takes away what was there: before any rank does so, each asks whether it, and its part on the node-local tier at
+    // `local` ("": none), could begin anew. Nothing changes but that the part's folder is made. Ranks need not wait for each other.
+    static Result<> check_replace(FileSystem& system, const std::string& path,
+                                  const HistorySettings& settings, std::uint32_t rank, std::uint32_t ranks);
+    static Result<> check_replace_local(FileSystem& system, const std::string& path,
+                                        const HistorySettings& settings, std::uint32_t rank,
+                                        std::uint32_t ranks, const std::string& history);
     ~HistoryWriter();
     HistoryWriter(const HistoryWriter&) = delete;
     HistoryWriter& operator=(const HistoryWriter&) = delete;
@@ -101,6 +108,9 @@ class HistoryWriter {
     Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
     Result<> begin_journal();
+    // Whether the file in the journal's place is one of a history that was here before; error: it is somebody else's.
+    Result<bool> replaces_journal(const std::vector<HistoryId>& before) const;
+    Result<> check_journal_replaced(const History& had) const;
     [[nodiscard]] bool is_own(const std::string& folder) const;
     // Error where the journal's name is not that of the file that this writer opened and locked: the folder was moved or
     // replaced, and what is there now is another's.
@@ -123,7 +133,10 @@ class HistoryWriter {
         int owner_ = 0;  // process that locked it
     };
     Result<> remove_unnamed(const std::string& folder);
-    explicit HistoryWriter(FileSystem& system) : system_(system) {}
+    HistoryWriter(FileSystem& system, const std::string& path, const HistorySettings& settings,
+                  std::uint32_t rank, std::uint32_t ranks, bool local);
+    // Error where this history must not be replaced.
+    Result<> check_replaced_history(const History& had) const;
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
     Result<> remove_leftovers();

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <new>
 #include <set>
@@ -19,6 +20,7 @@
 #include <string>
 #include <thread>
 
+#include "base/utf8.hpp"
 #include "capture/session.hpp"
 #include "history/flush.hpp"
 #include "history/journal_line.hpp"
@@ -352,6 +354,120 @@ TEST_F(SessionMishaps, JournalsWithoutAManifestStopARun) {
     fs::rename(run_ + "/step-0000000001", run_ + "/kept");
     EXPECT_EQ(open_ranks(Existing::refuse), std::pair(3, false));
     EXPECT_EQ(check(run_), std::vector<std::int64_t>{1});
+}
+
+// Who reads a history needs its names as text.
+TEST_F(SessionMishaps, NamesOfFieldsAreText) {
+    std::vector<double> values(100);
+    auto run = open(settings());
+    ASSERT_TRUE(run) << run.error().message;
+    CapturedField one = field(values, 1);
+    for (const char* name : {"\xff\xfe", "x\xc3", "\xed\xa0\x80", "\xc0\xaf"}) {
+        one.name = name;
+        const auto protected_field = (*run)->protect(one);
+        ASSERT_FALSE(protected_field);
+        EXPECT_EQ(protected_field.error().code, ErrorCode::invalid_argument);
+        EXPECT_NE(protected_field.error().message.find("\\x"), std::string::npos);
+        EXPECT_TRUE(is_utf8(protected_field.error().message)) << "so that it can be told";
+        const auto captured = (*run)->capture_fields(1, {one});
+        ASSERT_FALSE(captured);
+        EXPECT_EQ(captured.error().code, ErrorCode::invalid_argument);
+    }
+    one.name = "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
+    ASSERT_TRUE((*run)->protect(one));
+    ASSERT_TRUE((*run)->capture(1));
+    ASSERT_TRUE((*run)->close());
+    const auto history = History::open(run_);
+    ASSERT_TRUE(history);
+    EXPECT_EQ(history->steps.size(), 1U);
+}
+
+// A history that is to be replaced leaves last: what else can be refused is refused before.
+TEST_F(SessionMishaps, ARefusedReplacementTakesNothing) {
+    std::vector<double> values(100);
+    {
+        auto run = open(settings());
+        ASSERT_TRUE(run) << run.error().message;
+        for (std::int64_t step = 1; step <= 3; ++step)
+            ASSERT_TRUE((*run)->capture_fields(step, {field(values, step)}));
+        ASSERT_TRUE((*run)->close());
+    }
+    const std::string part = local_path(local_, 0);
+    const auto begin_part = [&](SessionSettings& s) {
+        fs::remove_all(local_);
+        fs::create_directories(part);
+        s.local = local_;
+    };
+    const std::vector<std::function<void(SessionSettings&)>> refusals{
+        [&](SessionSettings& s) {
+            std::ofstream(local_) << "mine";
+            s.local = local_;
+        },
+        [&](SessionSettings& s) { s.local = "/proc/twinrun"; },
+        [&](SessionSettings& s) {
+            begin_part(s);
+            s.flusher = Flusher::process;
+            s.flush_program = (folder_ / "nothing").string();
+        },
+        [&](SessionSettings& s) {
+            begin_part(s);
+            std::ofstream(manifest_path(part)) << "";
+        },
+        [&](SessionSettings& s) {
+            begin_part(s);
+            fs::create_symlink("elsewhere", manifest_path(part));
+        },
+        [&](SessionSettings& s) {  // what is left of a part whose manifest is gone
+            begin_part(s);
+            fs::copy(run_ + "/" + step_folder(1, 0), part + "/" + step_folder(1, 0));
+        },
+    };
+    for (std::size_t i = 0; i < refusals.size(); ++i) {
+        SessionSettings s = settings();
+        s.existing = Existing::replace;
+        refusals[i](s);
+        EXPECT_FALSE(open(s)) << i;
+        EXPECT_EQ(check(run_), (std::vector<std::int64_t>{1, 2, 3})) << i;
+    }
+    // And what is not refused replaces.
+    SessionSettings s = settings();
+    s.existing = Existing::replace;
+    begin_part(s);
+    ASSERT_TRUE(open(s));
+    EXPECT_TRUE(check(run_).empty());
+}
+
+TEST_F(SessionMishaps, AReplacementThatOneRankRefusesTakesNothing) {
+    const auto run_ranks = [&](Existing existing, std::int64_t step) {
+        std::atomic<int> opened = 0;
+        ThreadsComm::run(2, [&](Comm& comm) {
+            SessionSettings s = settings();
+            s.existing = existing;
+            auto run = Session::open(posix_file_system(), comm, run_, s);
+            if (!run) return;
+            ++opened;
+            std::vector<double> own(100);
+            EXPECT_TRUE((*run)->capture_fields(step, {field(own, step)}));
+            ASSERT_TRUE((*run)->close());
+        });
+        return opened.load();
+    };
+    ASSERT_EQ(run_ranks(Existing::refuse, 1), 2);
+    for (const std::uint32_t rank : {0U, 1U}) {
+        const std::string journal = journal_path(run_, rank, 2);
+        const std::string kept = journal + ".kept";
+        fs::rename(journal, kept);
+        for (const bool link : {false, true}) {
+            if (link) fs::create_symlink("elsewhere", journal);
+            if (!link) std::ofstream(journal) << "";
+            EXPECT_EQ(run_ranks(Existing::replace, 2), 0) << rank << link;
+            fs::remove(journal);
+        }
+        fs::rename(kept, journal);
+        EXPECT_EQ(check(run_), std::vector<std::int64_t>{1}) << rank;
+    }
+    EXPECT_EQ(run_ranks(Existing::replace, 2), 2);
+    EXPECT_EQ(check(run_), std::vector<std::int64_t>{2});
 }
 
 // What a replaced history left, its journals too, is nobody's steps, and goes.

@@ -229,6 +229,19 @@ TEST_F(TiersTest, AFlushedPartMayGoToAnotherHistory) {
     EXPECT_TRUE(refused());
     fs::remove(data);
     fs::rename(folder_ / "away", data);
+    // Nor what is there and not as it was: of its size, but of other bytes.
+    for (const char* name : {"rank-00000.data", "rank-00000.twm"}) {
+        const fs::path file = fs::path(run_) / step_folder(2, 0) / name;
+        fs::copy_file(file, folder_ / "kept");
+        {
+            std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+            stream.seekp(name == std::string("rank-00000.data") ? 64 : 4100);  // data; the first section
+            stream.write("damaged", 7);
+        }
+        EXPECT_TRUE(refused()) << name;
+        fs::remove(file);
+        fs::rename(folder_ / "kept", file);
+    }
     fs::rename(run_, folder_ / "moved");
     EXPECT_TRUE(refused());
     fs::rename(folder_ / "moved", run_);
