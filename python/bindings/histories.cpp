@@ -13,6 +13,7 @@
 #include "history/flush.hpp"
 #include "history/history.hpp"
 #include "history/part.hpp"
+#include "history/unnamed.hpp"
 #include "shared.hpp"
 
 namespace nb = nanobind;
@@ -143,6 +144,23 @@ void define_histories(nb::module_& m) {
     m.def("history_exists", &History::exists);
     define_history(m);
     m.def("open_history", &open_history, "path"_a);
+    nb::class_<UnnamedStep>(m, "UnnamedStep", "Whole files of a rank's step that its journal does not name.")
+        .def_ro("step", &UnnamedStep::step)
+        .def_ro("rank", &UnnamedStep::rank)
+        .def_prop_ro(
+            "folder", [](const UnnamedStep& self) { return self.folder; }, "In the history's.")
+        .def_prop_ro("journal", [](const UnnamedStep& self) { return file_text(self.journal); })
+        .def_ro("lost", &UnnamedStep::lost, "The journal is missing or empty; else it may have been cut.");
+    m.def(
+        "unnamed_steps",
+        [](const std::filesystem::path& path) {
+            const auto look = [&] {
+                const nb::gil_scoped_release unlocked;
+                return unnamed_steps(path.native());
+            };
+            return take(look());
+        },
+        "path"_a);
     m.def(
         "flush",
         [](const std::string& local, const std::string& history) {

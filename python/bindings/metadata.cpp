@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/checksum.hpp"
+#include "base/utf8.hpp"
 #include "metadata/verify.hpp"
 #include "shared.hpp"
 #include "sketch/build.hpp"
@@ -232,7 +233,15 @@ void define_metadata(nb::module_& m) {
     nb::class_<PyMetadata>(m, "Metadata")
         .def("__init__",
              [](PyMetadata* self, const std::string& path) {
-                 new (self) PyMetadata{take(MetadataFile::open(path))};
+                 auto file = take(MetadataFile::open(path));
+                 // Python's text cannot hold any other: histories from before names were checked have some.
+                 for (const FieldMetadata& field : file->directory().fields) {
+                     if (is_utf8(field.name)) continue;
+                     take(Result<>(Error{ErrorCode::damaged,
+                                         path + ": the name of field '" + readable(field.name) +
+                                             "' is not UTF-8: capture it again under another name"}));
+                 }
+                 new (self) PyMetadata{std::move(file)};
              })
         .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })
         .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })

@@ -641,3 +641,36 @@ def test_a_damaged_head_of_metadata_is_a_problem(count: int, tmp_path: Path) -> 
         path.write_bytes(whole[:5])  # cut
         assert any(str(path) in p for p in twinrun.verify(tmp_path).problems)
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("lost", [(0, 1), (1,)])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_steps_of_lost_journals_are_a_problem(lost: tuple[int, ...], emptied: bool, tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    path = run_of_ranks(tmp_path / "run", [{s: {"x": x} for s in (1, 2)} for _ in range(2)])
+    for rank in lost:
+        journal = path / f"rank-{rank:05}.jsonl"
+        journal.write_bytes(b"") if emptied else journal.unlink()
+    problems, _ = twinrun.verify(path)
+    assert len(problems) == len(lost), problems
+    for rank, problem in zip(lost, problems, strict=True):
+        assert f"rank-{rank:05}.jsonl" in problem and "step 1" in problem and "copy" in problem
+    if len(lost) == 2:
+        with pytest.raises(twinrun.errors.DamagedFile, match=r"jsonl: does not name step 1"):
+            twinrun.pack(path, tmp_path / "record")
+
+
+def test_whole_steps_that_a_cut_journal_does_not_name_are_noted(tmp_path: Path) -> None:
+    """A run that was killed before it wrote a step's line leaves the same."""
+    with twinrun.Run(tmp_path / "run") as run:
+        for step in (1, 2):
+            run.capture(step, {"x": np.arange(1000.0)})
+    manifest = tmp_path / "run" / "manifest.jsonl"
+    assert twinrun.verify(tmp_path / "run").notes == []
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(lines[:-1]))
+    found = twinrun.verify(tmp_path / "run")
+    assert found and [n for n in found.notes if "step-0000000002" in n and "does not name" in n]
+    # What a run was still writing is nobody's step.
+    (tmp_path / "run" / "step-0000000002" / "rank-00000.data").unlink()
+    assert twinrun.verify(tmp_path / "run").notes == []

@@ -186,7 +186,26 @@ def _check_record(
             return problems
 
 
-def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int]:
+def _verify_named(path: str) -> tuple[list[str], list[str]]:
+    """(problems, notes) of whole files that no journal names: a line a journal, and one a step."""
+    steps = _core.unnamed_steps(path)
+    lost = {step.journal: step for step in reversed(steps) if step.lost}
+    problems = [
+        f"{journal}: {'damaged: not even its first line is whole' if os.path.lexists(journal) else 'missing'}, "
+        f"and step {step.step} of rank {step.rank} is there, which it should name: restore it from a copy"
+        for journal, step in sorted(lost.items())
+    ]
+    notes = [
+        f"{os.path.join(path, step.folder)}: not checked: files of rank {step.rank} are there, and its journal does "
+        "not name them: a run that was killed leaves such; if none was, the journal was cut: restore it from a copy"
+        for step in steps
+        if not step.lost
+    ]
+    return problems, notes
+
+
+def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int, list[str]]:
+    unnamed, notes = _verify_named(path)
     journals = Journals(path)
     history = _core.open_history(path)
     problems: list[str] = []
@@ -195,7 +214,7 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
         there = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
         files += len(there)
         # Every rank begins its journal before any of them captures.
-        if len(there) < history.ranks and (history.steps or history.incomplete):
+        if len(there) < history.ranks and (history.steps or history.incomplete) and not unnamed:
             first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in there)
             more = history.ranks - len(there) - 1
             also = f", and of {more} more ranks" if more else ""
@@ -215,7 +234,7 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
-    return problems, files
+    return problems + unnamed, files, notes
 
 
 def damaged_metadata(
@@ -284,6 +303,10 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     -----
     A run may write the history meanwhile: what leaves it then is not damaged.
 
+    Whole files of a step that no journal names are a problem where the rank's journal is missing or empty: every
+    rank begins its journal before its first file. Where its first line is there they are noted: a run that was
+    killed between a step's files and its line in the journal leaves such, and so does a journal that was cut.
+
     A file in a folder that is only called .twm is not checked, and is noted. It is taken for twinrun's, and for
     damaged where it cannot be read, if it begins as metadata does, if the file that it would describe is beside
     it, or if its folder is a step's or has golden files.
@@ -303,7 +326,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     if histories:
         found = [_verify_history(p, threads, memory) for p in histories]
         return Verified(
-            [problem for problems, _ in found for problem in problems], sum(files for _, files in found)
+            [problem for problems, _, _ in found for problem in problems],
+            sum(files for _, files, _ in found),
+            [note for _, _, notes in found for note in notes],
         )
     targets, others = _metadata_files(path)
     if not targets:

@@ -15,6 +15,7 @@
 #include "base/checksum.hpp"
 #include "history/gather.hpp"
 #include "history/record_store.hpp"
+#include "history/unnamed.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/build.hpp"
@@ -652,6 +653,7 @@ Error left_or(const std::string& source, const HistoryStep& step, Error failure,
 Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
                       const PackOptions& options, const PackProgress& progress) try {
     TWR_TRY(const History history, History::open(source));
+    TWR_CHECK(check_named(source, history.steps.empty()));
     HistorySettings settings = history.settings;
     settings.record = options.settings;
     if (!settings.keep_data) {
