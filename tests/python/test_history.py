@@ -175,13 +175,15 @@ def test_nothing_is_begun_over_what_is_left_of_a_history(tmp_path: Path) -> None
 
 
 def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:
-    """A step's folder without a line: not there, and no obstacle. It goes if the history made it."""
+    """A step's folder without a line: not there, and no obstacle. It goes if it says that a run of the history had begun it."""
     path, other = tmp_path / "run", tmp_path / "other"
     x = np.arange(100.0)
     for p in (path, other):
         with twinrun.Run(p) as run:
             run.capture(1, {"x": x})
-    shutil.copytree(path / "step-0000000001", path / "step-0000000002")
+    for name in ("step-0000000002", "step-0000000004"):
+        shutil.copytree(path / "step-0000000001", path / name)
+    (path / "step-0000000002" / "rank-00000.begun").touch()
     shutil.copytree(path / "step-0000000001", path / ".step-0000000003.tmp")
     assert steps_of(path) == [1]
     assert command("compare", path, other).status == 0
@@ -191,7 +193,7 @@ def test_leftovers_of_an_interrupted_capture(tmp_path: Path) -> None:
         run.capture(3, {"x": x + 2})
     assert steps_of(path) == [1, 2, 3]
     theirs = [".step-0000000003.tmp"]
-    assert sorted(os.listdir(path)) == [*theirs, "manifest.jsonl", *(f"step-{s:010}" for s in (1, 2, 3))]
+    assert sorted(os.listdir(path)) == [*theirs, "manifest.jsonl", *(f"step-{s:010}" for s in (1, 2, 3, 4))]
     assert twinrun.verify(path) == ([], 7)
 
 

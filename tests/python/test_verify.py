@@ -661,7 +661,7 @@ def test_steps_of_lost_journals_are_a_problem(lost: tuple[int, ...], emptied: bo
 
 
 def test_whole_steps_that_a_cut_journal_does_not_name_are_noted(tmp_path: Path) -> None:
-    """A run that was killed before it wrote a step's line leaves the same."""
+    """A journal that was restored from an older copy looks the same."""
     with twinrun.Run(tmp_path / "run") as run:
         for step in (1, 2):
             run.capture(step, {"x": np.arange(1000.0)})
@@ -672,5 +672,10 @@ def test_whole_steps_that_a_cut_journal_does_not_name_are_noted(tmp_path: Path) 
     found = twinrun.verify(tmp_path / "run")
     assert found and [n for n in found.notes if "step-0000000002" in n and "does not name" in n]
     # What a run was still writing is nobody's step.
+    begun = tmp_path / "run" / "step-0000000002" / "rank-00000.begun"
+    begun.touch()
+    assert twinrun.verify(tmp_path / "run").notes == []
+    begun.unlink()
+    assert twinrun.verify(tmp_path / "run").notes != []
     (tmp_path / "run" / "step-0000000002" / "rank-00000.data").unlink()
     assert twinrun.verify(tmp_path / "run").notes == []

@@ -197,7 +197,7 @@ def _verify_named(path: str) -> tuple[list[str], list[str]]:
     ]
     notes = [
         f"{os.path.join(path, step.folder)}: not checked: files of rank {step.rank} are there, and its journal does "
-        "not name them: a run that was killed leaves such; if none was, the journal was cut: restore it from a copy"
+        "not name them: the journal was cut or is an older copy, or the folder is a copy"
         for step in steps
         if not step.lost
     ]
@@ -304,8 +304,8 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     A run may write the history meanwhile: what leaves it then is not damaged.
 
     Whole files of a step that no journal names are a problem where the rank's journal is missing or empty: every
-    rank begins its journal before its first file. Where its first line is there they are noted: a run that was
-    killed between a step's files and its line in the journal leaves such, and so does a journal that was cut.
+    rank begins its journal before its first file. Where its first line is there they are noted: the journal was
+    cut or is an older copy, or the folder is a copy. What a run was writing when it was killed is not noted.
 
     A file in a folder that is only called .twm is not checked, and is noted. It is taken for twinrun's, and for
     damaged where it cannot be read, if it begins as metadata does, if the file that it would describe is beside

@@ -127,6 +127,7 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
         const RankStep& had = before.steps.at(kept.at(ordinal));
         const fs::path folder = fs::path(path) / had.folder;
         RankStep now = had;
+        TWR_CHECK(writer.make_folder(had.folder));
         now.files.data = new_difference_name(folder.string(), rank);
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
                                                          map.chunk_bytes, payload_of(record, threads)));

@@ -222,6 +222,34 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
 
 namespace {
 
+bool is_intact_difference(const std::string& path, std::uint32_t ordinal) {
+    const auto file = DifferenceFile::open(path);
+    return file && (*file)->difference().ordinal == ordinal && check_blocks(**file);
+}
+
+// Whether a rank's files of a step are those that the journal at `path` names, to the last byte that a checksum covers.
+bool is_intact(const std::string& path, const RankStep& entry) {
+    const fs::path folder = fs::path(path) / entry.folder;
+    const auto metadata = MetadataFile::open((folder / entry.files.metadata).string());
+    if (!metadata || (*metadata)->file().size() != entry.files.metadata_bytes) return false;
+    std::vector<std::byte> bytes(kHeaderBytes);
+    if (!(*metadata)->file().read_at(0, bytes) || xxh3(bytes) != entry.files.header_checksum ||
+        !check_sections(**metadata))
+        return false;
+    if (entry.files.data.empty() || entry.files.difference != kNoBase) return true;
+    const auto data = InputFile::open((folder / entry.files.data).string());
+    auto check = DataCheck::create(**metadata);
+    if (!data || !check) return false;
+    const std::uint64_t begin = entry.files.shared ? entry.files.offset : 0;
+    const std::uint64_t size = entry.files.shared ? entry.files.file_bytes : entry.files.data_bytes;
+    if ((*data)->size() != size || begin > size || entry.files.data_bytes > size - begin) return false;
+    for (std::uint64_t at = 0; at < entry.files.data_bytes; at += bytes.size()) {
+        bytes.resize(std::min<std::uint64_t>(kCopyBytes, entry.files.data_bytes - at));
+        if (!(*data)->read_at(begin + at, bytes) || !(*check)(begin + at, bytes)) return false;
+    }
+    return check->complete();
+}
+
 // A difference by itself, without the step that it was: of a step that was captured again, or that cannot be read.
 Result<> bring_difference(const std::string& path, std::uint32_t ordinal, HistoryWriter& to,
                           std::mutex* mutex) {
@@ -230,12 +258,14 @@ Result<> bring_difference(const std::string& path, std::uint32_t ordinal, Histor
                              std::to_string(ordinal) + ".twr";
     const fs::path target = fs::path(to.path()) / name;
     TWR_CHECK(to.make_folder(kLeftoversFolder));
-    TWR_TRY(const auto bytes, InputFile::open(path));
-    const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
-    const std::string temporary = temporary_name(target.string());
-    TWR_CHECK(copy_file(system, *bytes, temporary, any));
-    TWR_CHECK(system.rename(temporary, target.string()));
-    TWR_CHECK(system.sync_folder(target.parent_path().string()));
+    if (!is_intact_difference(target.string(), ordinal)) {
+        TWR_TRY(const auto bytes, InputFile::open(path));
+        const auto any = [](std::uint64_t, std::span<const std::byte>) { return success(); };
+        const std::string temporary = temporary_name(target.string());
+        TWR_CHECK(copy_file(system, *bytes, temporary, any));
+        TWR_CHECK(system.rename(temporary, target.string()));
+        TWR_CHECK(system.sync_folder(target.parent_path().string()));
+    }
     const auto guard = lock_of(mutex);
     return to.add_difference(ordinal, name);
 }
@@ -343,7 +373,11 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
             TWR_CHECK(bring_needed(from, (fs::path(from) / entry.folder / entry.files.data).string(), journal,
                                    to, mutex));
         }
-        TWR_CHECK(copy_step(from, entry, to));
+        // The very files may be there, where the journal was restored from an older copy.
+        const fs::path folder = fs::path(to.path()) / entry.folder;
+        if (!is_marked(to.path(), entry.folder, to.id()) || !is_intact(to.path(), entry) ||
+            (ordinal != kNoBase && !is_intact_difference((folder / entry.files.data).string(), ordinal)))
+            TWR_CHECK(copy_step(from, entry, to));
     }
     const auto guard = lock_of(mutex);
     const HistoryWriter::Commit commit{step, entry};
@@ -435,29 +469,6 @@ Result<> check_apart(const std::string& path, const std::string& local) {
 }
 
 namespace {
-
-// Whether a rank's files of a step are those that the journal at `path` names, to the last byte that a checksum covers.
-bool is_intact(const std::string& path, const RankStep& entry) {
-    const fs::path folder = fs::path(path) / entry.folder;
-    const auto metadata = MetadataFile::open((folder / entry.files.metadata).string());
-    if (!metadata || (*metadata)->file().size() != entry.files.metadata_bytes) return false;
-    std::vector<std::byte> bytes(kHeaderBytes);
-    if (!(*metadata)->file().read_at(0, bytes) || xxh3(bytes) != entry.files.header_checksum ||
-        !check_sections(**metadata))
-        return false;
-    if (entry.files.data.empty() || entry.files.difference != kNoBase) return true;
-    const auto data = InputFile::open((folder / entry.files.data).string());
-    auto check = DataCheck::create(**metadata);
-    if (!data || !check) return false;
-    const std::uint64_t begin = entry.files.shared ? entry.files.offset : 0;
-    const std::uint64_t size = entry.files.shared ? entry.files.file_bytes : entry.files.data_bytes;
-    if ((*data)->size() != size || begin > size || entry.files.data_bytes > size - begin) return false;
-    for (std::uint64_t at = 0; at < entry.files.data_bytes; at += bytes.size()) {
-        bytes.resize(std::min<std::uint64_t>(kCopyBytes, entry.files.data_bytes - at));
-        if (!(*data)->read_at(begin + at, bytes) || !(*check)(begin + at, bytes)) return false;
-    }
-    return check->complete();
-}
 
 // Whether these differences, and what they need of the same record, can be read. checked: those that were seen already.
 bool are_readable(const std::string& path, const Journal& journal, std::uint32_t first,

@@ -26,7 +26,39 @@ bool is_random_end(std::string_view text) {
            text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
+// Of a shared file that MPI ranks are writing: nothing that somebody else made has it.
+bool is_partial_group(std::string_view name) {
+    constexpr std::size_t kDigits = 16;
+    const std::size_t at = name.find(kPartialName);
+    if (at == std::string_view::npos) return false;
+    const std::string_view digits = name.substr(at + std::string_view(kPartialName).size());
+    return digits.size() == kDigits && digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+constexpr const char* kBegunSuffix = ".begun";
+
 }  // namespace
+
+bool is_temporary(const std::string& name) {
+    return name.size() > kRandomEnd && is_random_end(std::string_view(name).substr(name.size() - kRandomEnd));
+}
+
+std::uint32_t rank_of(const std::string& name) {
+    std::uint32_t rank = 0;
+    std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank);
+    return rank;
+}
+
+std::string begun_name(std::uint32_t rank) { return rank_name(rank) + kBegunSuffix; }
+
+bool is_begun_name(const std::string& name) { return name == begun_name(rank_of(name)); }
+
+bool is_begun_by(const std::string& folder, std::uint32_t rank) {
+    const fs::path file = fs::path(folder) / begun_name(rank);
+    std::error_code failure;
+    return fs::symlink_status(file, failure).type() == fs::file_type::regular &&
+           fs::file_size(file, failure) == 0 && !failure;
+}
 
 std::string absolute_path(const std::string& path) {
     std::error_code ignored;
@@ -109,12 +141,11 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
 }
 
 bool is_proven(const std::string& folder, const std::string& name) {
-    if (name.size() > kRandomEnd && is_random_end(std::string_view(name).substr(name.size() - kRandomEnd)))
-        return true;
+    if (is_temporary(name)) return true;
     const std::string file = (fs::path(folder) / name).string();
     if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
     if (name.ends_with(".twr")) return is_difference_file(file);
-    if (name.find(kPartialName) != std::string::npos) return true;
+    if (is_partial_group(name)) return true;
     // Data is the user's bytes and nothing else.
     const auto stamp = stamp_of(file);
     if (!stamp) return false;

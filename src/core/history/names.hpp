@@ -29,7 +29,14 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank);
 // Whether a file in such a folder, that has a capture's name, was written by one, by what can be seen of it: spec/history.md,
 // "What is whose".
 bool is_proven(const std::string& folder, const std::string& name);
-std::string marker_name(const HistoryId& id);  // ".twinrun-ID"
+// Whether random digits in the name prove it: of a file that was being written.
+bool is_temporary(const std::string& name);
+// "rank-00003.begun", an empty file in a step's folder: the rank may have files there that its journal does not name.
+std::string begun_name(std::uint32_t rank);
+bool is_begun_by(const std::string& folder, std::uint32_t rank);  // folder: a path
+bool is_begun_name(const std::string& name);                      // of any rank
+std::uint32_t rank_of(const std::string& name);                   // of a file whose name begins with a rank's
+std::string marker_name(const HistoryId& id);                     // ".twinrun-ID"
 // A folder of the history at `path` that a run of it made: no link, with the marker.
 bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id);
 bool is_marked_by_any(const std::string& path, const std::string& folder);  // of whichever history

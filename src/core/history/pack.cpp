@@ -667,7 +667,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
     settings.shared = false;  // each rank's part becomes differences of its own
     if (real_path(source) == real_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
-    TWR_TRY(const KnownSteps known, compare_steps(history, source, target, options));
+    TWR_TRY(KnownSteps known, compare_steps(history, source, target, options));
     if (!known.changes.empty() && !options.update) return changed_steps(target, known.changes);
     TWR_CHECK(settle_against(system, *settings.record, target, history.ranks, options.against, true));
     for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
@@ -711,6 +711,8 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             TWR_TRY(const PackedStep packed,
                     record->add(step.step, attempt == known.attempts.end() ? 0 : attempt->second,
                                 std::move(directory), image, &captured, files.blocked_seconds));
+            // Other ranks take the folder that the first one took.
+            known.attempts[step.step] = attempt_of(record->writer().journal().steps.at(step.step).folder);
             if (progress && !progress(packed)) return stopped(target);
         }
     }
@@ -905,10 +907,10 @@ Result<> give_back_metadata(const std::string& name, const RankFiles& files, New
 
 // One rank's files of a captured step, as a step of a history.
 Result<> give_back_step(const std::string& record, const HistoryStep& step, std::uint32_t rank,
-                        RecordStore& store, HistoryWriter& to, std::uint64_t memory,
+                        RecordStore& store, HistoryWriter& to, std::uint32_t attempt, std::uint64_t memory,
                         std::vector<std::string>& made) {
     RankStep done;
-    done.folder = to.folder_for(step.step);
+    done.folder = to.folder_for(step.step, attempt);
     done.files = step.ranks[rank];
     if (done.files.difference == kNoBase) {
         return Error{ErrorCode::not_found,
@@ -992,6 +994,7 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
     }
     HistorySettings settings = history.settings;
     settings.record.reset();
+    std::map<std::int64_t, std::uint32_t> attempts;  // all ranks take the folder that the first one took
     for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
         TWR_TRY(const auto store, RecordStore::open(record, rank, threads));
         TWR_TRY(const auto writer,
@@ -1005,13 +1008,18 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
             if (const auto there = writer->journal().steps.find(step->step);
                 there != writer->journal().steps.end()) {
                 // Given back before, or another run's.
-                if (there->second.files.header_checksum == step->ranks[rank].header_checksum) continue;
+                if (there->second.files.header_checksum == step->ranks[rank].header_checksum) {
+                    attempts[step->step] = attempt_of(there->second.folder);
+                    continue;
+                }
                 return Error{
                     ErrorCode::invalid_argument,
                     target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
-            auto given = give_back_step(record, *step, rank, *store, *writer, memory, made);
+            auto given =
+                give_back_step(record, *step, rank, *store, *writer, attempts[step->step], memory, made);
             if (!given) return left_or(record, *step, std::move(given).error(), kGivenBack);
+            attempts[step->step] = attempt_of(writer->journal().steps.at(step->step).folder);
         }
     }
     return made;

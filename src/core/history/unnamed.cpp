@@ -98,6 +98,8 @@ Result<std::vector<UnnamedStep>> look(const std::string& path) {
                 TWR_TRY(RankJournal read, journal_of(history, rank));
                 own = journals.emplace(rank, std::move(read)).first;
             }
+            // One that a run had begun was never committed.
+            if (!own->second.lost && is_begun_by(place.string(), rank)) continue;
             if (names(own->second.journal, folder) || !is_whole(place, rank)) continue;
             found.push_back({*step, folder, rank, own->second.file, own->second.lost});
         }
@@ -128,8 +130,8 @@ Result<> check_named(const std::string& path, bool empty) {
     for (const UnnamedStep& step : unnamed) {
         if (!step.lost && !empty) continue;
         return Error{ErrorCode::damaged, step.journal + ": does not name step " + std::to_string(step.step) +
-                                             ", which is there: the journal was cut or replaced, or a run "
-                                             "was killed: restore it from a copy"};
+                                             ", which is there: the journal was cut or replaced: "
+                                             "restore it from a copy"};
     }
     return success();
 }

@@ -251,6 +251,7 @@ void HistoryWriter::go_on(const History& history) {
     has_id_ = history.has_id;
     replaced_ = history.replaced;
     version_ = version_of(history.settings);
+    shared_ = history.settings.shared;
 }
 
 Result<> HistoryWriter::check_same(const History& history, const HistorySettings& settings) const {
@@ -353,6 +354,9 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         std::vector<std::string> folders;
         if (had != nullptr) {
             TWR_TRY(folders, folders_named_by(*had));
+            // Whoever dies in between leaves what the next one can tell.
+            for (const std::string& folder : folders)
+                mark_leaving(folder);
         }
         if (auto done = write_first_line(manifest_path(path_), first.dump(), had != nullptr); !done) {
             if (had != nullptr || !is_there(manifest_path(path_))) return done;
@@ -363,6 +367,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         if (had != nullptr) TWR_CHECK(remove_replaced(*had, folders));
     }
     version_ = version_of(settings);
+    shared_ = settings.shared;
     if (ranks_ > 1) TWR_CHECK(begin_journal());
     TWR_TRY(const bool locked, lock_journal());
     if (!locked) return busy();
@@ -518,7 +523,7 @@ Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) co
         if (!is_marked(path_, folder, id)) continue;
         const std::string place = (fs::path(path_) / folder).string();
         for (const auto& [name, is_file, is_folder] : entries_of(place)) {
-            if (!is_file || !is_step_file(name, rank_) || !is_proven(place, name)) continue;
+            if (!is_file || !is_step_file(name, rank_) || !proves(place, name)) continue;
             return Error{ErrorCode::damaged, file_ + ": missing, and " + (fs::path(folder) / name).string() +
                                                  " is of a step that it should name: restore it from a copy; "
                                                  "or name another folder"};
@@ -550,17 +555,8 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
     TWR_CHECK(check_place());
     const std::string folder = (fs::path(path_) / name).string();
     TWR_TRY(const bool made, system_.make_marked_folder(folder, marker_name(id_)));
-    if (made || is_marked(path_, name, id_)) return success();
-    // Folders that were made before there were markers.
-    if (!has_id_) {
-        const auto named = [&](const std::string& file) { return file.starts_with(name + "/"); };
-        if (std::any_of(journal_.steps.begin(), journal_.steps.end(),
-                        [&](const auto& step) { return step.second.folder == name; }) ||
-            std::any_of(journal_.differences.begin(), journal_.differences.end(),
-                        [&](const auto& difference) { return named(difference.second); })) {
-            return success();
-        }
-    }
+    // Or one that was made before there were markers.
+    if (made || is_marked(path_, name, id_) || (!has_id_ && is_named(name))) return mark_begun(name);
     return Error{
         ErrorCode::invalid_argument,
         folder +
@@ -571,10 +567,70 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
 std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) const {
     for (;; ++attempt) {
         std::string name = step_folder(step, attempt);
-        if (!is_there((fs::path(path_) / name).string()) || is_marked(path_, name, id_)) return name;
+        if (!is_there((fs::path(path_) / name).string())) return name;
+        if (is_marked(path_, name, id_) && (rank_ != 0 || unnamed_files(name).empty())) return name;
     }
 }
 
+Result<> HistoryWriter::mark_begun(const std::string& folder) const {
+    const std::string file = (fs::path(path_) / folder / begun_name(rank_)).string();
+    if (is_there(file)) return success();
+    TWR_TRY(const auto made, system_.create(file, 0));
+    return made->close();
+}
+
+void HistoryWriter::mark_leaving(const std::string& folder) const {
+    // Where it cannot be marked, on a full disk for instance, what a killed process leaves stays.
+    if (has_id_ && !is_own(folder)) return;
+    if (mark_begun(folder)) static_cast<void>(system_.sync_folder((fs::path(path_) / folder).string()));
+}
+
+// Lines say it: what these folders have and no line names goes, and what is `whole` is all named. As far as that goes.
+void HistoryWriter::clear(const std::set<std::string>& leaving, std::set<std::string> whole) {
+    for (const std::string& folder : leaving) {
+        if (!remove_unnamed(folder)) whole.erase(folder);
+    }
+    for (const std::string& folder : whole)
+        settle(folder);
+}
+
+void HistoryWriter::settle(const std::string& folder) const {
+    // Where it cannot be removed, the next process does so.
+    if (const fs::path place = fs::path(path_) / folder; is_begun_by(place.string(), rank_))
+        static_cast<void>(system_.remove((place / begun_name(rank_)).string()));
+}
+
+bool HistoryWriter::is_named(const std::string& folder) const {
+    return std::any_of(journal_.steps.begin(), journal_.steps.end(),
+                       [&](const auto& step) { return step.second.folder == folder; }) ||
+           std::any_of(journal_.differences.begin(), journal_.differences.end(),
+                       [&](const auto& difference) { return difference.second.starts_with(folder + "/"); });
+}
+
+std::vector<std::string> HistoryWriter::unnamed_files(const std::string& folder) const {
+    std::set<std::string> named;
+    for (const auto& [ordinal, file] : journal_.differences) {
+        if (file.starts_with(folder + "/")) named.insert(file.substr(folder.size() + 1));
+    }
+    for (const auto& [step, files] : journal_.steps) {
+        if (files.folder != folder) continue;
+        named.insert(files.files.metadata);
+        named.insert(files.files.data);
+    }
+    std::vector<std::string> names;
+    for (const auto& [name, is_file, is_folder] : entries_of((fs::path(path_) / folder).string())) {
+        if (is_file && is_step_file(name, rank_) && !named.contains(name)) names.push_back(name);
+    }
+    return names;
+}
+
+// Files of several ranks are made where histories may have them only.
+bool HistoryWriter::proves(const std::string& folder, const std::string& name) const {
+    return (shared_ || !replaced_.empty() || !name.starts_with(kSharedPrefix)) && is_proven(folder, name);
+}
+
+// Of folders that say that a rank has begun. What a whole step has stays elsewhere, though no line names it: the journal may have been
+// restored from an older copy, or the folder may have got another name, or be a copy.
 Result<> HistoryWriter::remove_leftovers() {
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
@@ -582,12 +638,18 @@ Result<> HistoryWriter::remove_leftovers() {
     for (const auto& [ordinal, file] : journal_.differences)
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
+        const std::string place = (fs::path(path_) / name).string();
         if (known.contains(name)) {
-            if (!journal_.differences.empty()) TWR_CHECK(remove_unnamed(name));
+            if (is_begun_by(place, rank_)) TWR_CHECK(remove_unnamed(name));
         } else if (is_marked(path_, name, id_)) {
-            TWR_CHECK(remove_files(name, rank_));
-        } else if (rank_ == 0 && is_own(name)) {
-            TWR_CHECK(remove_files(name, std::nullopt));  // of a history that is not there any more
+            TWR_CHECK(remove_files(name, rank_, is_begun_by(place, rank_) ? MayGo{} : is_temporary));
+        } else if ((rank_ == 0 || local_) && is_own(name)) {
+            // Of a history that is not there any more.
+            const auto entries = entries_of(place);
+            const bool begun = std::any_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
+                return is_begun_name(entry.name);
+            });
+            TWR_CHECK(remove_files(name, std::nullopt, begun ? MayGo{} : is_temporary));
         }
     }
     return success();
@@ -595,8 +657,9 @@ Result<> HistoryWriter::remove_leftovers() {
 
 // Of a history that has just been replaced: what its journals name, and the journals of ranks that the new one may not have.
 Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
+    const auto of_its_ranks = [&](const std::string& name) { return rank_of(name) < had.ranks; };
     for (const std::string& folder : folders)
-        TWR_CHECK(remove_files(folder, std::nullopt, !had.has_id));
+        TWR_CHECK(remove_files(folder, std::nullopt, of_its_ranks, !had.has_id));
     if (had.ranks == 1) return success();
     for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
         const std::string file = journal_path(path_, rank, had.ranks);
@@ -606,30 +669,36 @@ Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<st
     return success();
 }
 
-// rank: of which rank the files are; none: of all. named: a journal from before there were markers says that the folder is ours.
+// named: a journal from before there were markers says that the folder is ours.
 Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<std::uint32_t> rank,
-                                     bool named) {
+                                     const MayGo& may_go, bool named) {
     const fs::path place = fs::path(path_) / folder;
     std::error_code ignored;
     if (fs::symlink_status(place, ignored).type() != fs::file_type::directory) return success();
     if (!named && has_id_ && !is_own(folder)) return success();
     std::vector<std::string> names;
+    std::vector<std::string> begun;
     std::vector<std::string> shared;
     std::set<std::string> proven;  // of those: metadata that proves it goes before them
     std::vector<std::string> markers;
     bool others = false;
     const auto list = [&] {
         names.clear();
+        begun.clear();
         shared.clear();
         markers.clear();
         others = false;
         for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
             if (!is_file) {
                 others = true;
-            } else if (is_step_file(name, rank) && is_proven(place.string(), name)) {
+            } else if (is_step_file(name, rank) && (!may_go || may_go(name)) &&
+                       proves(place.string(), name)) {
                 names.push_back((place / name).string());
+            } else if (is_begun_name(name) && (!rank || rank_of(name) == *rank) &&
+                       is_begun_by(place.string(), rank_of(name))) {
+                begun.push_back((place / name).string());
             } else if (name.starts_with(kSharedPrefix) &&
-                       (proven.contains(name) || is_proven(place.string(), name))) {
+                       (proven.contains(name) || proves(place.string(), name))) {
                 proven.insert(name);
                 shared.push_back((place / name).string());
             } else if (name == marker_name(id_) ||
@@ -643,6 +712,7 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     };
     list();
     metadata_last(names);
+    names.insert(names.end(), begun.begin(), begun.end());  // which says that the others may go
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
     // The last rank to leave takes what is of all: each looks once its own files are gone, so that two that leave at once do not both
@@ -690,7 +760,7 @@ Result<> HistoryWriter::add_child(const std::string& path) {
 
 Result<> HistoryWriter::commit(std::span<const Commit> steps) {
     std::vector<std::string> lines;
-    std::vector<std::string> replaced;
+    std::set<std::string> replaced;
     TWR_CHECK(be_sure());
     std::map<std::int64_t, std::string> there;  // a step may be among them more than once
     for (const Commit& commit : steps) {
@@ -699,7 +769,7 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
         if (folder.empty() && had != journal_.steps.end()) {
             folder = had->second.folder;
             if (had->second.files.data != commit.files.files.data && folder == commit.files.folder)
-                replaced.push_back(folder);
+                replaced.insert(folder);
         }
         if (!may_have(journal_, commit.step, commit.files)) {
             return Error{ErrorCode::mismatch, path_ + ": step " + std::to_string(commit.step) +
@@ -708,41 +778,36 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
                                                   " is there already, of another step"};
         }
         const bool replaces = !folder.empty();
-        if (replaces && folder != commit.files.folder) replaced.push_back(folder);
+        if (replaces && folder != commit.files.folder) replaced.insert(folder);
         folder = commit.files.folder;
         lines.push_back(step_line(commit.step, commit.files, replaces));
     }
+    for (const std::string& folder : replaced)
+        mark_leaving(folder);
     TWR_CHECK(add(lines));
     for (const Commit& commit : steps)
         put_step(journal_, commit.step, commit.files);
     sure_ = true;
-    for (const std::string& folder : replaced)
-        static_cast<void>(remove_unnamed(folder));
+    std::set<std::string> whole;
+    for (const Commit& commit : steps)
+        whole.insert(commit.files.folder);
+    clear(replaced, std::move(whole));
     return success();
 }
 
 // Files of this rank that neither a step nor a difference has.
 Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
-    std::set<std::string> named;
-    for (const auto& [ordinal, file] : journal_.differences) {
-        if (file.starts_with(folder + "/")) named.insert(file.substr(folder.size() + 1));
-    }
-    for (const auto& [step, files] : journal_.steps) {
-        if (files.folder != folder) continue;
-        named.insert(files.files.metadata);
-        named.insert(files.files.data);
-    }
-    if (named.empty()) return remove_files(folder);
+    if (!is_named(folder)) return remove_files(folder);
     if (has_id_ && !is_own(folder)) return success();
     const fs::path place = fs::path(path_) / folder;
     std::vector<std::string> names;
-    for (const auto& [name, is_file, is_folder] : entries_of(place.string())) {
-        if (is_file && is_step_file(name, rank_) && !named.contains(name) && is_proven(place.string(), name))
-            names.push_back((place / name).string());
+    for (const std::string& name : unnamed_files(folder)) {
+        if (proves(place.string(), name)) names.push_back((place / name).string());
     }
     metadata_last(names);
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
+    settle(folder);
     return success();
 }
 
@@ -767,6 +832,8 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
         }
         line += "],\"file\":" + to_text(moved[m].file) + "}";
     }
+    for (const std::string& folder : folders)
+        mark_leaving(folder);
     TWR_CHECK(add({line + "]}"}));
     for (const Moved& part : moved) {
         for (const std::uint32_t ordinal : part.ordinals)
@@ -775,8 +842,10 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
     for (const std::uint32_t ordinal : gone)
         journal_.differences.erase(ordinal);
     sure_ = true;
-    for (const std::string& folder : folders)
-        static_cast<void>(remove_unnamed(folder));
+    std::set<std::string> whole;
+    for (const Moved& part : moved)
+        whole.insert(part.file.substr(0, part.file.find('/')));
+    clear(folders, std::move(whole));
     return success();
 }
 
@@ -786,6 +855,7 @@ Result<> HistoryWriter::add_difference(std::uint32_t ordinal, const std::string&
     TWR_CHECK(add({"{\"difference\":" + std::to_string(ordinal) + ",\"file\":" + to_text(file) + "}"}));
     put_difference(journal_, ordinal, file);
     sure_ = true;
+    settle(file.substr(0, file.find('/')));
     return success();
 }
 
@@ -800,14 +870,14 @@ Result<> HistoryWriter::reserve_differences(std::uint32_t end) {
 
 Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences differences) {
     std::vector<std::string> lines;
-    std::vector<std::string> folders;
+    std::set<std::string> folders;
     std::vector<std::uint32_t> gone;
     TWR_CHECK(be_sure());
     for (const std::int64_t step : steps) {
         const auto had = journal_.steps.find(step);
         if (had == journal_.steps.end()) continue;
         lines.push_back("{\"drop\":" + std::to_string(step) + "}");
-        folders.push_back(had->second.folder);
+        folders.insert(had->second.folder);
         if (differences == Differences::leave && had->second.files.difference != kNoBase)
             gone.push_back(had->second.files.difference);
     }
@@ -818,14 +888,15 @@ Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences di
             line += (i == 0 ? "" : ",") + std::to_string(gone[i]);
         lines.push_back(line + "],\"moved\":[]}");
     }
+    for (const std::string& folder : folders)
+        mark_leaving(folder);
     TWR_CHECK(add(lines));
     for (const std::int64_t step : steps)
         journal_.steps.erase(step);
     for (const std::uint32_t ordinal : gone)
         journal_.differences.erase(ordinal);
     sure_ = true;
-    for (const std::string& folder : folders)
-        static_cast<void>(remove_unnamed(folder));
+    clear(folders, {});
     return success();
 }
 
@@ -857,7 +928,7 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
         if (had->second.files.difference == kNoBase && !had->second.files.shared &&
             (!has_id_ || is_own(had->second.folder)) &&
-            is_proven((fs::path(path_) / had->second.folder).string(), had->second.files.data))
+            proves((fs::path(path_) / had->second.folder).string(), had->second.files.data))
             files.push_back((fs::path(path_) / had->second.folder / had->second.files.data).string());
     }
     if (lines.empty()) return success();

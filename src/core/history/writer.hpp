@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,8 +22,8 @@ enum class Existing : std::uint8_t { refuse, append, replace };
 class HistoryWriter {
    public:
     // Makes the manifest (rank 0) and this rank's journal, or goes on with those that are there. What an earlier process of
-    // this rank left and did not commit is removed, and so is what a replaced history left; anything else in the folder stays
-    // as it is. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other settings or number of ranks
+    // this rank began and did not commit is removed, and so is what a replaced history left; anything else in the folder stays
+    // as it is, whole steps that no line names too. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other settings or number of ranks
     // than those of the history that is appended to; a manifest or a journal that cannot be proven to be twinrun's; what is left
     // of a history whose manifest is gone.
     static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
@@ -90,9 +91,11 @@ class HistoryWriter {
     }
     [[nodiscard]] const std::string& path() const { return path_; }  // the real one: without links
     // A folder for a step's files, by its name; made, or another rank of this history has made it. Error: something else has
-    // this name.
+    // this name. Until a line names what this rank puts into it, the folder says that the rank has begun: a process that dies in
+    // between leaves what the next one may remove. Thread-safe, beside the other calls too.
     Result<> make_folder(const std::string& name) const;
-    // The first name of this step's folders, from this attempt on, that nothing has but perhaps this history itself.
+    // The first name of this step's folders, from this attempt on, that nothing has but perhaps this history itself; for rank 0:
+    // without files of that rank that its journal does not name. Other ranks follow it.
     [[nodiscard]] std::string folder_for(std::int64_t step, std::uint32_t attempt = 0) const;
     [[nodiscard]] const HistoryId& id() const { return id_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
@@ -103,7 +106,19 @@ class HistoryWriter {
     Result<> remove_files(const std::string& folder) { return remove_files(folder, rank_); }
 
    private:
-    Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank, bool named = false);
+    // rank: of which rank the files are; none: of all. may_go: which of those that are proven to be ours; none given: all.
+    using MayGo = std::function<bool(const std::string&)>;
+    Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank,
+                          const MayGo& may_go = {}, bool named = false);
+    // A folder in which this rank's journal will not name all that the rank has there, until settle().
+    Result<> mark_begun(const std::string& folder) const;
+    void mark_leaving(const std::string& folder) const;
+    void clear(const std::set<std::string>& leaving, std::set<std::string> whole);
+    void settle(const std::string& folder) const;
+    // Files of this rank, by their names, that neither a step nor a difference has.
+    [[nodiscard]] std::vector<std::string> unnamed_files(const std::string& folder) const;
+    [[nodiscard]] bool is_named(const std::string& folder) const;
+    [[nodiscard]] bool proves(const std::string& folder, const std::string& name) const;
     Result<> remove_marked_folder(const std::string& folder, const std::vector<std::string>& markers);
     Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
@@ -161,6 +176,7 @@ class HistoryWriter {
     HistoryId id_;
     bool has_id_ = false;
     int version_ = 1;
+    bool shared_ = false;              // its ranks may share files
     std::vector<HistoryId> replaced_;  // histories that were here before
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;

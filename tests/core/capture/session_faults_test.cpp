@@ -500,6 +500,7 @@ TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
     fs::copy(run_, old, fs::copy_options::recursive);
     run_ranks(3, Existing::replace, 2);
     fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
+    std::ofstream(run_ + "/" + step_folder(1, 0) + "/" + begun_name(0)).close();
     for (const char* name : {"rank-00002.data", "rank-00002.twm"})
         fs::remove(run_ + "/" + step_folder(2, 0) + "/" + name);
     fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl",

@@ -1280,7 +1280,7 @@ TEST(Compact, AnyFaultLeavesWhatStays) {
             const auto again = compact_record(system, folder / "record", rest);
             ASSERT_TRUE(again) << again.error().message;
             expect_record(folder / "record", truth, stay);
-            EXPECT_TRUE(unnamed_files(folder / "record").empty());
+            EXPECT_EQ(unnamed_files(folder / "record"), std::vector<std::string>());
             if (::testing::Test::HasFailure()) return;
         }
     }
@@ -1336,14 +1336,20 @@ TEST(Compact, StepsThatOnlySomeRanksHaveCanBeDropped) {
     ASSERT_TRUE(compact_record(unsynced_file_system(), folder / "record", fewer));
     // Rank 1 as it was.
     testing::write_file(journal_path(folder / "record", 1, 2), second);
-    fs::copy(folder / "before", folder / "record",
-             fs::copy_options::recursive | fs::copy_options::skip_existing);
+    for (const auto& entry : fs::recursive_directory_iterator(folder / "before")) {
+        const fs::path place = fs::path(folder / "record") / fs::relative(entry.path(), folder / "before");
+        if (entry.is_directory())
+            fs::create_directories(place);
+        else if (!entry.path().filename().string().starts_with("rank-00000"))
+            fs::copy(entry.path(), place, fs::copy_options::skip_existing);
+    }
+    fs::remove_all(folder / "record/step-leftovers/rank-00001.twr");  // which that journal did not name yet
     EXPECT_EQ(History::open(folder / "record")->incomplete, (std::vector<std::int64_t>{10, 20}));
     const auto again = compact_record(unsynced_file_system(), folder / "record", fewer);
     ASSERT_TRUE(again) << again.error().message;
     EXPECT_TRUE(History::open(folder / "record")->incomplete.empty());
     expect_record(folder / "record", truth, {0, 30, 40});
-    EXPECT_TRUE(unnamed_files(folder / "record").empty());
+    EXPECT_EQ(unnamed_files(folder / "record"), std::vector<std::string>());
 }
 
 // What was opened before steps left goes on after it: maps, and stores that have read nothing yet.

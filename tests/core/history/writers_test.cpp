@@ -221,8 +221,101 @@ TEST_F(WritersTest, WhatOnlyHasOneOfOurNamesStays) {
     }
 }
 
-TEST_F(WritersTest, WhatCanBeProvenLeaves) {
+// Nor do sizes, where ranks share no files, or are not there.
+TEST_F(WritersTest, WhatHasANameAndASizeOfOursStays) {
     auto writer = open(0, 1, Existing::refuse);
+    ASSERT_TRUE(writer);
+    for (const std::string name :
+         {"group.data", "group.data.00000", "group.data.twr-partial.0123456789abcdef"}) {
+        const fs::path place = write_step(**writer, 1, 4096);
+        std::ofstream(place / name) << std::string(4096, 'm');
+        const std::int64_t one = 1;
+        ASSERT_TRUE((*writer)->drop({&one, 1}));
+        EXPECT_EQ(content(place / name), std::string(4096, 'm')) << name;
+        EXPECT_FALSE(fs::exists(place / "rank-00000.data"));
+        fs::remove(place / name);
+    }
+    const fs::path place = write_step(**writer, 2, 4096);
+    std::ofstream(place / "rank-00001.data") << std::string(4096, 'm');
+    writer->reset();
+    ASSERT_TRUE(open(0, 1, Existing::replace));
+    EXPECT_TRUE(fs::exists(place / "rank-00001.data"));
+    EXPECT_FALSE(fs::exists(place / "rank-00000.data"));
+}
+
+// A manifest that was restored from an older copy does not name the newest step, nor one whose folder has another name or is a copy.
+TEST_F(WritersTest, AStepThatNoLineNamesStays) {
+    const fs::path run(run_);
+    std::string older;
+    {
+        auto writer = open(0, 1, Existing::refuse);
+        ASSERT_TRUE(writer);
+        static_cast<void>(write_step(**writer, 1, 4096));
+        ASSERT_TRUE((*writer)->make_folder("step-0000000002"));
+        older = content(manifest_path(run_));  // copied while the run writes step 2
+        static_cast<void>(write_step(**writer, 2, 4096));
+        static_cast<void>(write_step(**writer, 3, 4096));
+    }
+    std::ofstream(manifest_path(run_)) << older;
+    fs::rename(run / "step-0000000001", run / "step-0000000030");
+    fs::copy(run / "step-0000000002", run / "step-0000000099", fs::copy_options::recursive);
+    const std::vector<std::string> stay = {"step-0000000002", "step-0000000003", "step-0000000030",
+                                           "step-0000000099"};
+    const auto all_there = [&] {
+        for (const std::string& folder : stay) {
+            EXPECT_TRUE(fs::exists(run / folder / "rank-00000.data")) << folder;
+            EXPECT_TRUE(fs::exists(run / folder / "rank-00000.twm")) << folder;
+        }
+    };
+    {
+        auto writer = open(0, 1, Existing::append);
+        ASSERT_TRUE(writer) << writer.error().message;
+        all_there();
+        // Who captures the step again takes another folder.
+        EXPECT_EQ((*writer)->folder_for(2), "step-0000000002.1");
+        const std::int64_t one = 1;
+        ASSERT_TRUE((*writer)->drop({&one, 1}));
+    }
+    all_there();
+    ASSERT_TRUE(open(0, 1, Existing::replace));
+    all_there();
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    all_there();
+}
+
+// A run was killed: before the line that names a step, or after the one that lets it go.
+TEST_F(WritersTest, WhatWasBegunAndIsNotNamedGoes) {
+    const fs::path run(run_);
+    {
+        auto writer = open(0, 1, Existing::refuse);
+        ASSERT_TRUE(writer);
+        const fs::path ready = write_step(**writer, 1, 4096);
+        EXPECT_FALSE(fs::exists(ready / begun_name(0)));
+        fs::copy(ready, folder_ / "kept", fs::copy_options::recursive);
+        const std::int64_t one = 1;
+        ASSERT_TRUE((*writer)->make_folder("step-0000000002"));
+        EXPECT_TRUE(fs::exists(run / "step-0000000002" / begun_name(0)));
+        for (const char* name : {"rank-00000.data", "rank-00000.twm"})
+            fs::copy_file(ready / name, run / "step-0000000002" / name);
+        ASSERT_TRUE((*writer)->drop({&one, 1}));
+        EXPECT_FALSE(fs::exists(ready));
+        fs::copy(folder_ / "kept", ready, fs::copy_options::recursive);
+        std::ofstream(ready / begun_name(0)).close();
+        // Of another rank: not of this one's journal.
+        ASSERT_TRUE((*writer)->make_folder("step-0000000003"));
+        fs::copy_file(ready / "rank-00000.twm", run / "step-0000000003" / "rank-00001.twm");
+    }
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    EXPECT_FALSE(fs::exists(run / "step-0000000001"));
+    EXPECT_FALSE(fs::exists(run / "step-0000000002"));
+    EXPECT_TRUE(fs::exists(run / "step-0000000003" / "rank-00001.twm"));
+    EXPECT_FALSE(fs::exists(run / "step-0000000003" / begun_name(0)));
+}
+
+TEST_F(WritersTest, WhatCanBeProvenLeaves) {
+    HistorySettings settings;
+    settings.shared = true;
+    auto writer = HistoryWriter::open(posix_file_system(), run_, settings, 0, 1, Existing::refuse);
     ASSERT_TRUE(writer);
     const fs::path place = write_step(**writer, 1, 4096);
     std::ofstream(place / "group.data") << std::string(8192, 'g');
