@@ -40,6 +40,35 @@ def expect(condition: bool, *what: object) -> None:
         raise AssertionError(" ".join(str(w) for w in what))
 
 
+def shared_segments() -> set[Path]:
+    """Files of memory that ranks of MPICH share. Who is killed leaves its own."""
+    found = set()
+    for path in Path("/dev/shm").glob("mpich_sh*"):
+        with contextlib.suppress(FileNotFoundError):  # of a job that ends just now
+            if path.lstat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def in_use() -> str:
+    """What the processes of this machine have open or mapped, as far as we may see it: one line each, and more."""
+    seen = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            seen.append((process / "maps").read_text(errors="replace"))
+            seen += [os.readlink(file) for file in (process / "fd").iterdir()]
+    return "\n".join(seen)
+
+
+def remove_left_segments(before: set[Path]) -> None:
+    """Of those that came since: what no process has any more. Else the killed jobs of one run of the tests keep 600 MB of memory."""
+    left = shared_segments() - before
+    used = in_use() if left else ""
+    for segment in left:
+        if str(segment) not in used:
+            segment.unlink(missing_ok=True)
+
+
 class Job:
     """A job that has ended: its exit status, and what it said. One that has not, after `limit` seconds, fails the test
     (TWINRUN_TEST_PATIENCE: so many times as long, for libraries that are known to be slow)."""
@@ -47,6 +76,7 @@ class Job:
     def __init__(self, command: list[str], environment: dict[str, str] | None = None, limit: float = 600):
         self.command = command
         limit *= float(os.environ.get("TWINRUN_TEST_PATIENCE", "1"))
+        before = shared_segments()
         with subprocess.Popen(
             command,
             env={**os.environ, **ENVIRONMENT, **(environment or {})},
@@ -65,6 +95,7 @@ class Job:
                 self.out = process.communicate()[0]
                 raise AssertionError(f"no end after {limit:g} s: {self}") from None
         self.status = process.returncode
+        remove_left_segments(before)
 
     def __str__(self) -> str:
         return f"{shlex.join(self.command)}\n{self.out}"
