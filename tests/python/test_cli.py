@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from commands import COMMAND, HANG, check_error, command, load_json, process
 
 import twinrun
+from twinrun.cli import _VERBS, cli
 from twinrun.cli.common import SIZE
+from twinrun.comparison import parallel
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +224,41 @@ def test_sizes(text: str, size: int) -> None:
 def test_help(verb: str) -> None:
     done = command(verb, "--help")
     assert done.status == 0 and f"Usage: twinrun {verb}" in done.out and done.err == ""
+
+
+def test_the_list_of_verbs_says_what_each_says() -> None:
+    """It is kept beside them: a list of verbs loads none."""
+    listed = {
+        name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))
+    }
+    assert len(listed) == 16
+    for name, verb in listed.items():
+        assert verb is not None and verb.name == name
+        first = inspect.cleandoc(verb.help or "").split("\n\n")[0]
+        assert _VERBS[name] == " ".join(first.split())
+    assert cli.get_command(click.Context(cli), "common") is None
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_what_needs_no_verb_loads_none(option: str) -> None:
+    """Nor numpy, nor rich: most of the time of a short command."""
+    program = (
+        "import sys; from twinrun.cli import main\n"
+        f"try: main(['{option}'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG)
+    loaded = set(done.stderr.split())
+    assert "twinrun.cli" in loaded and not loaded & {
+        "numpy",
+        "rich",
+        "twinrun.comparison",
+        "twinrun.cli.compare",
+    }
+
+
+def test_the_option_mpi_has_the_modes_of_the_comparison() -> None:
+    assert f"[{'|'.join(parallel.MODES)}]" in command("compare", "--help").out
 
 
 def test_version() -> None:

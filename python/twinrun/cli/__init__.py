@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
@@ -13,62 +14,59 @@ import click
 
 from .._core import __version__
 from ..errors import TwinrunError, one_line
-from . import (
-    aggregate,
-    compact,
-    compare,
-    demo,
-    ensemble,
-    flush,
-    golden,
-    index,
-    interpose,
-    log,
-    noise,
-    pack,
-    restore,
-    show,
-    tolerances,
-    verify,
-)
 
 __all__ = ["main"]
 
 _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
 
 
-class _Group(click.Group):
-    """Verbs in the order in which a new user needs them."""
+# Verbs in the order in which a new user needs them, and the first paragraph of what each says of itself. The module of
+# the same name is loaded when the verb is used: numpy, rich and the formats take longer than much of what is asked for.
+_VERBS = {
+    "compare": "Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how much.",
+    "index": "Build metadata for files of other programs, beside them, so that comparing reads a few percent.",
+    "show": "Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine.",
+    "log": "List the committed steps of a history: sizes, how long capture held up the application, where it diverged.",
+    "verify": "Check every checksum of histories, or of files that were indexed, and that these still say what they said of their fields.",
+    "golden": "Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them.",
+    "tolerances": "Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances.",
+    "pack": "Keep every step of a run at a fraction of its size.",
+    "restore": "Write steps of a record back as files, every byte checked.",
+    "compact": "Drop steps of a record; what others need of them stays, folded into few files.",
+    "flush": "Copy steps that a run left on a node-local tier to their history.",
+    "aggregate": "Aggregation of many ranks' data: who gathers and writes for whom.",
+    "ensemble": "Is the time reproducible?",
+    "interpose": "Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.",
+    "noise": "Measure what the operating system takes from each core, with and without a core left free for it.",
+    "demo": "Run a P3M N-body simulation twice with the same input, and show where the two runs differ.",
+}
 
+
+class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        verb = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        return verb if isinstance(verb, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = formatter.width - 6 - max(map(len, _VERBS))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=said).get_short_help_str(width))
+                    for name, said in _VERBS.items()
+                ]
+            )
 
 
 @click.group(cls=_Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="twinrun")
 def cli() -> None:
     """Run it twice. Know where, when and why it differs."""
-
-
-for command in (
-    compare.compare,
-    index.index,
-    show.show,
-    log.log,
-    verify.verify,
-    golden.golden,
-    tolerances.tolerances,
-    pack.pack,
-    restore.restore,
-    compact.compact,
-    flush.flush,
-    aggregate.aggregate,
-    ensemble.ensemble,
-    interpose.interpose,
-    noise.noise,
-    demo.demo,
-):
-    cli.add_command(command)
 
 
 def _run(arguments: Sequence[str]) -> int:

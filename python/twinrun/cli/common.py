@@ -6,14 +6,14 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..comparison import parallel
 from ..errors import TwinrunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "EXIT_STATUS",
@@ -56,15 +56,16 @@ SIZE = Size()
 THREADS = click.IntRange(0, 4096)
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Rich would exit with status 1, which means "different"."""
-        raise BrokenPipeError
-
-
 def console(stderr: bool = False) -> Console:
     """A console that is plain when it is not a terminal."""
-    return _Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich would exit with status 1, which means "different"."""
+            raise BrokenPipeError
+
+    return Plain(stderr=stderr, highlight=False, emoji=False, markup=False)
 
 
 def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:
@@ -170,13 +171,15 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
 
     @click.option(
         "--mpi",
-        type=click.Choice(parallel.MODES),
+        type=click.Choice(("auto", "on", "off")),
         default="auto",
         show_default=True,
         help="Share the work over MPI's ranks; auto: where mpirun or srun started several.",
     )
     @functools.wraps(verb)
     def shared(*args: object, mpi: str, **options: object) -> int:
+        from ..comparison import parallel
+
         with parallel.joined(mpi) as team:
             if team is None:
                 return verb(*args, **options, team=None)
@@ -198,6 +201,8 @@ def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
