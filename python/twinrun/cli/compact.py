@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..capture.records import compact as compact_record
 from ..words import byte_size, counted
 from .common import THREADS, console
 
@@ -30,6 +29,8 @@ def compact(
 
     Readers of the record go on meanwhile, and a crash at any moment leaves every remaining step as it was.
     """
+    from ..capture.records import compact as compact_record
+
     facts = compact_record(
         record, keep_last=keep_last, drop=drop, threads=threads, forget_missing=forget_missing
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from ..runs.index import index as index_paths
 from ..words import byte_size
 from .common import SIZE, console, format_options, progress_bar, read_options
 
@@ -47,6 +46,8 @@ def index(
     reading: dict,
 ) -> int:
     """Build metadata for files of other programs, beside them, so that comparing reads a few percent."""
+    from ..runs.index import index as index_paths
+
     with progress_bar() as progress:
         done = index_paths(
             *paths,

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from .. import _core
 from ..arguments import checked_path
 from ..errors import one_line
-from ..runs.subject import incomplete_note
 from ..words import byte_size
 from .common import console
 
@@ -58,6 +55,9 @@ def log(run: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps(_document(history), indent=1))
         return 0
+    from rich.table import Table
+    from rich.text import Text
+
     out = console()
     part = history.local_part
     kind = "history" if part is None else f"rank {part}'s part, on a node-local tier, of a history"
@@ -113,6 +113,8 @@ def log(run: str, as_json: bool) -> int:
     if history.torn:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
     if history.incomplete:
+        from ..runs.subject import incomplete_note
+
         out.print(f"note: {incomplete_note(history.incomplete)}", soft_wrap=True)
     said = f" kept in {byte_size(total_kept)}" if record is not None else ""
     out.print(

@@ -6,8 +6,6 @@ import re
 
 import click
 
-from ..capture.records import restore as restore_steps
-from ..capture.records import write_part
 from ..errors import TwinrunError, one_line
 from .common import SIZE, THREADS, console
 
@@ -49,6 +47,9 @@ def restore(
     Steps that twinrun captured come as a history in TO; files of other programs come under their names.
     Whatever is in TO stays as it is, and no link in it is followed.
     """
+    from ..capture.records import restore as restore_steps
+    from ..capture.records import write_part
+
     if field is not None:
         if len(steps) != 1:
             raise TwinrunError("--field needs one --step")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from ..runs.verify import verify as verify_path
 from .common import SIZE, THREADS, console
 
 MOST = 20
@@ -22,6 +21,8 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
 
     Exit status: 0 all is unchanged, 1 something is damaged, 2 could not check.
     """
+    from ..runs.verify import verify as verify_path
+
     out = console()
     damaged = 0
     checked = 0
