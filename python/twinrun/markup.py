@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["drawn", "environment", "render"]
 
-_ROOMS = ("report",)  # those with templates
+_ROOMS = ("aggregate", "comparison", "report")  # those with templates
 _LONGEST = 200  # characters of a cell
 
 
