@@ -199,7 +199,7 @@ def html(comparison: Comparison) -> str:
         said=verdict_line(c).removeprefix(c.verdict),
         first=_first(c),
         overview=_overview(c, facts),
-        conditions=None if c.conditions is None else _conditions(c),
+        conditions=_conditions(c),
         growth=_growth(facts),
         maps=_maps(facts),
         where=_where(c),
@@ -297,8 +297,11 @@ def _overview(c: Comparison, facts: _Facts) -> list[tuple[str, object]]:
     ]
 
 
-def _conditions(c: Comparison) -> Table:
-    rows = [(d.group, d.name, d.a, d.b) for d in c.conditions or []]
+def _conditions(c: Comparison) -> Table | None:
+    found = c.conditions
+    if found is None:
+        return None
+    rows = [(d.group, d.name, d.a, d.b) for d in found]
     return Table(("", "condition", *_names(c.a, c.b)), rows, text=(0, 1), wrap=(2, 3))
 
 
