@@ -41,6 +41,8 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
     """`text` with line breaks, terminal escapes and undecodable bytes written as escapes, cut to `longest`."""
     if len(text) > longest:
         text = text[: longest // 2] + "…" + text[-(longest // 2) :]
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

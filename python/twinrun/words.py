@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import math
 
-from .errors import one_line
-
-__all__ = ["byte_size", "counted", "escaped", "exact", "number"]
-
-_LONGEST = 200  # characters of a cell
+__all__ = ["byte_size", "counted", "exact", "number"]
 
 
 def number(value: float | int | None) -> str:
@@ -39,8 +34,3 @@ def byte_size(n: float) -> str:
 
 def counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def escaped(value: object, longest: int = _LONGEST) -> str:
-    """Text from outside as HTML: one line, without controls, cut to `longest`."""
-    return html.escape(one_line(str(value), longest))

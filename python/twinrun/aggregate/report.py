@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import colorsys
 import dataclasses
-import html
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.console import Console
 
 from .._core import __version__
 from ..errors import MissingPackage, one_line
+from ..markup import render
 from ..outputs import picture_form, save_figure
 from ..report.document import write_whole
-from ..report.frame import frame
 from ..words import byte_size
 from .plan import AggregationPlan, PlacementPlan
 
@@ -102,7 +101,9 @@ def plan_document(plan: AggregationPlan) -> dict:
     return {"twinrun": __version__, **d}
 
 
-class _Box(NamedTuple):
+@dataclass
+class _Box:
+    kind: ClassVar = "box"
     x: float
     y: float
     width: float
@@ -112,7 +113,9 @@ class _Box(NamedTuple):
     title: str = ""
 
 
-class _Dot(NamedTuple):
+@dataclass
+class _Dot:
+    kind: ClassVar = "dot"
     x: float
     y: float
     radius: float
@@ -120,7 +123,9 @@ class _Dot(NamedTuple):
     edge: str
 
 
-class _Words(NamedTuple):
+@dataclass
+class _Words:
+    kind: ClassVar = "words"
     x: float
     y: float
     size: float
@@ -128,7 +133,8 @@ class _Words(NamedTuple):
     bold: bool = False
 
 
-class _Picture(NamedTuple):
+@dataclass
+class _Picture:
     width: float
     height: float
     shapes: list[_Box | _Dot | _Words]
@@ -249,39 +255,16 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
     return _Picture(_WIDTH, y + 16, shapes)
 
 
-def _svg_lines(picture: _Picture) -> Iterator[str]:
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {picture.width:g} {picture.height:g}" '
-        'font-family="sans-serif">'
-    )
-    yield f'<rect width="{picture.width:g}" height="{picture.height:g}" fill="white"/>'
-    for s in picture.shapes:
-        if isinstance(s, _Box):
-            title = f"<title>{html.escape(s.title)}</title>" if s.title else ""
-            yield (
-                f'<rect x="{s.x:.5g}" y="{s.y:.5g}" width="{s.width:.4g}" height="{s.height:.4g}" fill="{s.fill}">'
-                f"{title}</rect>"
-            )
-        elif isinstance(s, _Dot):
-            yield (
-                f'<circle cx="{s.x:.5g}" cy="{s.y:.5g}" r="{s.radius:.4g}" fill="{s.fill}" stroke="{s.edge}" '
-                f'stroke-width="{max(0.5, s.radius / 3):.3g}" pointer-events="none"/>'
-            )
-        else:
-            weight = ' font-weight="bold"' if s.bold else ""
-            yield f'<text x="{s.x:.5g}" y="{s.y:.5g}" font-size="{s.size:.3g}"{weight}>{html.escape(one_line(s.text))}</text>'
-    yield "</svg>"
-
-
 def svg(plan: AggregationPlan, placement: str | None = None) -> str:
     """The picture of a placement (the first one) as SVG."""
-    return "\n".join(_svg_lines(_drawn(plan, placement or plan.placements[0].placement))) + "\n"
+    return render("aggregate/plan.svg.j2", picture=_drawn(plan, placement or plan.placements[0].placement))
 
 
 def save_html(plan: AggregationPlan, path: str) -> None:
     """A page with the picture of each placement."""
-    pictures = [f'<div class="scroll" tabindex="0">{svg(plan, p.placement)}</div>' for p in plan.placements]
-    write_whole(path, frame(_headline(plan), pictures), "HTML")
+    pictures = [_drawn(plan, p.placement) for p in plan.placements]
+    page = render("aggregate/plan.html.j2", title=_headline(plan), pictures=pictures)
+    write_whole(path, page, "HTML")
 
 
 def save_picture(

@@ -1,8 +1,8 @@
-"""Pictures of a page, as SVG that takes the page's colours: lines on a logarithmic axis, maps, bars,
-densities.
+"""Pictures of a page, which takes its colours: lines on a logarithmic axis, maps, bars, densities.
 
 Drawn here, without a plotting library: they are small, follow the reader's light or dark scheme, and show
-their numbers in tooltips and to screen readers.
+their numbers in tooltips and to screen readers. What is made here is shapes; templates/charts.svg.j2 writes
+them as SVG.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
-from ..words import escaped, number
+from ..words import number
 
-__all__ = ["COLOURS", "Line", "bars", "density", "heat_map", "line_chart"]
+__all__ = ["COLOURS", "Line", "Picture", "bars", "density", "heat_map", "line_chart"]
 
 COLOURS = 8  # --line0 to --line7 of the page
 _WIDTH = 900
@@ -42,20 +43,95 @@ class Line:
     dashed: bool = False
 
 
-def _open(width: float, height: float, title: str, kind: str = "chart") -> list[str]:
-    said = escaped(title, 400)
-    return [
-        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{said}">',
-        f"<title>{said}</title>",
-    ]
+@dataclass
+class Text:
+    """Words at a point. anchor: which part of them is there."""
+
+    kind: ClassVar = "text"
+    x: float
+    y: float
+    text: str
+    anchor: str = "middle"
+    style: str = ""
+    upwards: bool = False  # they run up the page, and (x, y) is their middle
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", extra: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escaped(text, 60)}</text>'
+@dataclass
+class Rule:
+    """A straight line."""
+
+    kind: ClassVar = "rule"
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    style: str = "stroke:var(--rule)"
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, style: str = "stroke:var(--rule)") -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" style="{style}"/>'
+@dataclass
+class Path:
+    """A line through points."""
+
+    kind: ClassVar = "path"
+    points: list[tuple[float, float]]
+    style: str
+
+
+@dataclass
+class Mark:
+    """A point with a tooltip: a circle, or a triangle that points down, for a bound."""
+
+    kind: ClassVar = "mark"
+    x: float
+    y: float
+    bound: bool
+    style: str
+    said: str
+
+
+@dataclass
+class Box:
+    """A rectangle; with a tooltip, unless it is part of a group."""
+
+    kind: ClassVar = "box"
+    x: float
+    y: float
+    width: float
+    height: float
+    style: str
+    said: str = ""
+
+
+@dataclass
+class Group:
+    """Boxes with one tooltip."""
+
+    kind: ClassVar = "group"
+    said: str
+    boxes: list[Box]
+
+
+@dataclass
+class Pixels:
+    """A picture of pixels, in a frame. png: its file in base64."""
+
+    kind: ClassVar = "pixels"
+    x: float
+    y: float
+    width: float
+    height: float
+    png: str
+
+
+@dataclass
+class Picture:
+    """Shapes in a frame with a title. small: as wide as it is, and not as wide as the page."""
+
+    width: float
+    height: float
+    title: str
+    small: bool = False
+    shapes: list[Text | Rule | Path | Mark | Box | Group | Pixels] = field(default_factory=list)
 
 
 def _ticks(low: float, high: float, most: int = 8) -> list[float]:
@@ -70,7 +146,7 @@ def _ticks(low: float, high: float, most: int = 8) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step) + 1)]
 
 
-def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | None]], title: str) -> str:
+def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | None]], title: str) -> Picture:
     """Lines over steps, the y axis logarithmic, with a place of its own for 0 and one for infinity.
 
     rules: (y, label, colour or None) of dashed lines across.
@@ -101,54 +177,45 @@ def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | No
             return top + 6
         return at_exponent(math.log10(y))
 
-    out = _open(_WIDTH, height, title)
+    picture = Picture(_WIDTH, height, title)
+    out = picture.shapes
     for exponent in range(first, last + 1, max(1, math.ceil((last - first) / 7))):
         y = at_exponent(exponent)
-        out += [_rule(left, y, _WIDTH - right, y), _text(left - 6, y + 4, f"1e{exponent}", "end")]
+        out += [Rule(left, y, _WIDTH - right, y), Text(left - 6, y + 4, f"1e{exponent}", "end")]
     for shown, y, text in ((zero, 0.0, "0"), (infinite, math.inf, "∞")):
         if shown:
             at = at_y(y)
             out += [
-                _rule(left, at, _WIDTH - right, at, "stroke:var(--rule);stroke-dasharray:1 4"),
-                _text(left - 6, at + 4, text, "end"),
+                Rule(left, at, _WIDTH - right, at, "stroke:var(--rule);stroke-dasharray:1 4"),
+                Text(left - 6, at + 4, text, "end"),
             ]
     marks = sorted(set(steps)) if len(set(steps)) <= 12 else _ticks(x_low, x_high)
     for x in marks:
-        out.append(_text(at_x(x), height - bottom + 16, f"{x:.15g}"))
-    out.append(_text((left + _WIDTH) / 2, height - 3, "step"))
+        out.append(Text(at_x(x), height - bottom + 16, f"{x:.15g}"))
+    out.append(Text((left + _WIDTH) / 2, height - 3, "step"))
     for y, label, colour in rules:
         stroke = "var(--text)" if colour is None else f"var(--line{colour})"
         out += [
-            _rule(
+            Rule(
                 left,
                 at_y(y),
                 _WIDTH - right,
                 at_y(y),
                 f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4",
             ),
-            _text(_WIDTH - right - 3, at_y(y) - 4, label, "end", f' style="fill:{stroke}"'),
+            Text(_WIDTH - right - 3, at_y(y) - 4, label, "end", f"fill:{stroke}"),
         ]
     for line in lines:
         points = _thinned(line.points)
         stroke = f"stroke:var(--line{line.colour})"
-        path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y, _, _ in points)
         dash = ";stroke-dasharray:2 3;stroke-width:1.4" if line.dashed else ";stroke-width:2"
-        out.append(f'<polyline points="{path}" fill="none" style="{stroke}{dash}"/>')
+        out.append(Path([(at_x(x), at_y(y)) for x, y, _, _ in points], stroke + dash))
         if line.dashed or len(points) > _MOST_MARKED:
             continue
         for x, y, bound, said in points:
-            px, py = at_x(x), at_y(y)
             inside = "var(--page)" if bound else f"var(--line{line.colour})"
-            shape = (
-                f'<path d="M{px - 4:.1f} {py - 3:.1f}h8l-4 7z"'
-                if bound
-                else f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.2"'
-            )
-            end = "</path>" if bound else "</circle>"
-            out.append(
-                f'{shape} style="fill:{inside};{stroke};stroke-width:1.4"><title>{escaped(said)}</title>{end}'
-            )
-    return "".join([*out, "</svg>"])
+            out.append(Mark(at_x(x), at_y(y), bound, f"fill:{inside};{stroke};stroke-width:1.4", said))
+    return picture
 
 
 def _thinned(points: list[tuple[float, float, bool, str]]) -> list[tuple[float, float, bool, str]]:
@@ -165,7 +232,7 @@ def heat_map(
     cells: dict[tuple[int, int], tuple[float | None, str]],
     title: str,
     x_label: str = "step",
-) -> str:
+) -> Picture:
     """A map with a cell for each row and column.
 
     cells: (strength from 0 to 1, or None where nothing differs; tooltip).
@@ -176,25 +243,24 @@ def heat_map(
     width = min(width, 90)
     high = max(9.0, min(24.0, 420 / max(len(rows), 1)))
     height = top + bottom + high * len(rows)
-    out = _open(_WIDTH, height, title)
+    picture = Picture(_WIDTH, height, title)
+    out = picture.shapes
     gap = 1 if width > 5 and high > 5 else 0.2
     for (r, c), (strength, said) in sorted(cells.items()):
         fill = "var(--same)" if strength is None else "var(--bad)"
         opacity = "" if strength is None else f";fill-opacity:{0.25 + 0.75 * min(max(strength, 0), 1):.2f}"
-        out.append(
-            f'<rect x="{left + c * width:.1f}" y="{top + r * high:.1f}" width="{width - gap:.1f}" height="{high - gap:.1f}" '
-            f'style="fill:{fill}{opacity}"><title>{escaped(said)}</title></rect>'
-        )
+        x, y = left + c * width, top + r * high
+        out.append(Box(x, y, width - gap, high - gap, f"fill:{fill}{opacity}", said))
     every = max(1, math.ceil(len(rows) * 12 / (high * len(rows))))
     for r in range(0, len(rows), every):
         name = rows[r] if len(rows[r]) <= 24 else rows[r][:11] + "…" + rows[r][-12:]
-        out.append(_text(left - 6, top + r * high + high / 2 + 4, name, "end"))
+        out.append(Text(left - 6, top + r * high + high / 2 + 4, name, "end"))
     room = max((len(c) for c in columns), default=1) * 7 + 10
     every = max(1, math.ceil(room / width))
     for c in range(0, len(columns), every):
-        out.append(_text(left + c * width + width / 2, height - bottom + 15, columns[c]))
-    out.append(_text(left + width * len(columns) / 2, height - 4, x_label))
-    return "".join([*out, "</svg>"])
+        out.append(Text(left + c * width + width / 2, height - bottom + 15, columns[c]))
+    out.append(Text(left + width * len(columns) / 2, height - 4, x_label))
+    return picture
 
 
 def bars(
@@ -204,7 +270,7 @@ def bars(
     title: str,
     x_label: str,
     marks: Sequence[str] | None = None,
-) -> str:
+) -> Picture:
     """Bars on a logarithmic axis, each with a red part.
 
     parts: at most counts. marks: labels at the axis, if shorter.
@@ -220,30 +286,29 @@ def bars(
     width = min((_WIDTH - left - right) / max(len(counts), 1), 70)
     end = left + width * max(len(counts), 3)
     marks = labels if marks is None else marks
-    out = _open(_WIDTH, height, title)
+    picture = Picture(_WIDTH, height, title)
+    out = picture.shapes
     for exponent in range(0, decades + 1, max(1, math.ceil(decades / 6))):
         y = at_y(10.0**exponent)
         out += [
-            _rule(left, y, end, y),
-            _text(left - 6, y + 4, f"{10**exponent:,}" if exponent < 5 else f"1e{exponent}", "end"),
+            Rule(left, y, end, y),
+            Text(left - 6, y + 4, f"{10**exponent:,}" if exponent < 5 else f"1e{exponent}", "end"),
         ]
     for at, (label, n, part) in enumerate(zip(labels, counts, parts, strict=True)):
         x = left + at * width
         said = f"{label}: {n} elements, {part} of them differ"
-        out.append(f"<g><title>{escaped(said)}</title>")
+        group = Group(said, [])
         for value, fill in ((n, "var(--line0)"), (part, "var(--bad)")):
             if value:
                 y = at_y(value)
-                out.append(
-                    f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(width - 2, 1):.1f}" height="{base - y:.1f}" style="fill:{fill}"/>'
-                )
-        out.append("</g>")
+                group.boxes.append(Box(x + 1, y, max(width - 2, 1), base - y, f"fill:{fill}"))
+        out.append(group)
     every = max(1, math.ceil((14 + 7 * max((len(m) for m in marks), default=0)) / width))
     for at in range(0, len(marks), every):
-        out.append(_text(left + at * width + width / 2, base + 15, marks[at]))
-    out += [_rule(left, base, end, base, "stroke:var(--faint)"),
-            _text((left + end) / 2, height - 5, x_label)]  # fmt: skip
-    return "".join([*out, "</svg>"])
+        out.append(Text(left + at * width + width / 2, base + 15, marks[at]))
+    out += [Rule(left, base, end, base, "stroke:var(--faint)"),
+            Text((left + end) / 2, height - 5, x_label)]  # fmt: skip
+    return picture
 
 
 def _png(pixels: np.ndarray) -> str:
@@ -291,7 +356,7 @@ def density(
     title: str,
     behind: np.ndarray | None = None,
     upwards: bool = False,
-) -> str:
+) -> Picture:
     """Where differences lie in a plane: counts (rows, columns), the first row on top, or below where
     `upwards`.
 
@@ -311,23 +376,19 @@ def density(
     side = 300.0
     wide = side if columns >= rows else max(60.0, side * columns / rows)
     high = side if rows >= columns else max(60.0, side * rows / columns)
-    out = _open(left + wide + right, top + high + bottom, title, "chart small")
-    out.append(
-        f'<image x="{left}" y="{top}" width="{wide:.1f}" height="{high:.1f}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="data:image/png;base64,{_png(np.ascontiguousarray(pixels))}"/>'
-        f'<rect x="{left}" y="{top}" width="{wide:.1f}" height="{high:.1f}" style="fill:none;stroke:var(--rule)"/>'
-    )
+    picture = Picture(left + wide + right, top + high + bottom, title, small=True)
     (x0, x1), (y0, y1) = ranges
     above, below = (y1, y0) if upwards else (y0, y1)
-    out += [
-        _text(left, top + high + 15, number_text(x0), "start"),
-        _text(left + wide, top + high + 15, number_text(x1), "end"),
-        _text(left + wide / 2, top + high + 32, labels[0]),
-        _text(left - 5, top + 11, number_text(above), "end"),
-        _text(left - 5, top + high, number_text(below), "end"),
-        _text(0, 0, labels[1], "middle", f' transform="translate(12 {top + high / 2:.1f}) rotate(-90)"'),
+    picture.shapes += [
+        Pixels(left, top, wide, high, _png(np.ascontiguousarray(pixels))),
+        Text(left, top + high + 15, number_text(x0), "start"),
+        Text(left + wide, top + high + 15, number_text(x1), "end"),
+        Text(left + wide / 2, top + high + 32, labels[0]),
+        Text(left - 5, top + 11, number_text(above), "end"),
+        Text(left - 5, top + high, number_text(below), "end"),
+        Text(12, top + high / 2, labels[1], upwards=True),
     ]
-    return "".join([*out, "</svg>"])
+    return picture
 
 
 def number_text(value: float) -> str:

@@ -5,20 +5,22 @@ It takes twinrun.ensemble.Findings by its attributes: reports do not import what
 
 from __future__ import annotations
 
-import html
 import io
 import re
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import one_line
+from ..markup import drawn, render
 from .document import write_whole
-from .frame import BAD, GOOD, OPEN, frame, table
+from .parts import BAD, GOOD, OPEN, Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 __all__ = ["page", "print_findings", "summary_lines", "svg_of", "table_of", "write_html"]
@@ -38,25 +40,18 @@ def _cell(value: Any) -> str:
     return "" if value is None else one_line(str(value), 80)
 
 
-def table_of(rows_of: pd.DataFrame) -> str:
-    """A table of HTML."""
-    if rows_of.empty:
-        return ""
-    rows = (tuple(map(_cell, row)) for row in rows_of.head(_ROWS).itertuples(index=False, name=None))
-    more = (
-        f'<p class="note">{len(rows_of) - _ROWS} more rows are in the JSON.</p>'
-        if len(rows_of) > _ROWS
-        else ""
-    )
-    return table([str(c) for c in rows_of.columns], rows) + more
+def table_of(rows_of: pd.DataFrame) -> Table:
+    """The first rows of a frame."""
+    rows = [tuple(map(_cell, row)) for row in rows_of.head(_ROWS).itertuples(index=False, name=None)]
+    return Table([str(c) for c in rows_of.columns], rows, left_out=len(rows_of) - len(rows))
 
 
-def svg_of(figure: Figure | None, salt: str) -> str:
-    """A figure as SVG with text as text; '' for None. salt: makes ids unique to each picture."""
+def svg_of(figure: Figure | None, salt: str) -> Markup | None:
+    """A figure as SVG with text as text. salt: makes ids unique to each picture."""
     import matplotlib
 
     if figure is None:
-        return ""
+        return None
     # Names of nodes and conditions are text, never mathematics; ids are the same in every run.
     with matplotlib.rc_context({"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt}):
         out = io.StringIO()
@@ -67,10 +62,10 @@ def svg_of(figure: Figure | None, salt: str) -> str:
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     # XML cannot hold control characters, and terminals interpret them.
     text = _CONTROL.sub("", out.getvalue())
-    return f'<div class="scroll" tabindex="0">{text[text.index("<svg") :]}</div>'
+    return drawn(text[text.index("<svg") :])
 
 
-def _picture(analysis: Any) -> str:
+def _picture(analysis: Any) -> Markup | None:
     import matplotlib
 
     with matplotlib.rc_context({"text.parse_math": False}):  # texts read this setting when they are made
@@ -78,41 +73,55 @@ def _picture(analysis: Any) -> str:
     return svg_of(figure, analysis.name)
 
 
-def _badge(state: str) -> str:
-    word = _WORDS[state]
-    return f'<span class="state {_CLASSES[state]}">{word}</span>' if word else ""
+@dataclass
+class _Details:
+    """What an analysis has beside its sentence."""
+
+    notes: list[str]
+    picture: Markup | None
+    tables: list[Table]
+
+
+@dataclass
+class _Analysis:
+    """One analysis. word: of its state; kind: its class."""
+
+    name: str
+    title: str
+    word: str
+    kind: str
+    sentence: str
+    details: _Details | None
+
+
+def _details(analysis: Any) -> _Details | None:
+    if analysis.table.empty and analysis.draw is None:
+        return None
+    tables = [table_of(analysis.table)]
+    for name in ("cells", "calls"):
+        if analysis.facts.get(name):
+            import pandas as pd
+
+            tables.append(table_of(pd.DataFrame(analysis.facts[name])))
+    return _Details(analysis.notes, _picture(analysis), tables)
 
 
 def page(findings: Any) -> str:
     """The page: the verdict first, one sentence an analysis, then each with its picture and table."""
-    title = one_line(f"{findings.study}: is the time reproducible?")
-    attempts = ", ".join(f"{v} {html.escape(one_line(k))}" for k, v in findings.attempts.items())
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="verdict {_VERDICTS[findings.verdict]}">{html.escape(one_line(findings.headline))}</p>',
-        f'<p class="note">Attempts: {attempts}; good tasks: {findings.tasks}. Value: {html.escape(one_line(findings.options.value))}. '
-        f"Intervals are of {100 * findings.options.confidence:g}%. p values are corrected for the claims of their analysis, and by "
-        "Holm's method for all analyses of this page.</p><ul>",
-    ]
-    for a in findings.analyses:
-        parts.append(
-            f'<li>{_badge(a.state)}<a href="#{a.name}">{html.escape(a.title)}</a>: {html.escape(one_line(a.sentence))}</li>'
-        )
-    parts.append("</ul>")
-    for a in findings.analyses:
-        if a.table.empty and a.draw is None:
-            continue
-        parts.append(
-            f'<h2 id="{a.name}">{html.escape(a.title)}</h2>\n<p>{_badge(a.state)}{html.escape(one_line(a.sentence))}</p>'
-        )
-        parts += [f'<p class="note">{html.escape(one_line(note))}</p>' for note in a.notes]
-        parts += [_picture(a), table_of(a.table)]
-        for name in ("cells", "calls"):
-            if a.facts.get(name):
-                import pandas as pd
-
-                parts.append(table_of(pd.DataFrame(a.facts[name])))
-    return frame(title, parts)
+    return render(
+        "report/ensemble.html.j2",
+        title=f"{findings.study}: is the time reproducible?",
+        kind=_VERDICTS[findings.verdict],
+        headline=findings.headline,
+        attempts=findings.attempts,
+        tasks=findings.tasks,
+        value=findings.options.value,
+        confidence=f"{100 * findings.options.confidence:g}%",
+        analyses=[
+            _Analysis(a.name, a.title, _WORDS[a.state], _CLASSES[a.state], a.sentence, _details(a))
+            for a in findings.analyses
+        ],
+    )
 
 
 def write_html(findings: Any, path: str) -> None:

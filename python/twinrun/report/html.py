@@ -3,6 +3,8 @@ how much.
 
 Every number of a picture is in a table below it. With very many steps, ranks and fields, neighbours are
 joined in pictures, and tables are cut: the page holds a file of rows to save, and `--json` has all.
+
+What is made here is data; the markup: templates/comparison.html.j2.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ import numpy as np
 from ..comparison.words import tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
-from ..words import byte_size, escaped, exact, number
-from .charts import COLOURS, Line, bars, density, heat_map, line_chart
+from ..markup import render
+from ..words import byte_size, exact, number
+from .charts import COLOURS, Line, Picture, bars, density, heat_map, line_chart
 from .document import write_whole
-from .frame import BAD, GOOD, OPEN, frame, table
+from .parts import BAD, GOOD, OPEN, Table
 from .places import Places, look
 
 __all__ = ["error_html", "html", "write_error_html", "write_html"]
 
 _CLASSES = {"same": GOOD, "different": BAD, "incomparable": OPEN}
 _ROWS = 60  # of a table
+_NUMBERS = 200  # rows of a picture's table
 _LINES = 12  # notes, problems, conditions that are visible without unfolding
 _MOST_LINES = 200
 _SAVED_ROWS = 10_000  # in the file that the page holds
@@ -119,43 +123,107 @@ def _sums(histograms: Iterable[list[int]]) -> list[int]:
     return total.tolist() if isinstance(total, np.ndarray) else []
 
 
+@dataclass
+class _Growth:
+    picture: Picture
+    legend: list[str]  # names of lines, in the order of their colours
+    notes: list[str]
+    numbers: Table
+
+
+@dataclass
+class _Map:
+    title: str
+    picture: Picture
+    numbers: Table
+
+
+@dataclass
+class _Plane:
+    picture: Picture
+    grey: bool  # it shows what does not differ, too
+
+
+@dataclass
+class _Field:
+    """Where one field differs."""
+
+    title: str
+    shape: str
+    different: int
+    elements: int
+    line: Picture | None
+    planes: list[_Plane]
+    note: str
+    listing: Table
+
+
+@dataclass
+class _Where:
+    fields: list[_Field]
+    note: str
+
+
+@dataclass
+class _Histogram:
+    picture: Picture
+    numbers: Table
+
+
+@dataclass
+class _Saved:
+    """The file of rows that the page holds."""
+
+    json: str  # in base64
+    rows: int
+
+
+@dataclass
+class _Read:
+    bytes_read: str
+    bytes_compared: str
+    stages: Table
+    notes: list[str]
+
+
 def html(comparison: Comparison) -> str:
     """The page. For pictures of places the data is read again: bounded, and left out where the data is gone."""
     c = comparison
     facts = _Facts.of(c)
-    where = _where(c)
-    body = [
-        f"<h1>{escaped(_title(c.a, c.b))}</h1>",
-        f'<p class="verdict {_CLASSES[c.verdict]}"><b class="{_CLASSES[c.verdict]}">{c.verdict}</b>'
-        f"{escaped(verdict_line(c).removeprefix(c.verdict), 700)}</p>",
-        _first(c),
-        _overview(c, facts),
-        _problems(c),
-        "" if c.same else _conditions(c),
-        _growth(facts),
-        _maps(facts),
-        where,
-        _histogram(facts),
-        _conditions(c) if c.same else "",
-        _fields_table(facts),
-        _particles(c),
-        _attributes(c),
-        _rows_table(c),
-        _read(c),
-    ]
-    return frame(f"twinrun: {c.verdict}: {_title(c.a, c.b)}", body)
+    return render(
+        "report/comparison.html.j2",
+        title=f"twinrun: {c.verdict}: {_title(c.a, c.b)}",
+        runs=_title(c.a, c.b),
+        c=c,
+        kind=_CLASSES[c.verdict],
+        said=verdict_line(c).removeprefix(c.verdict),
+        first=_first(c),
+        overview=_overview(c, facts),
+        conditions=_conditions(c),
+        growth=_growth(facts),
+        maps=_maps(facts),
+        where=_where(c),
+        histogram=_histogram(facts),
+        fields=_fields_table(facts),
+        particles=_particles(c),
+        attributes=_attributes(c),
+        rows=_rows_table(c),
+        saved=_saved(c),
+        read=_read(c),
+        shown=_LINES,
+        most=_MOST_LINES,
+    )
 
 
 def error_html(a: str, b: str, error: str) -> str:
     """The page of two runs that could not be compared."""
-    return frame(
-        f"twinrun: incomparable: {_title(a, b)}",
-        [
-            f"<h1>{escaped(_title(a, b))}</h1>",
-            f'<p class="verdict {OPEN}"><b class="{OPEN}">incomparable</b>: {escaped(error, 2000)}</p>',
-            "<p>Nothing was compared: this says neither that the runs agree nor that they differ.</p>",
-            _pairs([("first run", a), ("second run", b)]),
-        ],
+    return render(
+        "report/incomparable.html.j2",
+        title=f"twinrun: incomparable: {_title(a, b)}",
+        runs=_title(a, b),
+        kind=OPEN,
+        error=error,
+        pairs_of_runs=[("first run", a), ("second run", b)],
     )
 
 
@@ -182,14 +250,6 @@ def _title(a: str, b: str) -> str:
     return " against ".join(_names(a, b))
 
 
-def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
-    return (
-        '<dl class="facts">'
-        + "".join(f"<div><dt>{escaped(k)}</dt><dd>{escaped(v)}</dd></div>" for k, v in pairs)
-        + "</dl>"
-    )
-
-
 def _place(f: FieldComparison) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = [] if f.step is None else [("step", f.step)]
     if f.key is None and f.ranks is None:
@@ -202,10 +262,10 @@ def _place(f: FieldComparison) -> list[tuple[str, object]]:
     return pairs
 
 
-def _first(c: Comparison) -> str:
+def _first(c: Comparison) -> list[tuple[str, object]]:
     f = c.first
     if f is None:
-        return ""
+        return []
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
     if f.kind is not None:
         values.append(("of the kind", f.kind))
@@ -216,14 +276,13 @@ def _first(c: Comparison) -> str:
             (name, "has it" if v is not None else "lacks it")
             for name, v in (("first run", f.first_a), ("second run", f.first_b))
         ]
-    pairs = _pairs([*_place(f), *values])
-    return f'<section class="first" id="first-divergence"><h2>First divergence</h2>{pairs}</section>'
+    return [*_place(f), *values]
 
 
-def _overview(c: Comparison, facts: _Facts) -> str:
+def _overview(c: Comparison, facts: _Facts) -> list[tuple[str, object]]:
     elements = sum(f.elements for f in c.fields)
     share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0.0
-    pairs = [
+    return [
         ("elements that differ", f"{c.different:,} of {elements:,}"),
         (
             "fields that differ",
@@ -236,52 +295,14 @@ def _overview(c: Comparison, facts: _Facts) -> str:
         ("time", f"{c.seconds:.3g} s"),
         ("compared on", c.device or "cpu"),
     ]
-    labels = _pairs([("first run (the reference)", c.a), ("second run", c.b)])
-    return _pairs(pairs) + labels
 
 
-def _lines(texts: Sequence[str]) -> str:
-    """A list; long lists are folded."""
-    shown = "".join(f"<li>{escaped(t, 600)}</li>" for t in texts[:_LINES])
-    rest = texts[_LINES:_MOST_LINES]
-    out = f'<ul class="lines">{shown}</ul>'
-    if rest:
-        more = "".join(f"<li>{escaped(t, 600)}</li>" for t in rest)
-        out += (
-            f'<details><summary>{len(texts) - _LINES} more</summary><ul class="lines">{more}</ul></details>'
-        )
-    if len(texts) > _MOST_LINES:
-        out += f'<p class="note">{len(texts) - _MOST_LINES} more are in the JSON (--json).</p>'
-    return out
-
-
-def _problems(c: Comparison) -> str:
-    if not c.problems:
-        return ""
-    return (
-        f'<section id="problems"><h2>Not compared</h2><p>{len(c.problems)} '
-        f"{'thing' if len(c.problems) == 1 else 'things'} that one run has could not be compared; all else was.</p>"
-        f"{_lines(c.problems)}</section>"
-    )
-
-
-def _conditions(c: Comparison) -> str:
+def _conditions(c: Comparison) -> Table | None:
     found = c.conditions
     if found is None:
-        return ""
-    if not found:
-        return '<p class="note">The runs recorded no difference in their conditions.</p>'
+        return None
     rows = [(d.group, d.name, d.a, d.b) for d in found]
-    head = ("", "condition", *_names(c.a, c.b))
-    more = (
-        f"<details><summary>{len(rows) - _LINES} more</summary>{table(head, rows[_LINES:_MOST_LINES], text=(0, 1), wrap=(2, 3))}</details>"
-        if len(rows) > _LINES
-        else ""
-    )
-    return (
-        '<section id="conditions"><h2>Conditions that differ</h2><p class="note">The likeliest explanation first.</p>'
-        f"{table(head, rows[:_LINES], text=(0, 1), wrap=(2, 3))}{more}</section>"
-    )
+    return Table(("", "condition", *_names(c.a, c.b)), rows, text=(0, 1), wrap=(2, 3))
 
 
 def _drawn(facts: _Facts) -> list[str]:
@@ -295,10 +316,10 @@ def _drawn(facts: _Facts) -> list[str]:
     return sorted(facts.fields, key=rank)[:COLOURS]
 
 
-def _growth(facts: _Facts) -> str:
+def _growth(facts: _Facts) -> _Growth | None:
     steps = sorted(s for s in facts.steps if s is not None)
     if len(steps) < 2 or not any((g.largest or 0) > 0 for g in facts.fields.values()):
-        return ""
+        return None
     names = _drawn(facts)
     lines, bounds = [], False
     for colour, name in enumerate(names):
@@ -319,7 +340,7 @@ def _growth(facts: _Facts) -> str:
         if of_max:
             lines.append(Line(name, colour, of_max))
     if not lines:
-        return ""
+        return None
     every = {t for ts in facts.tolerances.values() for t in ts.values() if t}
     rules: Sequence[tuple[float, str, int | None]]
     if len(every) == 1:
@@ -333,38 +354,30 @@ def _growth(facts: _Facts) -> str:
             if t
         ][:4]
     relative = any(t is None and k != "0" for ts in facts.tolerances.values() for k, t in ts.items())
-    legend = "".join(
-        f'<li><i style="background:var(--line{at})"></i>{escaped(name, 60)}</li>'
-        for at, name in enumerate(names)
-    )
-    note = "Solid: the largest |a − b| of all ranks; dotted: its root mean square over all elements."
+    notes = []
     if bounds:
-        note += " ▽: at most so much, from metadata alone."
+        notes.append("▽: at most so much, from metadata alone.")
     if relative:
-        note += " Relative tolerances and those in representable values are no line here."
+        notes.append("Relative tolerances and those in representable values are no line here.")
     if len(facts.fields) > len(names):
-        note += f" Drawn are {len(names)} of {len(facts.fields)} fields, those that part first."
+        notes.append(f"Drawn are {len(names)} of {len(facts.fields)} fields, those that part first.")
     rows = [
         (step, name, g.largest_text(), number(g.rms), f"{g.different:,}", f"{g.elements:,}")
         for step in steps
         for name in names
         if (g := facts.by_field.get((step, name))) is not None
     ]
-    return (
-        '<section id="growth"><h2>Growth of the difference</h2><div class="scroll" tabindex="0">'
-        + line_chart(lines, rules, "Largest and root mean square |a − b| by step and field, logarithmic")
-        + f'</div><ul class="legend">{legend}</ul><p class="note">{note}</p>'
-        + _folded(("step", "field", "max |a − b|", "RMS", "different", "of"), rows, (1,))
-        + "</section>"
+    return _Growth(
+        line_chart(lines, rules, "Largest and root mean square |a − b| by step and field, logarithmic"),
+        names,
+        notes,
+        _numbers(("step", "field", "max |a − b|", "RMS", "different", "of"), rows, (1,)),
     )
 
 
-def _folded(
-    head: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int], most: int = 200
-) -> str:
-    """The numbers of a picture, folded."""
-    more = f" (the first {most} of {len(rows)} rows)" if len(rows) > most else ""
-    return f"<details><summary>These numbers as a table{more}</summary>{table(head, rows[:most], text=text)}</details>"
+def _numbers(head: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int]) -> Table:
+    """The numbers of a picture."""
+    return Table(head, rows, text).first(_NUMBERS)
 
 
 def _bins(values: Sequence, most: int) -> list[list]:
@@ -379,9 +392,13 @@ def _span(group: Sequence) -> str:
 
 
 def _map(
-    groups: dict[tuple, _Group], columns: list[list], rows: list[list], row_names: list[str], what: str
-) -> tuple[str, list[tuple]]:
-    """The map, and its numbers."""
+    title: str,
+    groups: dict[tuple, _Group],
+    columns: list[list],
+    rows: list[list],
+    row_names: list[str],
+    what: str,
+) -> _Map:
     column_of = {v: at for at, group in enumerate(columns) for v in group}
     row_of = {v: at for at, group in enumerate(rows) for v in group}
     sums: dict[tuple[int, int], list] = {}
@@ -403,13 +420,15 @@ def _map(
             table_rows.append(
                 (_span(columns[c]), row_names[r], f"{different:,}", f"{elements:,}", number(largest))
             )
-    title = f"Share of elements that differ by step and {what}"
-    return heat_map(row_names, [_span(c) for c in columns], cells, title), table_rows
+    picture = heat_map(
+        row_names, [_span(c) for c in columns], cells, f"Share of elements that differ by step and {what}"
+    )
+    return _Map(title, picture, _numbers(("step", what, "different", "of", "max |a − b|"), table_rows, (1,)))
 
 
-def _maps(facts: _Facts) -> str:
+def _maps(facts: _Facts) -> list[_Map]:
     if not any(g.different for g in facts.fields.values()):
-        return ""
+        return []
     steps = sorted(facts.steps, key=lambda s: -1 if s is None else s)
     columns = _bins(steps, _MAP_COLUMNS)
     out = []
@@ -421,57 +440,38 @@ def _maps(facts: _Facts) -> str:
         if len(names) > _MAP_ROWS:
             rows.append(names[_MAP_ROWS:])
             labels.append(f"{len(names) - _MAP_ROWS} more")
-        picture, numbers = _map(facts.by_field, columns, rows, labels, "field")
-        out.append((f"Step × field ({len(steps)} × {len(names)})", picture, numbers, "field"))
+        title = f"Step × field ({len(steps)} × {len(names)})"
+        out.append(_map(title, facts.by_field, columns, rows, labels, "field"))
     if len(facts.ranks) > 1:
         bins = _bins(sorted(facts.ranks), _MAP_ROWS)
-        picture, numbers = _map(facts.by_rank, columns, bins, [_span(g) for g in bins], "rank")
-        out.append((f"Step × rank ({len(steps)} × {len(facts.ranks)})", picture, numbers, "rank"))
-    if not out:
-        return ""
-    parts = [
-        '<section id="maps"><h2>Which steps, fields and ranks</h2><p class="note">Red: the share of elements that differ, the '
-        "stronger the more; a faint cell: all agree.</p>"
-    ]
-    for title, picture, numbers, what in out:
-        parts.append(f'<h3>{escaped(title)}</h3><div class="scroll" tabindex="0">{picture}</div>')
-        parts.append(_folded(("step", what, "different", "of", "max |a − b|"), numbers, (1,)))
-    return "".join([*parts, "</section>"])
+        title = f"Step × rank ({len(steps)} × {len(facts.ranks)})"
+        out.append(_map(title, facts.by_rank, columns, bins, [_span(g) for g in bins], "rank"))
+    return out
 
 
-def _where(c: Comparison) -> str:
+def _where(c: Comparison) -> _Where | None:
     if c.first is None:
-        return ""
+        return None
     try:
         found, said = look(c)
     except TwinrunError as error:
         found, said = [], str(error)
-    parts = ['<section id="where"><h2>Where the differences lie</h2>']
-    for p in found:
-        parts.append(_of_field(p))
-    if said:
-        parts.append(f'<p class="note">{escaped(said, 600)}</p>')
-    if not found and not said:
-        return ""
-    return "".join([*parts, "</section>"])
+    return _Where([_of_field(p) for p in found], said) if found or said else None
 
 
-def _of_field(p: Places) -> str:
+def _of_field(p: Places) -> _Field:
     f = p.field
     place = ", ".join(
         ([] if f.step is None else [f"step {f.step}"])
         + ([f"rank {f.rank}"] if f.key is None and f.ranks is None else [])
     )
-    shape = " × ".join(map(str, f.shape)) or "one value"
     title = f"{f.field} ({place})" if place else f.field
-    parts = [
-        f'<h3>{escaped(title)}</h3><p class="note">{escaped(shape)}; {f.different:,} of {f.elements:,} differ.</p>'
-    ]
+    line = None
     if p.line is not None and p.line.size:
         ends = [(at * p.bin_size, min((at + 1) * p.bin_size, p.line_length) - 1) for at in range(p.line.size)]
         spans = [_span((low,) if low == high else (low, high)) for low, high in ends]
         counts = p.line.tolist()
-        picture = bars(
+        line = bars(
             spans,
             counts,
             counts,
@@ -479,41 +479,35 @@ def _of_field(p: Places) -> str:
             "index, from",
             [str(low) for low, _ in ends],
         )
-        parts.append(f'<div class="scroll" tabindex="0">{picture}</div>')
-    if p.planes:
-        parts.append('<div class="row">')
-        for plane in p.planes:
-            said = f"{f.field}: differences in the plane of {plane.labels[0]} and {plane.labels[1]}"
-            picture = density(
-                plane.counts, plane.ranges, plane.labels, said, behind=plane.behind, upwards=plane.upwards
-            )
-            note = (
-                "<figcaption>Grey: all particles; red: those that differ.</figcaption>"
-                if plane.behind is not None
-                else ""
-            )
-            parts.append(f"<figure>{picture}{note}</figure>")
-        parts.append("</div>")
-    if p.note:
-        parts.append(f'<p class="note">{escaped(p.note)}</p>')
+    planes = []
+    for plane in p.planes:
+        said = f"{f.field}: differences in the plane of {plane.labels[0]} and {plane.labels[1]}"
+        picture = density(
+            plane.counts, plane.ranges, plane.labels, said, behind=plane.behind, upwards=plane.upwards
+        )
+        planes.append(_Plane(picture, plane.behind is not None))
     with_id = any(i is not None for i, *_ in p.listed)
     rows = [
         ([i] if with_id else []) + ["[" + ", ".join(map(str, index)) + "]", exact(a), exact(b), number(d)]
         for i, index, a, b, d in p.listed
     ]
     head = (["ID"] if with_id else []) + ["index", "a", "b", "|a − b|"]
-    of = f"the first {len(rows)} of {f.different:,}" if f.different > len(rows) else f"all {len(rows)}"
-    listing = table(head, rows, text=(0,))
-    parts.append(
-        f"<details><summary>The differences as a table ({of}; --list-differences has all)</summary>{listing}</details>"
+    return _Field(
+        title,
+        " × ".join(map(str, f.shape)) or "one value",
+        f.different,
+        f.elements,
+        line,
+        planes,
+        p.note,
+        Table(head, rows, text=(0,)),
     )
-    return "".join(parts)
 
 
-def _histogram(facts: _Facts) -> str:
+def _histogram(facts: _Facts) -> _Histogram | None:
     counts, parts = facts.histogram, facts.differing
     if not counts or not any(counts[1:]):
-        return ""
+        return None
     edges = histogram_edges()
     names = ["0", f"< {edges[0]:.0e}"]
     names += [f"{low:.0e}".replace("e-0", "e-").replace("e+0", "e") for low in edges[:-1]]
@@ -530,16 +524,10 @@ def _histogram(facts: _Facts) -> str:
         "|a − b|, from",
     )
     rows = [(names[at], f"{counts[at]:,}", f"{parts[at]:,}") for at in shown]
-    return (
-        f'<section id="histogram"><h2>How large the differences are</h2><div class="scroll" tabindex="0">{picture}</div>'
-        '<ul class="legend"><li><i style="background:var(--line0)"></i>elements that were read</li>'
-        '<li><i style="background:var(--bad)"></i>those that differ</li></ul>'
-        + _folded(("|a − b| from", "elements", "different"), rows, ())
-        + "</section>"
-    )
+    return _Histogram(picture, _numbers(("|a − b| from", "elements", "different"), rows, ()))
 
 
-def _fields_table(facts: _Facts) -> str:
+def _fields_table(facts: _Facts) -> Table:
     rows = []
     for name, g in facts.fields.items():
         first = g.first
@@ -557,15 +545,10 @@ def _fields_table(facts: _Facts) -> str:
         )
     rows.sort(key=lambda r: r[1] == "0")
     head = ("field", "different", "of", "first at", "max |a − b|", "RMS", "tolerance")
-    more = (
-        f'<p class="note">{len(rows) - _ROWS} more fields are in the JSON (--json).</p>'
-        if len(rows) > _ROWS
-        else ""
-    )
-    return f'<section id="fields"><h2>Fields, over all steps and ranks</h2>{table(head, rows[:_ROWS], text=(3,))}{more}</section>'
+    return Table(head, rows, text=(3,)).first(_ROWS)
 
 
-def _particles(c: Comparison) -> str:
+def _particles(c: Comparison) -> Table:
     rows = []
     for f in c.fields:
         if f.particles is None:
@@ -577,8 +560,6 @@ def _particles(c: Comparison) -> str:
             (f.field, "" if f.step is None else f.step, *(f"{p[k]:,}" for k in ("matched", "lost", "born")),
              f"{p['doubled_a']:,} and {p['doubled_b']:,}", "not looked at" if p["moved"] is None else f"{p['moved']:,}", "; ".join(ids))
         )  # fmt: skip
-    if not rows:
-        return ""
     head = (
         "IDs",
         "step",
@@ -589,15 +570,11 @@ def _particles(c: Comparison) -> str:
         "on another rank",
         "the first of them",
     )
-    return (
-        f'<section id="particles"><h2>Particles, by ID</h2>{table(head, rows[:_ROWS], wrap=(7,))}</section>'
-    )
+    return Table(head, rows, wrap=(7,)).first(_ROWS)
 
 
-def _attributes(c: Comparison) -> str:
+def _attributes(c: Comparison) -> Table:
     """Attributes, and other facts beside elements, in which the files differ."""
-    if not c.attributes:
-        return ""
     rows = [
         (
             "" if d.step is None else d.step,
@@ -610,16 +587,17 @@ def _attributes(c: Comparison) -> str:
         for d in c.attributes[:_ROWS]
     ]
     head = ("step", "rank", "attribute", "first run", "second run", "")
-    return (
-        f'<section id="attributes"><h2>Attributes</h2><p>{len(c.attributes):,} of {c.attributes_compared:,} differ.</p>'
-        f"{table(head, rows, text=(2, 3, 4, 5))}</section>"
-    )
+    return Table(head, rows, text=(2, 3, 4, 5))
 
 
-def _rows_table(c: Comparison) -> str:
-    """Every step, rank and field, those that differ first: some as a table, more as a file."""
-    fields = c.fields if len(c.fields) <= _ROWS else [f for f in c.fields if not f.same]
-    order = [*fields, *(f for f in c.fields if f.same)] if fields is not c.fields else fields
+def _in_order(c: Comparison) -> list[FieldComparison]:
+    """Every step, rank and field; of very many, those that differ first."""
+    if len(c.fields) <= _ROWS:
+        return c.fields
+    return [*(f for f in c.fields if not f.same), *(f for f in c.fields if f.same)]
+
+
+def _rows_table(c: Comparison) -> Table:
     rows = [
         (
             "" if f.step is None else f.step,
@@ -634,7 +612,7 @@ def _rows_table(c: Comparison) -> str:
             f.kind or f.dtype,
             " × ".join(map(str, f.shape)),
         )
-        for f in order[:_ROWS]
+        for f in _in_order(c)[:_ROWS]
     ]
     head = (
         "step",
@@ -649,7 +627,11 @@ def _rows_table(c: Comparison) -> str:
         "type",
         "shape",
     )
-    saved = order[:_SAVED_ROWS]
+    return Table(head, rows, text=(2,), left_out=len(c.fields) - len(rows))
+
+
+def _saved(c: Comparison) -> _Saved:
+    saved = _in_order(c)[:_SAVED_ROWS]
     content = json.dumps(
         {
             "verdict": c.verdict,
@@ -664,20 +646,7 @@ def _rows_table(c: Comparison) -> str:
         separators=(",", ":"),
         allow_nan=False,
     )
-    link = "data:application/json;base64," + base64.b64encode(content.encode()).decode()
-    left = (
-        f"The table has {len(rows)} of {len(c.fields):,} rows, those that differ first. "
-        if len(rows) < len(c.fields)
-        else ""
-    )
-    if len(saved) < len(c.fields):
-        held = f"the first {len(saved):,} rows (--json has all)"
-    else:
-        held = "all rows"
-    return (
-        f'<section id="rows"><h2>Steps, ranks and fields</h2>{table(head, rows, text=(2,))}'
-        f'<p class="note">{left}<a download="twinrun.json" href="{link}">Save {held} as JSON</a></p></section>'
-    )
+    return _Saved(base64.b64encode(content.encode()).decode(), len(saved))
 
 
 def _json(value: object) -> object:
@@ -686,7 +655,7 @@ def _json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(c: Comparison) -> str:
+def _read(c: Comparison) -> _Read:
     stages = [
         (
             name,
@@ -698,19 +667,11 @@ def _read(c: Comparison) -> str:
         for name, s in c.stages.items()
         if s["chunks_in"] or s["bytes_read"]
     ]
-    parts = [
-        '<section id="read"><h2>What was read, and what was not</h2>',
-        f"<p>{byte_size(c.bytes_read) if c.bytes_read else 'No byte'} of both runs' files was read to compare "
-        f"{byte_size(c.bytes_compared)} of each.</p>",
-        table(("stage", "chunks in", "left open", "bytes read", "seconds"), stages),
-    ]
-    if c.not_compared:
-        parts.append(
-            f"<p>{c.not_compared} {'thing' if c.not_compared == 1 else 'things'} could not be compared: the notes name them.</p>"
-        )
     reasons = list(dict.fromkeys(f.reason for f in c.fields if f.reason))
     warnings = list(dict.fromkeys(f"{f.field}: {w}" for f in c.fields for w in f.warnings))
-    said = [*(f"method: {r}" for r in reasons), *(f"warning: {w}" for w in warnings), *c.notes]
-    if said:
-        parts.append(f"<h3>Notes</h3>{_lines(said)}")
-    return "".join([*parts, "</section>"])
+    return _Read(
+        byte_size(c.bytes_read) if c.bytes_read else "No byte",
+        byte_size(c.bytes_compared),
+        Table(("stage", "chunks in", "left open", "bytes read", "seconds"), stages),
+        [*(f"method: {r}" for r in reasons), *(f"warning: {w}" for w in warnings), *c.notes],
+    )

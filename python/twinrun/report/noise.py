@@ -5,13 +5,11 @@ It takes twinrun.noise.Noise by its attributes: reports do not import what makes
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
-from ..errors import one_line
+from ..markup import render
 from .document import write_whole
 from .ensemble import svg_of, table_of
-from .frame import frame
 
 __all__ = ["page", "write_html"]
 
@@ -19,16 +17,18 @@ __all__ = ["page", "write_html"]
 def page(noise: Any) -> str:
     """The page: what it shows, the picture, the table."""
     d = noise.document
-    title = one_line(f"Noise of the operating system on {d['host']}")
-    facts = f"{d['rounds']} rounds, {d['seconds']:.3g} s, clock {d['clock']}, threshold {d['threshold']}; intervals are of {100 * d['confidence']:g}%."
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="verdict">{html.escape(one_line(noise.sentence, 4000))}</p>',
-        f'<p class="note">{html.escape(one_line(facts))}</p>',
-        svg_of(noise.figure(), "noise"),
-        table_of(noise.table),
-    ]
-    return frame(title, parts)
+    return render(
+        "report/noise.html.j2",
+        title=f"Noise of the operating system on {d['host']}",
+        sentence=noise.sentence,
+        rounds=d["rounds"],
+        seconds=f"{d['seconds']:.3g}",
+        clock=d["clock"],
+        threshold=d["threshold"],
+        confidence=f"{100 * d['confidence']:g}%",
+        picture=svg_of(noise.figure(), "noise"),
+        table=table_of(noise.table),
+    )
 
 
 def write_html(noise: Any, path: str) -> None:
