@@ -15,11 +15,13 @@
 #include <tuple>
 #include <utility>
 
+#include "history/check_record.hpp"
 #include "history/compact.hpp"
 #include "history/journal_line.hpp"
 #include "history/pack.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
+#include "history/unpack.hpp"
 #include "sketch/build.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/forwarding_file_system.hpp"
