@@ -29,6 +29,7 @@
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
 #include "capture/staging.hpp"
+#include "history/apart.hpp"
 #include "history/gather.hpp"
 #include "history/restore.hpp"
 #include "platform/team.hpp"
