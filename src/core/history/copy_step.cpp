@@ -89,9 +89,9 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
             Error error = std::move(copied).error();
             return error.code == ErrorCode::damaged ? std::move(error).at(data->path()) : error;
         }
+        cleanup.files = {temporary};  // it is closed: nothing else removes it
         if (!recorded && !check.complete())
             return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
-        cleanup.files = {temporary};
         TWR_CHECK(system.rename(temporary, name));
         cleanup.files = {name};
     }
