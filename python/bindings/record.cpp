@@ -11,9 +11,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "history/check_record.hpp"
 #include "history/compact.hpp"
 #include "history/pack.hpp"
 #include "history/record_store.hpp"
+#include "history/unpack.hpp"
 #include "shared.hpp"
 #include "source/source.hpp"
 

@@ -29,6 +29,7 @@
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
 #include "capture/staging.hpp"
+#include "history/apart.hpp"
 #include "history/gather.hpp"
 #include "history/restore.hpp"
 #include "platform/team.hpp"
@@ -41,7 +42,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSmallestMemory = 16 << 20;
-// Arrays up to this size in all are copied, even where only digests are kept: the copy takes less of the caller's time.
+// Arrays up to this size in all are copied, even where only digests are kept: the copy takes less
+// of the caller's time.
 constexpr std::uint64_t kCopiedBytes = 4 << 20;
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -135,6 +137,19 @@ class Session::Impl {
     Result<> pass_over_others(std::int64_t step, std::uint32_t& attempt);
     Result<> agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
     Result<> plan(std::int64_t step, std::vector<CapturedField>& fields);
+    // A step while its bytes are taken.
+    struct Taking {
+        std::shared_ptr<PendingStep> step;
+        bool added = false;  // the pipeline waits for the step: whatever happens, it is sealed
+        Intake::OnDevices devices;
+        std::shared_ptr<StagedArrays> staged;  // null: arrays on devices were taken at once
+        Result<> taken = success();
+    };
+    [[nodiscard]] std::shared_ptr<PendingStep> new_step(std::int64_t number, std::uint32_t attempt,
+                                                        std::uint64_t ordinal) const;
+    void take(Taking& taking, const std::vector<CapturedField>& fields, CaptureReport& report);
+    void finish(Taking& taking);
+    bool hand_over(Taking& taking);
     void settled(std::int64_t step, const Error* lost, bool told = false);
     void diverged(const Divergence& divergence);
     std::vector<LostStep> take_news();
@@ -267,7 +282,8 @@ Result<> Session::Impl::open() {
     return share_steps();
 }
 
-// [collective] The steps that are there: those that every rank committed. What only some have may be captured again.
+// [collective] The steps that are there: those that every rank committed. What only some have may
+// be captured again.
 Result<> Session::Impl::share_steps() {
     TWR_TRY(const std::vector<CommonStep> steps, common_steps());
     {
@@ -336,8 +352,8 @@ Result<> Session::Impl::prepare() try {
     return Error{ErrorCode::io, path_ + ": " + e.what()};
 }
 
-// Of the memory, what is not the ring's: an eighth for digests, which are on the heap; and so is, where files are shared, all
-// data until its turn has come.
+// Of the memory, what is not the ring's: an eighth for digests, which are on the heap; and so is,
+// where files are shared, all data until its turn has come.
 std::uint64_t Session::Impl::heap_bytes() const {
     if (!shares()) return settings_.memory_bytes / 8;
     return settings_.memory_bytes -
@@ -459,7 +475,8 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
     return out_of_memory();
 }
 
-// The first attempt at a step from this one on, whose folder's name nothing has: what somebody else put there stays.
+// The first attempt at a step from this one on, whose folder's name nothing has: what somebody else
+// put there stays.
 Result<> Session::Impl::pass_over_others(std::int64_t step, std::uint32_t& attempt) try {
     const auto taken = [&](const std::string& folder) {
         return !folder.empty() &&
@@ -479,16 +496,8 @@ Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint
     return agreement_.on_step(std::move(own), step, attempt);
 }
 
-Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
-                                                    std::vector<CapturedField> fields) try {
-    const auto start = Clock::now();
-    const auto where = [&](Error error) {
-        return std::move(error).at(path_ + ": step " + std::to_string(number));
-    };
-    std::uint32_t attempt = 0;
-    if (auto agreed = agree_on_step(plan(number, fields), number, attempt); !agreed)
-        return where(std::move(agreed).error());
-    const std::uint64_t ordinal = agreed_steps_++;  // whatever happens from here on
+std::shared_ptr<PendingStep> Session::Impl::new_step(std::int64_t number, std::uint32_t attempt,
+                                                     std::uint64_t ordinal) const {
     auto step = std::make_shared<PendingStep>();
     step->ordinal = ordinal;
     step->step = number;
@@ -501,9 +510,89 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     for (std::size_t i = 0; layout->recorded && i < layout->fields.size(); ++i) {
         if (stage_ == nullptr || !layout->on_device[i]) step->heap_bytes += layout->fields[i].data_bytes();
     }
+    return step;
+}
+
+// Takes the fields' bytes, or lets the stage hold those on devices.
+void Session::Impl::take(Taking& taking, const std::vector<CapturedField>& fields,
+                         CaptureReport& report) try {
+    const std::shared_ptr<PendingStep>& step = taking.step;
+    const StepLayout& layout = *step->layout;
+    const bool must_know = reference_ != nullptr && settings_.stop_on_divergence;
+    pipeline_->add(step, report.waited_seconds);
+    taking.added = true;
+    if (reference_ != nullptr) step->check = reference_->check(step->step, layout.fields);
+    const bool digest_now = ring_ == nullptr || (must_know && step->check != nullptr) ||
+                            (!layout.keep_data && layout.array_bytes > kCopiedBytes);
+    taking.devices = Intake::on_devices(*step, fields);
+    const Intake::OnDevices& devices = taking.devices;
+    if (digest_now || !devices.numbers.empty()) Pipeline::prepare(*step);
+    if (stage_ != nullptr && !(must_know && step->check != nullptr) && !devices.numbers.empty()) {
+        std::vector<const DeviceArray*> arrays;
+        for (const DeviceArray& array : devices.arrays)
+            arrays.push_back(&array);
+        taking.staged = stage_->take(devices.metadata, arrays, layout.keep_data, report.waited_seconds);
+    }
+    Result<>& taken = taking.taken;
+    if (taking.staged == nullptr)
+        taken = intake_->take_devices(step, devices, nullptr, report.waited_seconds);
+    if (taken) taken = intake_->take_host(step, digest_now, report.waited_seconds);
+    if (taken && must_know && step->check != nullptr) {
+        step->divergence = step->check->result();
+        report.divergence = step->divergence;
+    }
+} catch (const std::exception&) {
+    taking.taken = out_of_memory();
+}
+
+// Gives the stage what it holds of the step back, which seals it later. false: the caller seals it.
+bool Session::Impl::hand_over(Taking& taking) {
+    if (taking.staged == nullptr) return false;
+    // Also after an error: its memory goes back.
+    try {
+        stage_->hand_over(taking.staged, [this, step = taking.step, staged = taking.staged,
+                                          devices = std::move(taking.devices), well = taking.taken.ok()] {
+            if (!well) return;
+            double waited = 0;  // by nobody
+            Result<> brought = out_of_memory();
+            try {
+                brought = intake_->take_devices(step, devices, staged, waited);
+            } catch (const std::exception&) {  // stays what it says
+            }
+            pipeline_->seal(step, brought ? std::nullopt : std::optional<Error>(std::move(brought).error()));
+        });
+        return taking.taken.ok();
+    } catch (const std::exception&) {
+        if (taking.taken) taking.taken = out_of_memory();
+    }
+    return false;
+}
+
+// Seals the step, now or when the stage has brought its arrays.
+void Session::Impl::finish(Taking& taking) {
+    if (hand_over(taking)) return;
+    const Result<>& taken = taking.taken;
+    taking.step->told = !taken;
+    if (!taking.added) settled(taking.step->step, &taken.error(), true);
+    if (taking.added)
+        pipeline_->seal(taking.step, taken ? std::nullopt : std::optional<Error>(taken.error()));
+}
+
+Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
+                                                    std::vector<CapturedField> fields) try {
+    const auto start = Clock::now();
+    const auto where = [&](Error error) {
+        return std::move(error).at(path_ + ": step " + std::to_string(number));
+    };
+    std::uint32_t attempt = 0;
+    if (auto agreed = agree_on_step(plan(number, fields), number, attempt); !agreed)
+        return where(std::move(agreed).error());
+    const std::uint64_t ordinal = agreed_steps_++;  // whatever happens from here on
+    Taking taking;
+    taking.step = new_step(number, attempt, ordinal);
     CaptureReport report;
     report.step = number;
-    report.data_bytes = layout->array_bytes;
+    report.data_bytes = intake_->layout()->array_bytes;
     attempts_[number] = attempt;
     if (attempt != 0) tiers_->again(number);
     {
@@ -514,62 +603,10 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     }
     agreement_.add(number);
     ++captured_;
-    // Once the pipeline knows of the step it waits for it: whatever happens, it is sealed.
-    bool added = false;
-    const bool must_know = reference_ != nullptr && settings_.stop_on_divergence;
-    Intake::OnDevices devices;
-    std::shared_ptr<StagedArrays> staged;
-    Result<> taken = success();
-    try {
-        pipeline_->add(step, report.waited_seconds);
-        added = true;
-        if (reference_ != nullptr) step->check = reference_->check(number, layout->fields);
-        const bool digest_now = ring_ == nullptr || (must_know && step->check != nullptr) ||
-                                (!layout->keep_data && layout->array_bytes > kCopiedBytes);
-        devices = Intake::on_devices(*step, fields);
-        if (digest_now || !devices.numbers.empty()) Pipeline::prepare(*step);
-        if (stage_ != nullptr && !(must_know && step->check != nullptr) && !devices.numbers.empty()) {
-            std::vector<const DeviceArray*> arrays;
-            for (const DeviceArray& array : devices.arrays)
-                arrays.push_back(&array);
-            staged = stage_->take(devices.metadata, arrays, layout->keep_data, report.waited_seconds);
-        }
-        if (staged == nullptr) taken = intake_->take_devices(step, devices, nullptr, report.waited_seconds);
-        if (taken) taken = intake_->take_host(step, digest_now, report.waited_seconds);
-        if (taken && must_know && step->check != nullptr) {
-            step->divergence = step->check->result();
-            report.divergence = step->divergence;
-        }
-    } catch (const std::exception&) {
-        taken = out_of_memory();
-    }
-    step->blocked_seconds = seconds_since(start);
+    take(taking, fields, report);
+    taking.step->blocked_seconds = seconds_since(start);
     const bool known = report.divergence.has_value();
-    bool handed_over = false;
-    if (staged != nullptr) {
-        // Also after an error: its memory goes back.
-        try {
-            stage_->hand_over(staged, [this, step, staged, devices = std::move(devices), well = taken.ok()] {
-                if (!well) return;
-                double waited = 0;  // by nobody
-                Result<> brought = out_of_memory();
-                try {
-                    brought = intake_->take_devices(step, devices, staged, waited);
-                } catch (const std::exception&) {  // stays what it says
-                }
-                pipeline_->seal(step,
-                                brought ? std::nullopt : std::optional<Error>(std::move(brought).error()));
-            });
-            handed_over = taken.ok();
-        } catch (const std::exception&) {
-            if (taken) taken = out_of_memory();
-        }
-    }
-    if (!handed_over) {
-        step->told = !taken;
-        if (!added) settled(number, &taken.error(), true);
-        if (added) pipeline_->seal(step, taken ? std::nullopt : std::optional<Error>(taken.error()));
-    }
+    finish(taking);
     if (known) diverged(*report.divergence);
     if (settings_.stop_on_divergence && reference_ != nullptr && agreement_.several()) {
         // One word for all ranks, so that they stop together.
@@ -581,13 +618,14 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     }
     report.staged_bytes = ring_ != nullptr ? ring_->used() : 0;
     report.lost = take_news();
+    Result<>& taken = taking.taken;
     if (ring_ == nullptr && taken) {
         // All has happened already.
         const auto own = std::find_if(report.lost.begin(), report.lost.end(),
                                       [&](const LostStep& lost) { return lost.step == number; });
         if (own != report.lost.end()) {
             taken = own->error;
-            report.lost.erase(own);  // told by this very call
+            report.lost.erase(own);  // this very call reports it
         }
         if (settings_.local.empty() || settings_.flusher == Flusher::none) {
             report.metadata_bytes = tiers_->metadata_bytes(number);

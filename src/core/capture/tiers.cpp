@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "capture/flush_child.hpp"
+#include "history/flushed.hpp"
 
 namespace twinrun {
 

@@ -1,12 +1,8 @@
 #include "history/writer.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -15,7 +11,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
-#include "history/flush.hpp"
+#include "history/flushed.hpp"
 #include "history/journal.hpp"
 #include "history/journal_line.hpp"
 #include "metadata/metadata.hpp"
@@ -39,7 +35,8 @@ Result<> check_regular(const std::string& path) {
             "folder"};
 }
 
-// It tells how large the data beside it is: whoever dies in between leaves what the next one can tell.
+// It tells how large the data beside it is: whoever dies in between leaves what the next one can
+// tell.
 void metadata_last(std::vector<std::string>& names) {
     std::stable_partition(names.begin(), names.end(),
                           [](const std::string& name) { return !name.ends_with(kMetadataSuffix); });
@@ -68,7 +65,8 @@ Result<> HistoryWriter::check_place() const {
             "the run went on, and nothing more is captured into it"};
 }
 
-// Gives the journal a file of its own where the same file has another name: a copy of the history that was made of links.
+// Gives the journal a file of its own where the same file has another name: a copy of the history
+// that was made of links.
 Result<> HistoryWriter::detach() {
     struct stat status;
     if (::lstat(file_.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink <= 1)
@@ -110,7 +108,8 @@ Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
         lines += seal_line(object) + "\n";
     sure_ = false;  // until the caller has put them into journal_ too
     if (auto done = append(lines); !done) {
-        // Storage may keep a part of the lines, or all of them: go by what is there now. The next call drops a torn one first.
+        // Storage may keep a part of the lines, or all of them: go by what is there now. The next
+        // call drops a torn one first.
         static_cast<void>(read_back());
         return done;
     }
@@ -120,7 +119,8 @@ Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
 Result<> HistoryWriter::read_back() {
     TWR_CHECK(check_place());
     TWR_TRY(Journal now, read_rank_journal(path_, rank_, ranks_));
-    // Without its first line it is not the journal that was opened: lines behind nothing could not be read.
+    // Without its first line it is not the journal that was opened: lines behind nothing could not
+    // be read.
     if (now.whole_bytes == 0)
         return Error{ErrorCode::damaged, file_ + ": is gone or empty, though a run writes it"};
     journal_ = std::move(now);
@@ -145,8 +145,9 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
         TWR_CHECK(writer->check_same(history, settings));
         writer->go_on(history);
     }
-    // Before anything is read: another process may still be committing steps, which would be taken for leftovers.
-    Lock opening;
+    // Before anything is read: another process may still be committing steps, which would be taken
+    // for leftovers.
+    FileLock opening;
     TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
         TWR_CHECK(writer->check_nobody_writes());
@@ -209,7 +210,7 @@ Result<> HistoryWriter::check_replace(FileSystem& system, const std::string& pat
     if (!History::exists(path)) return success();  // open() makes it, and takes nothing away
     HistoryWriter writer(system, path, settings, rank, ranks, false);
     TWR_CHECK(check_regular(manifest_path(writer.path_)));
-    Lock opening;
+    FileLock opening;
     if (rank == 0) TWR_CHECK(writer.lock(opening, false));
     History history;
     Journal ignored;
@@ -224,7 +225,7 @@ Result<> HistoryWriter::check_replace_local(FileSystem& system, const std::strin
                                             std::uint32_t ranks, const std::string& history) try {
     HistoryWriter writer(system, path, settings, rank, ranks, true);
     TWR_CHECK(check_regular(manifest_path(writer.path_)));
-    Lock opening;
+    FileLock opening;
     TWR_CHECK(writer.lock(opening, false));
     const auto had = LocalHistory::read(path);
     if (!had && had.error().code != ErrorCode::not_found) return had.error();
@@ -284,11 +285,12 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                                                                  const HistoryId& of) try {
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, true));
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
-    Lock opening;
+    FileLock opening;
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     auto had = LocalHistory::read(path);
     const bool same = had && had->is_of(settings, rank, ranks, history, of);
-    // Of what is replaced its own part goes too; another history's steps, and those of one that was here before, stay.
+    // Of what is replaced its own part goes too; another history's steps, and those of one that was
+    // here before, stay.
     if (had && (!replace || had->history != history))
         TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
     if (had && !replace && ranks > 1) TWR_CHECK(writer->check_journal_there(had->id, had->has_id));
@@ -323,7 +325,8 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
     return success();
 }
 
-// First lines of manifest and journal, for a history that has none of this rank. had: what is replaced.
+// First lines of manifest and journal, for a history that has none of this rank. had: what is
+// replaced.
 Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
                               const HistoryId& of) {
     TWR_CHECK(system_.make_folders(path_));
@@ -350,7 +353,8 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
             if (!of.empty()) first["of"] = of;
             first["history"] = path_to_json(*history);
         }
-        // What is to leave is known from the journals, which do not count any more once the manifest is another.
+        // What is to leave is known from the journals, which do not count any more once the
+        // manifest is another.
         std::vector<std::string> folders;
         if (had != nullptr) {
             TWR_TRY(folders, folders_named_by(*had));
@@ -387,7 +391,8 @@ Result<bool> HistoryWriter::replaces_journal(const std::vector<HistoryId>& befor
                      "another folder"};
 }
 
-// Of a rank of several that has none in this history. One of a history that was replaced goes; any other file is not ours.
+// Of a rank of several that has none in this history. One of a history that was replaced goes; any
+// other file is not ours.
 Result<> HistoryWriter::begin_journal() {
     TWR_CHECK(check_journal_there(id_, has_id_));
     if (const auto head = journal_head(file_); head && head->id == (has_id_ ? id_ : "")) return success();
@@ -403,66 +408,23 @@ Result<> HistoryWriter::begin_journal() {
     return system_.sync_folder(path_);
 }
 
-HistoryWriter::Lock::Lock(Lock&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), owner_(other.owner_) {}
-
-HistoryWriter::Lock& HistoryWriter::Lock::operator=(Lock&& other) noexcept {
-    release();
-    descriptor_ = std::exchange(other.descriptor_, -1);
-    owner_ = other.owner_;
-    return *this;
-}
-
-bool HistoryWriter::Lock::take(const std::string& path, bool shared) {
-    // Whether a descriptor is of what has this name now.
-    const auto still_named = [&](int descriptor) {
-        struct stat ours, there;
-        return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-               ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-    };
-    if (descriptor_ >= 0 && still_named(descriptor_)) return true;
-    release();  // of what was replaced
-    for (;;) {
-        // O_NONBLOCK: a pipe of this name, that somebody else put there, must not hold us up.
-        const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-        if (opened < 0) return true;
-        const int result = ::flock(opened, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB);
-        const int why = errno;
-        // Locked, or this storage has no locks.
-        if ((result == 0 || (why != EINTR && why != EWOULDBLOCK)) && still_named(opened)) {
-            descriptor_ = opened;
-            owner_ = ::getpid();
-            return true;
-        }
-        ::close(opened);
-        if (result != 0 && why == EWOULDBLOCK) return false;
-    }
-}
-
-void HistoryWriter::Lock::release() {
-    if (descriptor_ < 0) return;
-    // A process that was forked meanwhile has this descriptor too, and would keep the lock; it must not open it either.
-    if (owner_ == ::getpid()) ::flock(descriptor_, LOCK_UN);
-    ::close(descriptor_);
-    descriptor_ = -1;
-}
-
 Error HistoryWriter::busy() const {
     return Error{ErrorCode::io,
                  path_ + ": another process is writing this history: wait for it, or name another folder"};
 }
 
-// Two processes that write one journal would tear each other's lines, and of two that begin a history one would remove what the
-// other has. A process that dies gives its locks back; one that still brings steps to storage after its run was killed needs a
-// moment.
-Result<> HistoryWriter::lock(Lock& opening, bool refuse) {
+// Two processes that write one journal would tear each other's lines, and of two that begin a
+// history one would remove what the other has. A process that dies gives its locks back; one that
+// still brings steps to storage after its run was killed needs a moment.
+Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
     constexpr int kTries = 200;
     constexpr auto kPause = std::chrono::milliseconds(50);
     for (int i = 0; i <= kTries; ++i) {
         if (i != 0) std::this_thread::sleep_for(kPause);
         if (refuse) TWR_CHECK(check_refused());
         TWR_CHECK(system_.make_folders(path_));
-        // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one rank's.
+        // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one
+        // rank's.
         if (!opening.take(path_, rank_ != 0 && !local_)) continue;
         if (refuse) TWR_CHECK(check_refused());  // it may have been made just now
         TWR_TRY(const bool locked, lock_journal());
@@ -493,8 +455,8 @@ Result<> HistoryWriter::check_refused() const {
                  path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
 }
 
-// Of a folder without a manifest: a history begun there would stand beside the steps of one that was there, which nobody could give
-// back then, as their manifest's place is taken.
+// Of a folder without a manifest: a history begun there would stand beside the steps of one that
+// was there, which nobody could give back then, as their manifest's place is taken.
 Result<> HistoryWriter::check_no_remains() const {
     std::string left;
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
@@ -515,8 +477,9 @@ Result<> HistoryWriter::check_no_remains() const {
                                          "remove what is left of that history, or name another folder"};
 }
 
-// A rank begins its journal before its first file. Where that is gone and files are there, they would be taken for leftovers of steps
-// that were not committed. id: of the history whose journal it is.
+// A rank begins its journal before its first file. Where that is gone and files are there, they
+// would be taken for leftovers of steps that were not committed. id: of the history whose journal
+// it is.
 Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) const {
     if (const auto head = journal_head(file_); head && head->id == (has_id ? id : "")) return success();
     for (const std::string& folder : folders_of_steps(path_)) {
@@ -535,7 +498,7 @@ Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) co
 // Of ranks that may go on where rank 0 has ended.
 Result<> HistoryWriter::check_nobody_writes() const {
     for (const std::uint32_t rank : ranks_with_journals(path_, kMostRanks)) {
-        Lock other;
+        FileLock other;
         if (ranks_ > 1 && rank == rank_) continue;  // ours
         if (!other.take(journal_path(path_, rank, kMostRanks))) return busy();
     }
@@ -585,7 +548,8 @@ void HistoryWriter::mark_leaving(const std::string& folder) const {
     if (mark_begun(folder)) static_cast<void>(system_.sync_folder((fs::path(path_) / folder).string()));
 }
 
-// Lines say it: what these folders have and no line names goes, and what is `whole` is all named. As far as that goes.
+// Lines say it: what these folders have and no line names goes, and what is `whole` is all named.
+// As far as that goes.
 void HistoryWriter::clear(const std::set<std::string>& leaving, std::set<std::string> whole) {
     for (const std::string& folder : leaving) {
         if (!remove_unnamed(folder)) whole.erase(folder);
@@ -629,8 +593,9 @@ bool HistoryWriter::proves(const std::string& folder, const std::string& name) c
     return (shared_ || !replaced_.empty() || !name.starts_with(kSharedPrefix)) && is_proven(folder, name);
 }
 
-// Of folders that say that a rank has begun. What a whole step has stays elsewhere, though no line names it: the journal may have been
-// restored from an older copy, or the folder may have got another name, or be a copy.
+// Of folders that say that a rank has begun. What a whole step has stays elsewhere, though no line
+// names it: the journal may have been restored from an older copy, or the folder may have got
+// another name, or be a copy.
 Result<> HistoryWriter::remove_leftovers() {
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
@@ -655,7 +620,8 @@ Result<> HistoryWriter::remove_leftovers() {
     return success();
 }
 
-// Of a history that has just been replaced: what its journals name, and the journals of ranks that the new one may not have.
+// Of a history that has just been replaced: what its journals name, and the journals of ranks that
+// the new one may not have.
 Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
     const auto of_its_ranks = [&](const std::string& name) { return rank_of(name) < had.ranks; };
     for (const std::string& folder : folders)
@@ -715,8 +681,8 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     names.insert(names.end(), begun.begin(), begun.end());  // which says that the others may go
     for (const std::string& name : names)
         TWR_CHECK(system_.remove(name));
-    // The last rank to leave takes what is of all: each looks once its own files are gone, so that two that leave at once do not both
-    // leave it to the other.
+    // The last rank to leave takes what is of all: each looks once its own files are gone, so that
+    // two that leave at once do not both leave it to the other.
     if (!names.empty()) list();
     if (others) return success();
     for (const std::string& name : shared)
@@ -724,7 +690,8 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     return remove_marked_folder(place.string(), markers);
 }
 
-// Only an empty folder goes. One that another rank puts a file into meanwhile gets its marker back: whose it is can be told.
+// Only an empty folder goes. One that another rank puts a file into meanwhile gets its marker back:
+// whose it is can be told.
 Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
                                              const std::vector<std::string>& markers) {
     for (const std::string& name : markers)
@@ -904,7 +871,7 @@ Result<> HistoryWriter::remove_part() {
     TWR_CHECK(be_sure());
     if (!local_ || !journal_.steps.empty() || !journal_.differences.empty())
         return Error{ErrorCode::internal, path_ + ": is no part of a history without steps"};
-    Lock folder;
+    FileLock folder;
     if (!folder.take(path_)) return success();
     TWR_TRY(const LocalHistory here, LocalHistory::read(path_));
     if (here.id != id_ || here.rank != rank_ || !here.journal.steps.empty()) return success();

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "capture/session.hpp"
+#include "history/check_record.hpp"
 #include "history/history.hpp"
-#include "history/pack.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
 #include "history/writer.hpp"

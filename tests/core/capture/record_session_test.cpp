@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "capture/session.hpp"
+#include "history/check_record.hpp"
 #include "history/compact.hpp"
 #include "history/flush.hpp"
-#include "history/pack.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
 #include "support/faulty_file_system.hpp"

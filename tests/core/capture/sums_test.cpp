@@ -16,9 +16,11 @@
 
 #include "base/checked.hpp"
 #include "capture/session.hpp"
+#include "history/check_record.hpp"
 #include "history/flush.hpp"
 #include "history/pack.hpp"
 #include "history/record_store.hpp"
+#include "history/unpack.hpp"
 #include "support/record.hpp"
 #include "support/threads_comm.hpp"
 

@@ -1,0 +1,32 @@
+// One rank's files of a captured step, read back and checked before they are packed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "history/history.hpp"
+#include "history/record_store.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+inline constexpr std::uint64_t kLargestMetadata = std::uint64_t{1} << 40;
+
+// As the run captured them, or as a record gives them back.
+struct CapturedStep {
+    std::shared_ptr<MetadataFile> metadata;
+    std::vector<std::byte> metadata_bytes;
+    std::vector<std::byte> data;
+    bool shared = false;       // data is this rank's part of a file of several ranks
+    std::uint64_t origin = 0;  // where the part begins; extents count from the file's begin
+};
+
+// store: the record that keeps the step `number`; null: the history keeps the data as it was
+// captured. Every field's bytes are checked against their checksums. Errors: not_found: a field's
+// data was not kept; damaged; those of storage.
+Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
+                                   const RankFiles& files, RecordStore* store, std::int64_t number);
+
+}  // namespace twinrun

@@ -1,0 +1,132 @@
+#include "history/check_record.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "record/delta_file.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// A file of differences that is damaged or missing.
+struct DamagedFile {
+    std::string what;
+    std::set<std::size_t> blocks;  // empty: all of the file is unusable
+    std::vector<std::int64_t> steps;
+};
+
+std::optional<DamagedFile> look_for_damage(const Result<std::shared_ptr<DifferenceFile>>& opened) {
+    if (!opened) return DamagedFile{opened.error().message, {}, {}};
+    const DifferenceFile& file = **opened;
+    DamagedFile damage;
+    Compressor compressor;
+    std::vector<std::byte> scratch;
+    std::vector<std::byte> block;
+    for (std::size_t b = 0; b < file.difference().blocks.size(); ++b) {
+        block.resize(file.block_chunks(b) * file.difference().chunk_bytes);
+        auto read = file.read_block(b, compressor, scratch, block);
+        if (read) continue;
+        if (damage.blocks.empty()) damage.what = read.error().message;
+        damage.blocks.insert(b);
+    }
+    if (damage.blocks.empty()) return std::nullopt;
+    return damage;
+}
+
+// Paths of the damaged files that the chunks of these runs need, directly or through the chunks
+// that they were XORed with.
+std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
+                                      const std::map<std::string, DamagedFile>& damaged) {
+    std::set<std::string> found;
+    while (!runs.empty()) {
+        std::vector<Run> behind;
+        for (const Run& run : runs) {
+            const auto path = store.locate(ordinal_of(run.source));
+            if (!path) continue;
+            const auto damage = damaged.find(*path);
+            const auto file = store.chain().open(ordinal_of(run.source));
+            if (!file) {
+                if (damage != damaged.end()) found.insert(*path);
+                continue;
+            }
+            const Difference& difference = (*file)->difference();
+            for (std::uint64_t i = 0; i < (run.repeat ? 1 : run.count); ++i) {
+                const auto at = (*file)->position(run.source + i);
+                if (!at) continue;
+                const auto block = static_cast<std::size_t>(*at / difference.block_chunks);
+                if (damage != damaged.end() && damage->second.blocks.contains(block)) found.insert(*path);
+                if (!difference.blocks[block].xored) continue;
+                const auto& bases = difference.bases;
+                auto base =
+                    std::upper_bound(bases.begin(), bases.end(), *at,
+                                     [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
+                if (base == bases.begin()) continue;
+                --base;
+                if (*at - base->begin >= base->count) continue;
+                const Location source = base->repeat ? base->source : base->source + (*at - base->begin);
+                if (!behind.empty() && behind.back().source + behind.back().count == source) {
+                    ++behind.back().count;
+                } else {
+                    behind.push_back({0, 1, source, false});
+                }
+            }
+        }
+        runs = std::move(behind);
+    }
+    return found;
+}
+
+}  // namespace
+
+Result<std::vector<RecordProblem>> check_record(const std::string& path, std::uint32_t rank, int threads,
+                                                std::uint64_t memory) try {
+    TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
+    std::map<std::string, DamagedFile> damaged;
+    std::set<std::string> seen;
+    for (const std::uint32_t ordinal : store->ordinals()) {
+        TWR_TRY(const std::string file, store->locate(ordinal));
+        if (!seen.insert(file).second) continue;  // one file has the leftovers of several
+        if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
+    }
+    std::vector<RecordProblem> problems;
+    const Journal journal = store->journal();
+    for (const auto& [step, files] : journal.steps) {
+        if (files.files.difference == kNoBase) continue;
+        std::set<std::string> why;
+        std::optional<Error> failure;
+        if (auto map = store->map(step); !map) {
+            failure = std::move(map).error();
+            // The first difference on the way to its base that cannot be opened.
+            for (std::uint32_t at = files.files.difference; at != kNoBase && why.empty();) {
+                const auto file = store->chain().open(at);
+                if (const auto place = store->locate(at); !file && place && damaged.contains(*place))
+                    why.insert(*place);
+                at = file ? (*file)->difference().base : kNoBase;
+            }
+        } else {
+            // Reads every byte, through all differences that it needs.
+            for (std::size_t s = 0; s < map->directory.segments.size() && !failure; ++s) {
+                auto read = store->stream(*map, s, 0, map->directory.segments[s].bytes, memory,
+                                          [](auto, auto) { return success(); });
+                if (!read) failure = std::move(read).error();
+            }
+            if (failure) why = files_that_fail(*store, map->runs, damaged);
+        }
+        for (const std::string& file : why)
+            damaged.at(file).steps.push_back(step);
+        if (failure && why.empty()) problems.push_back({{step}, failure->message});
+    }
+    for (auto& [file, damage] : damaged)
+        problems.push_back({std::move(damage.steps), std::move(damage.what)});
+    return problems;
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to check the record"};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,118 @@
+#include "history/packed_metadata.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "history/gather.hpp"
+#include "sketch/build.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
+
+// Writes a file under its final name and syncs it, but not its folder.
+Result<> write_file(FileSystem& system, const std::string& path, std::span<const std::byte> bytes) {
+    const std::string temporary = temporary_name(path);
+    TWR_TRY(auto file, system.create(temporary, bytes.size()));
+    for (std::uint64_t at = 0; at < bytes.size();) {
+        const auto part = bytes.subspan(at, std::min<std::uint64_t>(kWriteBytes, bytes.size() - at));
+        TWR_CHECK(file->write_at(at, part));
+        at += part.size();
+    }
+    TWR_CHECK(file->sync());
+    TWR_CHECK(file->close());
+    return system.rename(temporary, path);
+}
+
+// The step's directory, changed to describe a data file of the rank's own.
+Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
+    Directory directory = step.metadata->directory();
+    if (!step.shared) return directory;
+    if (directory.data_files.size() != 1)
+        return Error{ErrorCode::damaged, step.metadata->path() + ": damaged: its data is not one file"};
+    directory.data_files[0].path = rank_name(rank) + ".data";
+    directory.data_files[0].stamp.size = step.data.size();
+    for (FieldMetadata& field : directory.fields) {
+        for (Extent& extent : field.extents)
+            extent.offset -= step.origin;  // none begins before it: check_data()
+    }
+    return directory;
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> copy_metadata(FileSystem& system, const std::string& path,
+                                             const CapturedStep& step) {
+    TWR_CHECK(write_file(system, path, step.metadata_bytes));
+    return step.metadata_bytes;
+}
+
+Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::string& path,
+                                            const CapturedStep& step, std::uint32_t rank) {
+    constexpr std::uint64_t kPart = 256 * kPageBytes;
+    TWR_TRY(Directory directory, own_directory(step, rank));
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(directory)));
+    std::vector<std::byte> bytes;
+    for (std::size_t f = 0; f < step.metadata->directory().fields.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const auto section = static_cast<Section>(s);
+            const std::uint64_t length = step.metadata->directory().fields[f].place(section).length;
+            if (writer->directory().fields[f].place(section).length != length) {
+                return Error{
+                    ErrorCode::damaged,
+                    step.metadata->path() + ": damaged: a section of another length than its fields say"};
+            }
+            for (std::uint64_t at = 0; at < length; at += bytes.size()) {
+                bytes.resize(std::min(kPart, length - at));
+                TWR_CHECK(step.metadata->read(f, section, at, bytes));
+                TWR_CHECK(writer->write(f, section, at, bytes));
+            }
+        }
+    }
+    TWR_CHECK(writer->finish());
+    return read_whole_file(path, kLargestMetadata);
+}
+
+// The fields' digests and checksums are made anew, of `data`.
+Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
+                                               const CapturedStep& step, std::uint32_t rank,
+                                               const std::vector<std::byte>& data) {
+    TWR_TRY(Directory directory, own_directory(step, rank));
+    for (FieldMetadata& field : directory.fields)
+        field.sums = {};  // made anew
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, directory));
+    std::map<std::string, std::shared_ptr<const RowIds>> ids;
+    for (const FieldMetadata& field : directory.fields) {
+        if (field.key.empty() || field.key != field.name || field.items() == 0) continue;
+        CapturedField rows;
+        rows.name = field.name;
+        rows.dtype = field.dtype;
+        rows.shape = field.shape;
+        rows.data = data.data() + field.extents[0].offset;
+        TWR_TRY(ids[field.name], ordered_ids(rows, {}));
+    }
+    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+        const FieldMetadata& field = directory.fields[f];
+        const auto own = ids.find(field.key);
+        FieldDigests digests(field, true, false, own == ids.end() ? nullptr : own->second);
+        std::vector<std::byte> residues;
+        for (std::uint64_t s = 0; s < digests.slices(); ++s) {
+            residues.resize(digests.residue_bytes(s));
+            const std::byte* from = data.data() + (field.items() == 0 ? 0 : field.extents[0].offset) +
+                                    digests.first_item(s) * item_bytes(field.dtype);
+            digests.make(s, dense_view(field.dtype, from), residues.data());
+            if (!residues.empty())
+                TWR_CHECK(writer->write(f, Section::residues, digests.residue_offset(s), residues));
+        }
+        TWR_CHECK(digests.write(*writer, f));
+    }
+    TWR_CHECK(writer->finish());
+    return read_whole_file(path, kLargestMetadata);
+}
+
+}  // namespace twinrun

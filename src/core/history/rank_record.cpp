@@ -1,0 +1,146 @@
+#include "history/rank_record.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/checksum.hpp"
+#include "history/packed_metadata.hpp"
+#include "restore/chain.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const std::string& target,
+                                                     HistorySettings settings, std::uint32_t rank,
+                                                     std::uint32_t ranks, const PackOptions& options) {
+    std::unique_ptr<RankRecord> record(new RankRecord);
+    record->settings_ = *settings.record;
+    if (!settings.record->against.empty()) {
+        fs::path parent = settings.record->against;
+        if (parent.is_relative()) parent = fs::path(target) / parent;
+        TWR_TRY(record->parent_,
+                RecordStore::open(parent.lexically_normal().string(), rank, options.threads));
+    }
+    const Existing existing = options.append || rank != 0 ? Existing::append : Existing::refuse;
+    TWR_TRY(record->writer_, HistoryWriter::open(system, target, settings, rank, ranks, existing));
+    RecorderOptions recorder;
+    recorder.settings = *settings.record;
+    recorder.table_bytes = options.table_bytes;
+    recorder.verify = options.verify;
+    recorder.threads = options.threads;
+    recorder.hash_bits = options.hash_bits;
+    const auto locate = [self = record.get()](std::uint32_t ordinal) -> Result<std::string> {
+        const auto& own = self->writer_->journal().differences;
+        if (const auto known = own.find(ordinal); known != own.end())
+            return (fs::path(self->writer_->path()) / known->second).string();
+        if (self->parent_ != nullptr) return self->parent_->locate(ordinal);
+        return Error{ErrorCode::not_found,
+                     self->writer_->path() + ": no difference " + std::to_string(ordinal)};
+    };
+    const Journal& journal = record->writer_->journal();
+    const std::uint32_t first = std::max(journal.next_difference, settings.record->first_difference);
+    TWR_TRY(record->recorder_, Recorder::create(system, recorder, locate, first));
+    // The differences that are there already, of both records.
+    std::vector<std::uint32_t> known;
+    if (record->parent_ != nullptr) {
+        for (const std::uint32_t ordinal : record->parent_->ordinals()) {
+            if (ordinal < settings.record->first_difference) known.push_back(ordinal);
+        }
+    }
+    for (const auto& [ordinal, file] : journal.differences)
+        known.push_back(ordinal);
+    TWR_CHECK(record->recorder_->learn(known));
+    if (record->parent_ == nullptr && !journal.steps.empty()) {
+        const std::uint32_t last = journal.steps.rbegin()->second.files.difference;
+        if (last != kNoBase) TWR_CHECK(record->recorder_->rebase(last));
+    }
+    return record;
+}
+
+Result<> RankRecord::choose_base(std::int64_t step) {
+    const auto before = writer_->journal().steps.find(step);
+    const bool again = before != writer_->journal().steps.end();
+    // A new version is stored as what differs from the one that it replaces; a step behind it as
+    // what differs from the last step, as all others are.
+    if (again || strayed_) {
+        const RankStep& base = again ? before->second : writer_->journal().steps.rbegin()->second;
+        if (base.files.difference != kNoBase) TWR_CHECK(recorder_->rebase(base.files.difference));
+        strayed_ = again;
+    }
+    // Against another record: what differs from its same step.
+    if (parent_ != nullptr && !again) {
+        const Journal theirs = parent_->journal();
+        const auto same = theirs.steps.find(step);
+        if (same != theirs.steps.end() && same->second.files.difference < settings_.first_difference)
+            TWR_CHECK(recorder_->rebase(same->second.files.difference));
+    }
+    return success();
+}
+
+Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, RecordDirectory directory,
+                                   std::span<const ImageSegment> image, const CapturedStep* captured,
+                                   double blocked_seconds) {
+    RankStep done;
+    done.folder = writer_->folder_for(step, attempt);
+    const bool again = has(step);
+    TWR_CHECK(choose_base(step));
+    const fs::path folder = fs::path(writer_->path()) / done.folder;
+    TWR_CHECK(writer_->make_folder(done.folder));
+    RankFiles& files = done.files;
+    files.rank = writer_->rank();
+    // The difference of a step that left may be there still, because other steps need it.
+    files.data = new_difference_name(folder.string(), files.rank);
+    for (const RecordFile& file : directory.files)
+        files.full_bytes += file.bytes;
+    TWR_TRY(const auto recorded,
+            recorder_->record((folder / files.data).string(), std::move(directory), image));
+    files.data_bytes = recorded.bytes;
+    files.difference = recorded.ordinal;
+    files.blocked_seconds = blocked_seconds;
+    if (captured != nullptr) TWR_CHECK(write_metadata(folder.string(), *captured, recorded.ordinal, files));
+    TWR_CHECK(writer_->system().sync_folder(folder.string()));
+    const HistoryWriter::Commit commit{step, done};
+    TWR_CHECK(writer_->commit({&commit, 1}));
+    return PackedStep{step, files.rank, files.full_bytes, again, recorded};
+}
+
+Result<> RankRecord::write_metadata(const std::string& folder, const CapturedStep& captured,
+                                    std::uint32_t ordinal, RankFiles& files) {
+    FileSystem& system = writer_->system();
+    files.metadata = rank_name(files.rank) + ".twm";
+    const std::string name = (fs::path(folder) / files.metadata).string();
+    std::vector<std::byte> metadata;
+    if (settings_.bounded) {
+        TWR_TRY(const auto given_back, read_image(ordinal));
+        TWR_TRY(metadata, remake_metadata(system, name, captured, files.rank, given_back));
+    } else if (captured.shared) {
+        TWR_TRY(metadata, own_metadata(system, name, captured, files.rank));
+    } else {
+        TWR_TRY(metadata, copy_metadata(system, name, captured));
+    }
+    files.metadata_bytes = metadata.size();
+    files.header_checksum = xxh3(std::span(metadata).first(kHeaderBytes));
+    return success();
+}
+
+// What restore gives for the first file of a difference.
+// What restore gives for the first file of a difference.
+Result<std::vector<std::byte>> RankRecord::read_image(std::uint32_t ordinal) {
+    RecordChain& chain = recorder_->chain();
+    TWR_TRY(const StepMap map, chain.map(ordinal));
+    std::vector<std::byte> bytes(map.directory.files[0].bytes);
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+        const RecordSegment& segment = map.directory.segments[s];
+        TWR_CHECK(chain.read_segment(map, s, std::span(bytes).subspan(segment.offset, segment.bytes)));
+    }
+    return bytes;
+}
+
+Error stopped(const std::string& target) {
+    return Error{ErrorCode::interrupted,
+                 target + ": stopped: what is packed so far stays, and --append goes on"};
+}
+
+}  // namespace twinrun

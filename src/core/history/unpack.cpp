@@ -1,0 +1,329 @@
+#include "history/unpack.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/checksum.hpp"
+#include "history/unread_step.hpp"
+#include "history/writer.hpp"
+#include "metadata/metadata.hpp"
+#include "sketch/build.hpp"
+#include "source/tuning.hpp"
+
+namespace twinrun {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Writes to a new file; parts of zeros become holes.
+Result<> write_new(NewFile& file, std::uint64_t offset, std::span<const std::byte> bytes) {
+    constexpr std::size_t kHole = 64U << 10;
+    const auto is_zero = [&](std::size_t at) {
+        const auto part = bytes.subspan(at, std::min(kHole, bytes.size() - at));
+        return part[0] == std::byte{0} && std::memcmp(part.data(), part.data() + 1, part.size() - 1) == 0;
+    };
+    for (std::size_t at = 0; at < bytes.size();) {
+        std::size_t end = at;
+        while (end < bytes.size() && !is_zero(end))
+            end = std::min(bytes.size(), end + kHole);
+        if (end != at) TWR_CHECK(file.write_at(offset + at, bytes.subspan(at, end - at)));
+        at = std::min(bytes.size(), end + kHole);
+    }
+    return success();
+}
+
+struct GivenBack {
+    NewFiles& files;
+    std::string target;  // of `files`
+    std::uint64_t memory;
+    std::vector<std::string>& made;
+
+    void add(const std::string& name) { made.push_back((fs::path(target) / name).string()); }
+};
+
+// folder: in `files`, with "/" behind it; or "".
+Result<> check_names(const RecordDirectory& directory, const std::string& folder, NewFiles& files) {
+    for (const RecordFile& file : directory.files)
+        TWR_CHECK(files.check_free(folder + file.name, file.kind == RecordFileKind::folder));
+    return success();
+}
+
+Result<> give_back_files(RecordStore& store, const StepMap& map, const std::string& folder, GivenBack& to) {
+    const RecordDirectory& directory = map.directory;
+    std::vector<std::size_t> segments(directory.segments.size());
+    std::iota(segments.begin(), segments.end(), std::size_t{0});
+    std::stable_sort(segments.begin(), segments.end(), [&](std::size_t a, std::size_t b) {
+        return directory.segments[a].file < directory.segments[b].file;
+    });
+    auto next = segments.begin();
+    for (std::size_t f = 0; f < directory.files.size(); ++f) {
+        const RecordFile& file = directory.files[f];
+        if (file.kind == RecordFileKind::folder) {
+            TWR_CHECK(to.files.make_folder(folder + file.name));
+            to.add(folder + file.name);
+        }
+        if (file.kind != RecordFileKind::file) continue;
+        TWR_TRY(const auto made, to.files.create(folder + file.name, file.bytes));
+        for (; next != segments.end() && directory.segments[*next].file == f; ++next) {
+            const RecordSegment& segment = directory.segments[*next];
+            TWR_CHECK(store.stream(map, *next, 0, segment.bytes, to.memory,
+                                   [&](std::uint64_t at, std::span<const std::byte> part) {
+                                       return write_new(*made, segment.offset + at, part);
+                                   }));
+        }
+        TWR_CHECK(made->publish());
+        to.add(folder + file.name);
+    }
+    // Links come last, so that no file's path leads through one.
+    for (const RecordFile& file : directory.files) {
+        if (file.kind != RecordFileKind::link) continue;
+        TWR_CHECK(to.files.make_link(folder + file.name, file.to));
+        to.add(folder + file.name);
+    }
+    return success();
+}
+
+// Writes a rank's data of a step, and checks each field's bytes against the metadata's checksums
+// too.
+Result<> give_back_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
+                        const std::string& where, std::uint64_t memory, NewFile& made) {
+    static_assert(kRecordPart % kSliceBytes == 0);
+    std::unordered_map<std::string_view, std::size_t> by_name;
+    std::size_t fields = 0;
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+        by_name.emplace(map.directory.segments[s].name, s);
+        fields += map.directory.segments[s].bytes != 0 ? 1 : 0;
+    }
+    for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
+        const FieldMetadata& field = metadata.directory().fields[f];
+        if (field.items() == 0) continue;
+        const std::size_t item = item_bytes(field.dtype);
+        if (field.extents.size() != 1 || field.extents[0].stride != item ||
+            field.place(Section::data_sums).length == 0)
+            return Error{ErrorCode::not_found, where + ": field '" + field.name + "': its data was not kept"};
+        const auto found = by_name.find(field.name);
+        if (found == by_name.end() ||
+            map.directory.segments[found->second].offset != field.extents[0].offset ||
+            map.directory.segments[found->second].bytes != field.data_bytes()) {
+            return Error{ErrorCode::damaged,
+                         where + ": damaged: field '" + field.name + "' is not where its metadata says"};
+        }
+        --fields;
+        const FieldSlices slices(field);
+        std::vector<std::uint64_t> sums(slices.slices());
+        TWR_CHECK(metadata.read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+        std::uint64_t slice = 0;
+        const auto take = [&](std::uint64_t at, std::span<const std::byte> part) -> Result<> {
+            for (std::uint64_t done = 0; done < part.size(); ++slice) {
+                const auto bytes = part.subspan(done, slices.items(slice) * item);
+                std::uint64_t sum = sums[slice];
+                if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
+                if (xxh3(bytes) != sum) {
+                    return Error{ErrorCode::damaged, where + ": damaged: field '" + field.name +
+                                                         "', items from " +
+                                                         std::to_string(slices.first_item(slice)) + " on"};
+                }
+                done += bytes.size();
+            }
+            return write_new(made, field.extents[0].offset + at, part);
+        };
+        TWR_CHECK(store.stream(map, found->second, 0, field.data_bytes(), memory, take));
+    }
+    if (fields != 0) return Error{ErrorCode::damaged, where + ": damaged: it has bytes of no field"};
+    return success();
+}
+
+// Copies a metadata file as it is.
+Result<> give_back_metadata(const std::string& name, const RankFiles& files, NewFiles& to,
+                            const std::string& as) {
+    TWR_TRY(const auto file, InputFile::open(name));
+    TWR_TRY(const auto made, to.create(as, file->size()));
+    std::vector<std::byte> bytes;
+    for (std::uint64_t at = 0; at < file->size() || at == 0; at += kRecordPart) {
+        bytes.resize(std::min(kRecordPart, file->size() - at));
+        TWR_CHECK(file->read_at(at, bytes));
+        if (at == 0 && (bytes.size() < kHeaderBytes ||
+                        xxh3(std::span(bytes).first(kHeaderBytes)) != files.header_checksum))
+            return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
+        TWR_CHECK(made->write_at(at, bytes));
+    }
+    return made->publish();
+}
+
+// Writes one rank's files of a captured step, and commits them as a step of a history.
+Result<> give_back_step(const std::string& record, const HistoryStep& step, std::uint32_t rank,
+                        RecordStore& store, HistoryWriter& to, std::uint32_t attempt, std::uint64_t memory,
+                        std::vector<std::string>& made) {
+    RankStep done;
+    done.folder = to.folder_for(step.step, attempt);
+    done.files = step.ranks[rank];
+    if (done.files.difference == kNoBase) {
+        return Error{ErrorCode::not_found,
+                     record + ": of step " + std::to_string(step.step) + " only the metadata was kept"};
+    }
+    const fs::path folder = fs::path(to.path()) / done.folder;
+    TWR_CHECK(to.make_folder(done.folder));
+    TWR_TRY(const auto files, to.system().open_new(to.path()));
+    const std::string from = (fs::path(record) / step.folder / done.files.data).string();
+    TWR_TRY(const StepMap map, store.map(step.step));
+    if (map.directory.files.size() != 1 || !map.directory.only_files())
+        return Error{ErrorCode::damaged, from + ": is not one file of data"};
+    const std::string metadata_name = (fs::path(record) / step.folder / done.files.metadata).string();
+    done.files.difference = kNoBase;
+    done.files.full_bytes = 0;
+    done.files.data = rank_name(rank) + ".data";
+    done.files.data_bytes = map.directory.files[0].bytes;
+    TWR_TRY(const auto data, files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
+    {
+        TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
+        TWR_CHECK(give_back_data(store, map, *metadata, from, memory, *data));
+    }
+    TWR_CHECK(data->publish());
+    TWR_CHECK(give_back_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));
+    TWR_CHECK(files->sync());
+    const HistoryWriter::Commit commit{step.step, done};
+    TWR_CHECK(to.commit({&commit, 1}));
+    made.push_back((folder / done.files.data).string());
+    made.push_back((folder / done.files.metadata).string());
+    return success();
+}
+
+constexpr const char* kGivenBack = "given back, or was captured again: restore it again if it is there";
+
+// Files of other programs. flat: into `target` itself.
+Result<std::vector<std::string>> unpack_files(FileSystem& system, const std::string& record,
+                                              const std::vector<const HistoryStep*>& wanted,
+                                              const std::string& target, bool flat, int threads,
+                                              std::uint64_t memory) {
+    std::vector<std::string> made;
+    if (flat && wanted.size() != 1)
+        return Error{ErrorCode::invalid_argument, "files of several steps need a folder for each"};
+    TWR_TRY(const auto store, RecordStore::open(record, 0, threads));
+    const auto folder_of = [&](const HistoryStep* step) {
+        return flat ? std::string() : step_folder(step->step, 0) + "/";
+    };
+    // All that is in the way is reported before anything is written.
+    if (std::error_code ignored; fs::exists(target, ignored)) {
+        TWR_TRY(const auto files, system.open_new(target));
+        for (const HistoryStep* step : wanted) {
+            TWR_TRY(const StepMap map, store->map(step->step));
+            TWR_CHECK(check_names(map.directory, folder_of(step), *files));
+        }
+    }
+    TWR_CHECK(system.make_folders(target));
+    TWR_TRY(const auto files, system.open_new(target));
+    GivenBack to{*files, target, memory, made};
+    for (const HistoryStep* step : wanted) {
+        TWR_TRY(const StepMap map, store->map(step->step));
+        auto given = give_back_files(*store, map, folder_of(step), to);
+        if (!given) return unread_step_error(record, *step, std::move(given).error(), kGivenBack);
+        TWR_CHECK(files->sync());
+    }
+    return made;
+}
+
+// Captured steps, as steps of a history in `target`.
+Result<std::vector<std::string>> unpack_captures(FileSystem& system, const History& history,
+                                                 const std::vector<const HistoryStep*>& wanted,
+                                                 const std::string& target, int threads,
+                                                 std::uint64_t memory) {
+    const std::string& record = history.path;
+    std::vector<std::string> made;
+    HistorySettings settings = history.settings;
+    settings.record.reset();
+    // All ranks take the folder that the first one took.
+    std::map<std::int64_t, std::uint32_t> attempts;
+    for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
+        TWR_TRY(const auto store, RecordStore::open(record, rank, threads));
+        TWR_TRY(const auto writer,
+                HistoryWriter::open(system, target, settings, rank, history.ranks, Existing::append));
+        if (writer->made()) {
+            for (const RankProvenance& facts : history.provenance) {
+                if (facts.rank == rank) TWR_CHECK(writer->add_provenance(facts.facts));
+            }
+        }
+        for (const HistoryStep* step : wanted) {
+            if (const auto there = writer->journal().steps.find(step->step);
+                there != writer->journal().steps.end()) {
+                // It was given back before, or it is another run's.
+                if (there->second.files.header_checksum == step->ranks[rank].header_checksum) {
+                    attempts[step->step] = attempt_of(there->second.folder);
+                    continue;
+                }
+                return Error{
+                    ErrorCode::invalid_argument,
+                    target + ": has another step " + std::to_string(step->step) + ": name another folder"};
+            }
+            auto given =
+                give_back_step(record, *step, rank, *store, *writer, attempts[step->step], memory, made);
+            if (!given) return unread_step_error(record, *step, std::move(given).error(), kGivenBack);
+            attempts[step->step] = attempt_of(writer->journal().steps.at(step->step).folder);
+        }
+    }
+    return made;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::string& record,
+                                              const std::vector<std::int64_t>& steps,
+                                              const std::string& target, bool flat, int threads,
+                                              std::uint64_t memory) try {
+    TWR_TRY(const History history, History::open(record));
+    if (!history.settings.record)
+        return Error{ErrorCode::invalid_argument, record + ": is no record: its files are there as they are"};
+    std::vector<const HistoryStep*> wanted;
+    for (const std::int64_t number : steps) {
+        const auto found = std::find_if(history.steps.begin(), history.steps.end(),
+                                        [&](const HistoryStep& step) { return step.step == number; });
+        if (found == history.steps.end())
+            return Error{ErrorCode::not_found, record + ": has no step " + std::to_string(number)};
+        wanted.push_back(&*found);
+    }
+    const bool captured =
+        std::any_of(history.steps.begin(), history.steps.end(),
+                    [](const HistoryStep& step) { return !step.ranks.front().metadata.empty(); });
+    if (captured) return unpack_captures(system, history, wanted, target, threads, memory);
+    return unpack_files(system, record, wanted, target, flat, threads, memory);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, record + ": a step of one rank does not fit into memory"};
+}
+
+Result<> write_part(FileSystem& system, RecordStore& store, std::int64_t step, const std::string& segment,
+                    std::uint64_t offset, std::uint64_t bytes, const std::string& path,
+                    std::uint64_t memory) try {
+    TWR_TRY(const StepMap map, store.map(step));
+    const RecordSegment* found = map.find(segment);
+    if (found == nullptr) {
+        return Error{ErrorCode::not_found,
+                     store.path() + ": step " + std::to_string(step) + " has no segment '" + segment + "'"};
+    }
+    if (offset > found->bytes || bytes > found->bytes - offset) {
+        return Error{ErrorCode::invalid_argument, store.path() + ": segment '" + segment + "' has " +
+                                                      std::to_string(found->bytes) + " bytes"};
+    }
+    const fs::path parent = fs::path(path).parent_path();
+    TWR_TRY(const auto files, system.open_new(parent.empty() ? "." : parent.string()));
+    TWR_TRY(const auto made, files->create(fs::path(path).filename().string(), bytes));
+    TWR_CHECK(store.stream(map, static_cast<std::size_t>(found - map.directory.segments.data()), offset,
+                           bytes, memory, [&](std::uint64_t at, std::span<const std::byte> part) {
+                               return write_new(*made, at - offset, part);
+                           }));
+    TWR_CHECK(made->publish());
+    return files->sync();
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory to write it: give a smaller --memory"};
+}
+
+}  // namespace twinrun

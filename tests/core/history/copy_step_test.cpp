@@ -1,0 +1,56 @@
+// Copies of a step's files: whole, or nothing.
+#include "history/copy_step.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include "history/history.hpp"
+#include "history/writer.hpp"
+#include "support/packed_record.hpp"
+#include "support/record.hpp"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::QuickFolder;
+using testing::Truth;
+using testing::unsynced_file_system;
+
+// The journal and the file agree on a size that is too small for the fields.
+TEST(CopyStep, LeavesNothingOfDataThatIsTooShort) {
+    QuickFolder folder;
+    std::mt19937_64 random(11);
+    Truth truth;
+    truth[0].push_back({{"a", testing::random_bytes(random, 5000), 0}});
+    testing::capture(folder / "run", truth);
+    std::uint32_t ranks = 0;
+    const auto settings = read_history_settings(folder / "run", ranks);
+    const auto journal = read_rank_journal(folder / "run", 0, 1);
+    ASSERT_TRUE(settings && journal);
+    RankStep entry = journal->steps.at(0);
+    const fs::path source = fs::path(folder / "run") / entry.folder / entry.files.data;
+    for (const std::uint64_t bytes : {std::uint64_t{4900}, std::uint64_t{0}}) {
+        SCOPED_TRACE(bytes);
+        fs::resize_file(source, bytes);
+        entry.files.data_bytes = bytes;
+        const std::string target = folder / ("to-" + std::to_string(bytes));
+        const auto to =
+            HistoryWriter::open(unsynced_file_system(), target, *settings, 0, 1, Existing::refuse);
+        ASSERT_TRUE(to) << to.error().message;
+        const auto copied = copy_step(folder / "run", entry, **to);
+        ASSERT_FALSE(copied);
+        EXPECT_EQ(copied.error().code, ErrorCode::damaged) << copied.error().message;
+        for (const auto& there : fs::directory_iterator(fs::path(target) / entry.folder)) {
+            const std::string name = there.path().filename().string();
+            EXPECT_TRUE(name == marker_name((*to)->id()) || name == begun_name(0)) << name;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace twinrun

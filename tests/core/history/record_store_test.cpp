@@ -1,0 +1,166 @@
+// Reading a record: only what is needed, from a bounded number of files.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "history/compact.hpp"
+#include "history/pack.hpp"
+#include "history/record_store.hpp"
+#include "support/packed_record.hpp"
+#include "support/record.hpp"
+
+namespace twinrun {
+namespace {
+
+using testing::bytes_in;
+using testing::capture;
+using testing::expect_record;
+using testing::options;
+using testing::pack;
+using testing::QuickFolder;
+using testing::TestImage;
+using testing::Truth;
+using testing::unnamed_files;
+using testing::unsynced_file_system;
+using testing::wrong_with;
+
+// A field is read from its own blocks only: damage in other blocks does not matter.
+TEST(RecordStoreTest, ReadsOnlyWhatIsNeeded) {
+    QuickFolder folder;
+    std::mt19937_64 random(4);
+    Truth truth;
+    TestImage image{{"a", testing::random_bytes(random, 400'000), 0},
+                    {"b", testing::random_bytes(random, 5'000), 0},
+                    {"c", testing::random_bytes(random, 400'000), 0}};
+    for (std::int64_t step = 0; step < 5; ++step) {
+        image[0].bytes[7] = static_cast<std::byte>(step);
+        truth[step].push_back(image);
+    }
+    capture(folder / "run", truth);
+    pack(folder / "run", folder / "record", options(RecordMethod::runs, 256, PayloadCodec::stored, false));
+    const std::string file = folder / "record" + "/step-0000000000/rank-00000.twr";
+    const auto whole = testing::read_file(file);
+    // The payload is that of a, b and c, in blocks of 64 KiB. All blocks are damaged that the
+    // wanted field does not need.
+    const std::uint64_t begins[] = {0, 400'128, 405'248, 805'376};
+    for (std::size_t field = 0; field < 3; ++field) {
+        auto bytes = whole;
+        for (std::uint64_t block = 0; block * 65536 < 805'376; ++block) {
+            const bool wanted = block * 65536 < begins[field + 1] && (block + 1) * 65536 > begins[field];
+            if (!wanted) bytes[128 + block * 65536] ^= std::byte{1};
+        }
+        testing::write_file(file, bytes);
+        auto store = RecordStore::open(folder / "record", 0);
+        ASSERT_TRUE(store);
+        const auto map = (*store)->map(4);
+        ASSERT_TRUE(map) << map.error().message;
+        std::vector<std::byte> read(image[field].bytes.size());
+        const auto done = (*store)->read_segment(*map, field, read);
+        EXPECT_TRUE(done) << done.error().message;
+        EXPECT_TRUE(read == image[field].bytes);
+        const std::size_t other = field == 0 ? 2 : 0;
+        read.resize(image[other].bytes.size());
+        EXPECT_FALSE((*store)->read_segment(*map, other, read));
+    }
+}
+
+// However many steps follow each other, a step is read from a bounded number of differences.
+TEST(RecordStoreTest, LongChainsAreBounded) {
+    for (const auto& [method, copies, steps] :
+         {std::tuple(RecordMethod::runs, true, 300), std::tuple(RecordMethod::basic, false, 300)}) {
+        QuickFolder folder;
+        std::mt19937_64 random(14);
+        Truth truth;
+        // Either chunks are copied about, so that a map costs more than many steps do; or little,
+        // nothing or all changes.
+        TestImage image{{"a", testing::random_bytes(random, copies ? 60'000 : 3000), 0},
+                        {"b", testing::random_bytes(random, 300), 0}};
+        for (std::int64_t step = 0; step < steps; ++step) {
+            auto& bytes = image[0].bytes;
+            if (copies) {
+                std::memcpy(bytes.data() + random() % 1800 * 32, bytes.data() + random() % 1800 * 32, 32);
+            } else if (step % 5 != 4) {
+                bytes[random() % 3000] ^= std::byte{3};
+            }
+            if (!copies && step % 97 == 96) image[1].bytes = testing::random_bytes(random, 300);
+            truth[step].push_back(image);
+        }
+        capture(folder / "run", truth);
+        pack(folder / "run", folder / "record", options(method, 32));
+        expect_record(folder / "record", truth);
+        auto store = RecordStore::open(folder / "record", 0);
+        ASSERT_TRUE(store);
+        std::size_t longest = 0;
+        std::size_t alone = 0;
+        for (const std::uint32_t ordinal : (*store)->ordinals()) {
+            const auto behind = (*store)->chain().bases(ordinal);
+            ASSERT_TRUE(behind);
+            longest = std::max(longest, behind->size());
+            alone += behind->size() == 1 ? 1 : 0;
+        }
+        EXPECT_GT(longest, copies ? 200U : 16U);
+        EXPECT_LE(longest, 257U);
+        EXPECT_GE(alone, 2U);
+        // Steps that leave between.
+        CompactOptions fewer;
+        std::set<std::int64_t> left;
+        for (std::int64_t step = 0; step < steps; ++step) {
+            if (step % 3 != 0) {
+                fewer.drop.push_back(step);
+            } else {
+                left.insert(step);
+            }
+        }
+        auto done = compact_record(unsynced_file_system(), folder / "record", fewer);
+        ASSERT_TRUE(done) << done.error().message;
+        expect_record(folder / "record", truth, left);
+        fewer = {};
+        fewer.keep_last = 1;
+        done = compact_record(unsynced_file_system(), folder / "record", fewer);
+        ASSERT_TRUE(done) << done.error().message;
+        expect_record(folder / "record", truth, {*left.rbegin()});
+        EXPECT_LT(bytes_in(folder / "record"), copies ? 70'000U : 8000U);
+        EXPECT_TRUE(unnamed_files(folder / "record").empty());
+    }
+}
+
+// A step with bytes of more differences than a process may have open files.
+TEST(RecordStoreTest, StepsOfManyDifferences) {
+    QuickFolder folder;
+    std::mt19937_64 random(15);
+    constexpr int kSteps = 420;
+    Truth truth;
+    TestImage image{{"a", testing::random_bytes(random, kSteps * 32), 0}};
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+        const auto chunk = testing::random_bytes(random, 32);
+        std::copy(chunk.begin(), chunk.end(), image[0].bytes.begin() + step * 32);
+        truth[step].push_back(image);
+    }
+    capture(folder / "run", truth);
+    struct rlimit before;
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    struct rlimit few = before;
+    few.rlim_cur = 350;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    PackOptions how = options(RecordMethod::runs, 32);
+    const auto packed = pack_history(unsynced_file_system(), folder / "run", folder / "record", how, {});
+    std::string wrong = packed ? "" : packed.error().message;
+    {
+        auto store = RecordStore::open(folder / "record", 0);
+        if (wrong.empty() && store) wrong = wrong_with(**store, kSteps - 1, truth.at(kSteps - 1)[0]);
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(wrong, "");
+}
+
+}  // namespace
+}  // namespace twinrun
