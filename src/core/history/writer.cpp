@@ -859,7 +859,7 @@ Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences di
         mark_leaving(folder);
     TWR_CHECK(add(lines));
     for (const std::int64_t step : steps)
-        journal_.steps.erase(step);
+        drop_step(journal_, step);
     for (const std::uint32_t ordinal : gone)
         journal_.differences.erase(ordinal);
     sure_ = true;
