@@ -234,11 +234,11 @@ def _part_of(owner: str, fields: Iterable[str]) -> bool:
 
 
 def uncompared(
-    sides: Iterable[tuple[Subject, Iterable[tuple[str, str, str]]]], wanted: Callable[[str], bool]
-) -> Iterator[tuple[Subject, Uncompared | None]]:
+    sides: Iterable[Iterable[tuple[str, str, str]]], wanted: Callable[[str], bool]
+) -> Iterator[Uncompared | None]:
     """A problem for each thing that cannot be compared; None where the other run reported the same."""
     said: set[tuple[str, str]] = set()
-    for subject, skipped in sides:
+    for skipped in sides:
         for name, where, why in skipped:
             if not wanted(name):
                 continue
@@ -247,7 +247,7 @@ def uncompared(
                 where=where,
                 fix="leave it out with a rule (skip), with --leave-out or --common",
             )
-            yield subject, None if (name, why) in said else problem
+            yield None if (name, why) in said else problem
             said.add((name, why))
 
 

@@ -26,13 +26,14 @@ from ..runs.particles import Particles, find_particles
 from ..runs.parts import give_places, parts_of_both
 from ..runs.subject import FieldRef, Subject, open_subject, opened_of
 from .attributes import under_one_name
-from .by_id import gather_rows, ids_of_share, match_ids
-from .field import Decision, FieldComparison, Settings, place_text
+from .field import FieldComparison, place_text
+from .ids import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
+from .settings import Decision, Settings
 from .tolerances import parse_steps
 
 if TYPE_CHECKING:
-    from .work import Comparison
+    from .result import Comparison
 
 __all__ = ["Again", "Differences", "differences"]
 
