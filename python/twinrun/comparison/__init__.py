@@ -19,7 +19,7 @@ ranks           all places of a step, open
 outcome         what a unit found, and its shares joined; merge: results of parts of one field, joined
 summary         what all steps found, and the verdict
 result, field   `Comparison`, and what is known of one field
-differences     each differing element, as an iterator
+differences     each differing element, as an iterator; again: how both runs are opened again
 tolerances      rules by field, step and place; proposal: rules suggested by repeated runs
 parallel        teams of processes
 tables          results as tables of pandas and Arrow

@@ -15,7 +15,7 @@ from .facts import compare_facts
 from .field import place_text
 from .matching import StepMatch, lost, missing_ranks
 from .outcome import Outcome
-from .ranks import all_ranks
+from .ranks import OpenStep
 from .request import Request, Selection
 from .shares import Piece
 
@@ -38,8 +38,9 @@ def compare_global_arrays(
     """
     found = Outcome()
     wanted = Selection(request, match.step)
+    step = OpenStep(request, match)
     try:
-        with all_ranks(request, match) as sides:
+        with step as sides:
             if only is None and share[0] == 0:
                 said_a, said_b = ([fields for _, fields in side] for side in sides)
                 found.add(compare_facts(request, match, (said_a, said_b), (match.step, 0), wanted))
@@ -49,8 +50,7 @@ def compare_global_arrays(
                     for name, ref in fields.items():
                         if name not in done and wanted(name) and (only is None or name in only):
                             mine_of.setdefault(name, []).append((rank, ref))
-            give_places(held)
-            entries, scattered = _entries(request, match, held, rank_by_rank=only is None)
+            entries, scattered = _entries(request, match, give_places(held), rank_by_rank=only is None)
             pairs = [(at, e) for at, (_, e) in enumerate(entries) if not isinstance(e, TwinrunError)]
             of_share, found.pairs = pieces_of_share(pairs, share, request.settings)
             mine: dict[int, list[Piece]] = {}
@@ -71,6 +71,7 @@ def compare_global_arrays(
         if not request.goes_on:
             raise
         found.problems.append((-1, error))
+    found.notes_a, found.notes_b = step.notes_a, step.notes_b
     found.met = wanted.met()
     return found
 

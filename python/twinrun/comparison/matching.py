@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.order import in_one_order, in_one_type
-from ..runs.subject import FieldRef, Place, Subject, check_alike
+from ..runs.subject import FieldRef, Opened, Place, Subject, check_alike
 from .field import place_text
 from .tolerances import missing_steps
 
@@ -196,8 +196,8 @@ class FieldMatch:
 def match_fields(
     a: Subject,
     b: Subject,
-    in_a: dict[str, FieldRef],
-    in_b: dict[str, FieldRef],
+    in_a: Opened,
+    in_b: Opened,
     chosen: Callable[[str], bool],
     named: bool,
     place: Place,
@@ -210,7 +210,7 @@ def match_fields(
     problems: list[TwinrunError] = []
     if not named and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
         x, y = next(iter(in_a.values())), next(iter(in_b.values()))
-        alike = x.name == y.name or (a.kind != "folder" and a.one_array and b.one_array)
+        alike = x.name == y.name or (a.kind != "folder" and in_a.one_array and in_b.one_array)
         if alike and chosen(x.name):
             return _checked([(x, y)], [], a, b, place)
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}

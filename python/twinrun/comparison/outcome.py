@@ -14,7 +14,7 @@ from .tolerances import Met
 __all__ = ["Compared", "Outcome", "in_shares"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Compared:
     """What comparing one field pair, or a part of it, found: a result, a part of one, or a problem.
 

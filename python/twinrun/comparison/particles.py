@@ -7,7 +7,7 @@ from ..runs.particles import find_particles, without_ids
 from .by_id import circles_of, common_fields, compare_particles
 from .matching import StepMatch, lost
 from .outcome import Outcome
-from .ranks import all_ranks
+from .ranks import OpenStep
 from .request import Request, Selection
 
 __all__ = ["compare_by_id"]
@@ -19,8 +19,9 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
     assert request.key is not None
     wanted = Selection(request, match.step)
     labels = request.a.label, request.b.label
+    step = OpenStep(request, match)
     try:
-        with all_ranks(request, match) as sides:
+        with step as sides:
             kinds = find_particles(sides, request.key)
             for kind in kinds.values():
                 found.keyed.add(kind.key)
@@ -44,5 +45,6 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                 found.problems.append((-1, request.kept(problem, match)))
     except TwinrunError as error:
         found.problems.append((-1, request.kept(error, match)))
+    found.notes_a, found.notes_b = step.notes_a, step.notes_b
     found.met = wanted.met()
     return found, done

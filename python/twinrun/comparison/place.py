@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Mapping, Set
 
 from ..errors import Incomparable, TwinrunError
-from ..runs.subject import FieldRef, Place, opened_of
-from .attributes import add_summaries, under_one_name
+from ..runs.subject import FieldRef, Place
+from .attributes import under_one_name, with_summaries
 from .by_id import order_note
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
@@ -38,14 +38,14 @@ def compare_place(
     place = (step, ranks[0] if match.step_a is not None else ranks[1])
     wanted = Selection(request, step)
     try:
-        with (
-            request.a.open((match.step_a, ranks[0]), request.use_metadata) as in_a,
-            request.b.open((match.step_b, ranks[1]), request.use_metadata) as in_b,
-        ):
-            in_a, in_b = opened_of(in_a), opened_of(in_b)
+        with contextlib.ExitStack() as stack:
+            in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
+            found.notes_a += in_a.notes
+            in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata))
+            found.notes_b += in_b.notes
             if request.globs is None:
-                under_one_name(request.a, request.b, in_a, in_b)
-            add_summaries(in_a, in_b)
+                in_a, in_b = under_one_name(in_a, in_b)
+            in_a, in_b = with_summaries(in_a, in_b)
             fields = match_fields(
                 request.a,
                 request.b,

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
@@ -236,16 +236,18 @@ def compare_part(
         r.stages["build"] = built
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     if like.kind is not None:
-        _tell(r, a, b)
+        r = _told(r, a, b)
     first = 0 if not ranges else ranges[0][0]
     return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
 
 
-def _tell(found: Found, a: FieldRef, b: FieldRef) -> None:
-    """Replaces codes by readable elements."""
+def _told(found: Found, a: FieldRef, b: FieldRef) -> Found:
+    """A result with readable elements in place of codes."""
     if found.first is None:
-        return
+        return found
+    told = replace(found)
     for key, ref in (("first_a", a), ("first_b", b)):
         if ref.tell is not None:
             with contextlib.suppress(TwinrunError):
-                setattr(found, key, ref.tell(found.first))
+                setattr(told, key, ref.tell(found.first))
+    return told

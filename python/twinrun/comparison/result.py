@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..runs.provenance import Difference, Provenance, difference
+from .again import Again
 from .attributes import AttributeDifference
-from .differences import Again, Differences
+from .differences import Differences
 from .differences import differences as list_differences
 from .field import FieldComparison
 

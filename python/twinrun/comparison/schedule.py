@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,9 +138,7 @@ def _shares(request: Request, units: Sequence[Unit], sizes: Sequence[int], ranks
 
 def _pieces_of(request: Request, unit: Unit, shares: int) -> int:
     """How many pieces of fields a place has for so many shares, judged by the first run."""
-    a = copy.copy(request.a)  # its notes are reported when it is compared
-    a.notes = []
-    with contextlib.suppress(TwinrunError), a.open(unit.places()[0][0], False) as opened:
+    with contextlib.suppress(TwinrunError), request.a.open(unit.places()[0][0], False) as opened:
         refs = list(opened.values())
         sizes = [ref.items * ref.itemsize for ref in refs]
         return max(1, len(pieces(sizes, [ref.reads_anywhere for ref in refs], shares)))

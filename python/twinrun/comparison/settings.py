@@ -108,6 +108,10 @@ class Settings:
 
     def period(self, a: FieldRef, b: FieldRef, step: int | None) -> tuple[float, ...]:
         """The lengths of the circles that a field's values lie on, by component; () on a line."""
+        if not (
+            self.periods.axes or self.periods.named or any(rule.period for rule in self.tolerances.rules)
+        ):
+            return ()
         if a.kind is not None or b.kind is not None or a.dtype not in FLOATING:
             return ()
         return () if a.dtype in ("c64", "c128") else self._period(a, self.rule(a.name, step))

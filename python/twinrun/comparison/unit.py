@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-
 from .global_arrays import compare_global_arrays
 from .matching import same_ranks
 from .outcome import Outcome
@@ -27,10 +24,7 @@ class Worker:
     def run(self, unit: Unit) -> Outcome:
         """Compares a part of both runs."""
         noted = self._noted is not None and self._noted < unit.index
-        a, b = copy.copy(self.request.a), copy.copy(self.request.b)
-        a.notes, b.notes = [], []  # of opening: they are part of the outcome
-        found = compare_unit(replace(self.request, a=a, b=b), unit, noted)
-        found.notes_a, found.notes_b = a.notes, b.notes
+        found = compare_unit(self.request, unit, noted)
         if found.order is not None:
             self._noted = unit.index
         return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..arguments import check_settings, chosen_devices
 from ..errors import TwinrunError
 from ..runs.subject import Place, Subject, open_subject
-from .differences import Again
+from .again import Again
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import ALIGNMENTS, match_steps
