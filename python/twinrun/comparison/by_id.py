@@ -62,11 +62,10 @@ class _Found:
         self.total: Found | None = None
         self.by_tree = 0  # scalars in buckets of equal sums
 
-    def add(self, r: Found, ids: np.ndarray, width: int) -> None:
-        """Adds a result of the core. Its places in the order of ids become (ID, scalar of its row)."""
-        scalars = max(width, 1)
-        r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
-        self.total = r if self.total is None else merged([self.total, r])
+    def add(self, found: Found, by_tree: int = 0) -> None:
+        """Adds the result of a pass. by_tree: scalars in buckets of equal sums, which it did not read."""
+        self.total = found if self.total is None else merged([self.total, found])
+        self.by_tree += by_tree
 
 
 def common_fields(
@@ -169,7 +168,7 @@ def compare_particles(
             sums["moved"] += int((rank_a != rank_b).sum())
         in_order = in_order and bool((m.rows_a == m.rows_b).all())
         for name in fields:
-            _compare_share(kind, name, m, found[name], how)
+            found[name].add(*_compare_share(kind, name, m, found[name].sums, how))
     result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
     for name in fields:
         if found[name].total is not None:
@@ -304,8 +303,8 @@ def _all_proven(
     identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
     result = [identity]
     for name, f in found.items():
-        _compare_rows(kind, name, NOBODY, f, _Pass(settings, step, 1, {}))
-        f.by_tree = totals[0] * _scalars(kind, name)
+        nothing = _compare_rows(kind, name, NOBODY, _Pass(settings, step, 1, {}))
+        f.add(nothing, totals[0] * _scalars(kind, name))
         result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
     return result
 
@@ -344,17 +343,13 @@ def _decision(kind: Particles, name: str, settings: Settings, step: int | None) 
 
 
 def _compare_share(
-    kind: Particles,
-    name: str,
-    m: Matched,
-    found: _Found,
-    how: _Pass,
-) -> None:
-    """Compares the rows of a share: by sums where they help, else by elements."""
-    sums = found.sums
+    kind: Particles, name: str, m: Matched, sums: TwoSums | None, how: _Pass
+) -> tuple[Found, int]:
+    """Compares the rows of a share: by sums where they help, else by elements. Returns too how many scalars
+    lie in buckets of equal sums.
+    """
     if sums is None or not m.ids.size:
-        _compare_rows(kind, name, m, found, how)
-        return
+        return _compare_rows(kind, name, m, how), 0
     scalars = _scalars(kind, name)
     stride = np.uint64(_core.id_stride(scalars))
     size = np.uint64(sums.bucket_scalars)
@@ -364,7 +359,7 @@ def _compare_share(
     # Where an ID has no partner, or occurs several times, sums prove nothing about single rows.
     alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
     blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
-    found.by_tree += int((~sums.open[at] & ~blind).sum()) * scalars
+    by_tree = int((~sums.open[at] & ~blind).sum()) * scalars
     asked = sums.open[at] & ~blind
     if asked.any() and sums.residues_help:
         start = time.perf_counter()
@@ -377,7 +372,7 @@ def _compare_share(
         sums.sketch.seconds += time.perf_counter() - start
     left = sums.open[at] | blind
     rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
-    _compare_rows(kind, name, rest, found, how)
+    return _compare_rows(kind, name, rest, how), by_tree
 
 
 def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
@@ -389,14 +384,8 @@ def _residues(ref: FieldRef, first: int, count: int, sources: dict) -> np.ndarra
     return _core.read_residues(ref.need_metadata(), ref.metadata_field, first, count)
 
 
-def _compare_rows(
-    kind: Particles,
-    name: str,
-    m: Matched,
-    found: _Found,
-    how: _Pass,
-) -> None:
-    """Compares the elements of matched rows."""
+def _compare_rows(kind: Particles, name: str, m: Matched, how: _Pass) -> Found:
+    """Compares the elements of matched rows. Places are (ID, scalar of its row)."""
     ref = _ref(kind, name)
     width, storage = _width(kind, name), storage_dtype(ref.dtype)
     decision = _decision(kind, name, how.settings, how.step)
@@ -412,9 +401,10 @@ def _compare_rows(
         threads=how.settings.threads,
     )  # fmt: skip
     read = sum(x.nbytes for x in gathered)
-    r = Found.of(compared)
-    r.stages["elements"]["bytes_read"] = read
-    found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))
+    found = Found.of(compared)
+    found.stages["elements"]["bytes_read"] = read
+    scalars = max(_scalars(kind, name), 1)
+    return with_places(found, lambda at: (int(m.ids[at // scalars]), at % scalars))
 
 
 def _identity(
