@@ -99,14 +99,14 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
     if not units:
         return iter(())
     a, b = request.a, request.b
-    sizes = []
+    sizes, known = [], []
     for unit in units:
         of_a, of_b = unit.places()
-        unit.entries_a = {place: a.entry(place) for place in of_a}
-        unit.entries_b = {place: b.entry(place) for place in of_b}
+        entries_a, entries_b = ({place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b)))
+        known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
         sizes.append(sum(a.size(place) for place in of_a) + sum(b.size(place) for place in of_b))
     shares = _shares(request, units, sizes, team.size)
-    parts = [replace(unit, share=(k, n)) for unit, n in zip(units, shares, strict=True) for k in range(n)]
+    parts = [replace(unit, share=(k, n)) for unit, n in zip(known, shares, strict=True) for k in range(n)]
     part_sizes = [size // n for size, n in zip(sizes, shares, strict=True) for _ in range(n)]
     sent = replace(
         request,

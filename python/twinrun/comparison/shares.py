@@ -32,7 +32,7 @@ __all__ = [
 LEAST_PIECE = _core.RANGE_BYTES
 
 
-@dataclass
+@dataclass(frozen=True)
 class Unit:
     """A part of a comparison.
 

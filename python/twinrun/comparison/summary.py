@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
+from .again import Again
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -47,8 +48,8 @@ class Summary:
             self._noted_order = True
             step.notes.append(outcome.order[1])
 
-    def comparison(self, device: str, seconds: float) -> Comparison:
-        """The verdict. device: as the caller named it.
+    def comparison(self, device: str, seconds: float, again: Again) -> Comparison:
+        """The verdict. device: as the caller named it. again: how both runs are opened again.
 
         Raises the first problem where the caller wants all or nothing, and Incomparable where nothing was
         compared, or no field fits what was asked for.
@@ -101,6 +102,7 @@ class Summary:
             problems=[str(p) for p in problems],
             attributes=found.attributes,
             attributes_compared=found.attributes_compared,
+            _again=again,
         )
 
     def _circles(self) -> str:

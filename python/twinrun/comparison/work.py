@@ -255,12 +255,11 @@ def compare(
     summary.add(Outcome(met=wanted.met()))
     for step in compare_steps(request, matched.matches, team):
         summary.add_step(step)
-    result = summary.comparison(str(device), time.perf_counter() - start)
-    result._again = Again.of(
+    again = Again.of(
         a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, ranks=ranks, align=align,
         options=options, stream=stream,
     )  # fmt: skip
-    return result
+    return summary.comparison(str(device), time.perf_counter() - start, again)
 
 
 def _unknown(subject: Subject, wanted: Selection) -> Set[Place]:
