@@ -40,7 +40,16 @@ try:
 except ImportError:  # Python 3.10
     import tomli as tomllib
 
-__all__ = ["Rule", "Tolerances", "attribute_glob", "parse_periods", "parse_steps", "read_tolerances"]
+__all__ = [
+    "Met",
+    "Rule",
+    "RulesInUse",
+    "Tolerances",
+    "attribute_glob",
+    "parse_periods",
+    "parse_steps",
+    "read_tolerances",
+]
 
 _LARGEST_FILE = 16 << 20  # bytes
 _KEYS = frozenset(
@@ -131,45 +140,51 @@ class Rule:
         return any(fnmatch.fnmatchcase(name, glob) for glob in self.fields)
 
 
-@dataclass
-class Tolerances:
-    """Rules in their order. Counts what each matches: `unused` and `without` are reported to the user.
+@dataclass(frozen=True)
+class Met:
+    """What a comparison met of its rules.
 
-    Not thread-safe.
+    matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
+    rule left out.
     """
+
+    matched: frozenset[int] = frozenset()
+    without: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
+
+    def __or__(self, other: Met) -> Met:
+        return Met(self.matched | other.matched, self.without | other.without, self.skipped | other.skipped)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Rules in their order."""
 
     rules: tuple[Rule, ...] = ()
     source: str = ""
-    _matched: set[int] = field(default_factory=set)
-    _without: dict[str, None] = field(default_factory=dict)
-    _skipped: dict[str, None] = field(default_factory=dict)
 
     def find(self, name: str, step: int | None) -> Rule | None:
-        """The first rule that matches."""
+        """The first rule that matches a field."""
+        at = self.number(name, step)
+        return None if at is None else self.rules[at]
+
+    def number(self, name: str, step: int | None) -> int | None:
+        """The number of the first rule that matches a field."""
         for at, rule in enumerate(self.rules):
             if not rule.of_attributes and rule.matches(name, step):
-                self._matched.add(at)
-                if rule.skip:
-                    self._skipped[name] = None
-                return rule
-        if any(not rule.of_attributes and rule.said for rule in self.rules):
-            self._without[name] = None
+                return at
         return None
 
-    def ignores(self, label: str, step: int | None) -> bool:
-        """Whether a rule leaves out the attribute of this label, `path@name`."""
+    def number_of_attribute(self, label: str, step: int | None) -> int | None:
+        """The number of the first rule that leaves out the attribute of this label, `path@name`."""
         for at, rule in enumerate(self.rules):
             if rule.of_attributes and rule.matches(label, step):
-                self._matched.add(at)
-                self._skipped[label] = None
-                return True
-        return False
+                return at
+        return None
 
     def leaves_out(self, name: str, step: int | None) -> bool:
-        """Whether a rule leaves this name out. Counts nothing."""
-        first = next(
-            (rule for rule in self.rules if not rule.of_attributes and rule.matches(name, step)), None
-        )
+        """Whether a rule leaves this field out."""
+        first = self.find(name, step)
         return first is not None and first.skip
 
     def ignored(self) -> list[str]:
@@ -191,17 +206,6 @@ class Tolerances:
         ]
         return Tolerances((*front, *self.rules), self.source)
 
-    def met(self) -> tuple[list[int], list[str], list[str]]:
-        """The counts of `find`: rules that matched, fields without a rule, fields to leave out."""
-        return sorted(self._matched), list(self._without), list(self._skipped)
-
-    def add(self, met: tuple[Iterable[int], Iterable[str], Iterable[str]]) -> None:
-        """Adds the counts of `find` of another process."""
-        if met:
-            self._matched.update(met[0])
-            self._without.update(dict.fromkeys(met[1]))
-            self._skipped.update(dict.fromkeys(met[2]))
-
     def skipped(self) -> list[str]:
         """Globs of the rules that leave fields out at every step.
 
@@ -214,20 +218,57 @@ class Tolerances:
             for glob in rule.fields
         ]
 
-    def notes(self) -> list[str]:
+    def notes(self, met: Met) -> list[str]:
         """Rules that matched nothing, fields that no rule matched, fields that were left out."""
         where = f"{self.source}: " if self.source else ""
         found = [
             f"{where if rule.said else ''}{rule.label or ', '.join(rule.fields)} matched "
             + ("no attribute" if rule.of_attributes else "no field")
             for at, rule in enumerate(self.rules)
-            if at not in self._matched
+            if at not in met.matched
         ]
-        if self._without:
-            found.append(f"{where}no rule for {_listed(self._without)}")
-        if self._skipped:
-            found.append(f"{where}left out on request: {_listed(self._skipped)}")
+        if met.without:
+            found.append(f"{where}no rule for {_listed(met.without)}")
+        if met.skipped:
+            found.append(f"{where}left out on request: {_listed(met.skipped)}")
         return found
+
+
+class RulesInUse:
+    """Rules that are asked for one field after another. It remembers what they met, which users are told."""
+
+    def __init__(self, tolerances: Tolerances) -> None:
+        self.tolerances = tolerances
+        self._told = any(not rule.of_attributes and rule.said for rule in tolerances.rules)
+        self._matched: set[int] = set()
+        self._without: set[str] = set()
+        self._skipped: set[str] = set()
+
+    def find(self, name: str, step: int | None) -> Rule | None:
+        """The first rule that matches a field."""
+        at = self.tolerances.number(name, step)
+        if at is None:
+            if self._told:
+                self._without.add(name)
+            return None
+        self._matched.add(at)
+        rule = self.tolerances.rules[at]
+        if rule.skip:
+            self._skipped.add(name)
+        return rule
+
+    def ignores(self, label: str, step: int | None) -> bool:
+        """Whether a rule leaves out the attribute of this label, `path@name`."""
+        at = self.tolerances.number_of_attribute(label, step)
+        if at is None:
+            return False
+        self._matched.add(at)
+        self._skipped.add(label)
+        return True
+
+    def met(self) -> Met:
+        """What the rules met so far."""
+        return Met(frozenset(self._matched), frozenset(self._without), frozenset(self._skipped))
 
 
 def attribute_glob(text: str) -> str:

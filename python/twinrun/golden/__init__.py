@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
-from ..comparison.attributes import AttributeDifference, concerns, rename_array
+from ..comparison.attributes import AttributeDifference, concerns, renamed_array
 from ..comparison.tolerances import attribute_glob, missing_steps
 from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
@@ -317,20 +317,21 @@ def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> Non
         os.unlink(os.path.join(folder, name))
 
 
-def _kept_provenance(subject: Subject) -> dict[str, dict[str, str]] | None:
+def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None, list[str]]:
+    """What is kept of the provenance of a history, and notes: of damaged provenance nothing is."""
     try:
         provenance = read_provenance(subject.provenance)
     except TwinrunError as e:
-        subject.notes.append(f"{subject.label}: {e}")
-        return None
+        return None, [f"{subject.label}: {e}"]
     if provenance is None:
-        return None
+        return None, []
     facts = provenance.facts()
-    return {
+    kept = {
         group: {name: _FOLDER.sub("", text) for name, text in facts[group].items() if name not in _OWN}
         for group in _PROVENANCE
         if group in facts
     }
+    return kept, []
 
 
 def save(
@@ -459,6 +460,7 @@ def save(
     refuse(subject.skipped, None)
     made_places: list[GoldenPlace] = []
     left_out: dict[str, None] = {}
+    notes = list(subject.notes)
     data_bytes = total = 0
     parent = os.path.dirname(os.path.abspath(folder))
     try:
@@ -470,6 +472,7 @@ def save(
     with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
         for done, place in enumerate(places):
             with subject.open(place) as present:
+                notes += present.notes
                 refs = []
                 for name, ref in present.items():
                     by_glob = bool(skipped) and _chosen(name, skipped)
@@ -509,7 +512,7 @@ def save(
                     for r in refs
                 )
                 data_bytes += sum(r.items * r.itemsize for r in refs)
-                one_array = subject.array_name is not None  # in a folder names count
+                one_array = present.array_name is not None  # in a folder names count
             name = _file_name(place)
             _write(os.path.join(made, name), content)
             total += len(content)
@@ -518,13 +521,15 @@ def save(
             )
             if progress is not None:
                 progress(_said(place), done + 1, len(places))
+        provenance, notes_of_it = _kept_provenance(subject)
+        notes += notes_of_it
         manifest = Manifest(
             tuple(made_places),
             residue_bits,
             chunk_bytes,
             None if globs is None else tuple(globs),
             steps,
-            _kept_provenance(subject),
+            provenance,
             __version__,
             (*skipped, *left_out),
             ignored,
@@ -542,7 +547,7 @@ def save(
         sum(len(p.fields) for p in made_places),
         data_bytes,
         total + len(text),
-        list(dict.fromkeys(subject.notes)),
+        list(dict.fromkeys(notes)),
     )
 
 
@@ -672,15 +677,16 @@ def _check_place(
     metadata = _open_metadata(folder, place)
     wanted = {f.name: (at, f) for at, f in enumerate(place.fields) if _chosen(f.name, globs)}
     with subject.open(of_run) as present:
+        result.notes += present.notes
         called = {a.owner for a in place.attributes or () if a.name == "(members)"}
         if (
-            place.one_array and called and subject.array_name is not None
+            place.one_array and called and present.array_name is not None
         ):  # a struct is named after its file too
-            rename_array(present, subject.array_name, min(called, key=len))
+            present = renamed_array(present, present.array_name, min(called, key=len))
         here = dict(present)
         if (
             place.one_array
-            and subject.array_name is not None
+            and present.array_name is not None
             and not called
             and len(wanted) == len(here) == 1
         ):
@@ -807,7 +813,7 @@ def check(
         subject.label,
         [],
         [],
-        subject.notes,
+        list(subject.notes),
         0.0,
         undecided == "pass",
         sum(p.bytes for p in manifest.places),
