@@ -71,7 +71,7 @@ class BatchEngine(EngineBase):
             exclusive_node_use=engine.exclusive,
         )
         limit = engine.walltime or ((self.study.time_limit or 3540.0) + 60)
-        custom = dict(engine.attributes)
+        custom: dict[str, str] = {**engine.attributes}
         if node is not None:
             custom.setdefault(f"{engine.executor}.nodelist", node)
         attributes = psij.JobAttributes(

@@ -32,7 +32,8 @@ from .. import intervals
 from ..study import interposition, results
 from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, task_line, unfinished
-from ..study.study import UNSET, Study, fill
+from ..study.study import UNSET, Study
+from ..study.templates import fill
 from ..watch import cores_of_level
 from .choice import engine_of
 from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
@@ -455,15 +456,15 @@ def spec_of(
         "variables": _core.variable_rules(),
         "directory": str(directory if directory.is_absolute() else study.here / directory),
         "prepare": [[fill(w, values) for w in line] for line in study.prepare],
-        "time_limit": study.time_limit,
+        "time_limit": study.time_limit or None,
         "grace": study.grace,
         "success": list(study.success),
         "cores": share,
         "cores_level": level,
         "spare": study.engine.spare,
         "own_cores": engine.own_cores(level, share),
-        "period": study.period,
-        "listen": study.kernel_ends,
+        "period": study.sampling.period,
+        "listen": study.sampling.kernel_ends,
         "verify": verify,
         "engine": engine.name,
         "submit": time.time(),

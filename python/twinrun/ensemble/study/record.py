@@ -30,6 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec import structs
+
 from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
 from .. import watch
@@ -259,7 +261,7 @@ class StudyFolder:
         if study_file is not None and not os.path.samefile(kept, study_file):
             write_whole(place, os.fsencode(Path(study_file).resolve().parent))
         if place.exists():
-            object.__setattr__(study, "here", Path(os.fsdecode(place.read_bytes())))
+            study = structs.replace(study, here=Path(os.fsdecode(place.read_bytes())))
         self.tasks = [*warmups(study), *plan(study)]
         wanted = [t.json() for t in self.tasks]
         there, _ = read_lines(self.path / "plan.jsonl")
@@ -552,7 +554,7 @@ def task_line(
         "user": record.get("user"),
         "system": record.get("system"),
         "run_queue_delay": record.get("run_queue_delay"),
-        "node": _node(folder, study.node_file) or record.get("node"),
+        "node": _node(folder, study.record.node) or record.get("node"),
         "cores": record.get("cores") or [],
         "engine": engine,
         "context_switches": record.get("context_switches"),
@@ -566,8 +568,8 @@ def task_line(
         "metrics": values,
         "metrics_missing": missing,
         "profiles": sorted(f"output/{folder.name}/{p.name}" for p in folder.glob("PROFILE-*.json")),
-        "capture": _document(folder, study.capture_file),
-        "results": _document(folder, study.results_file),
+        "capture": _document(folder, study.record.capture),
+        "results": _document(folder, study.record.results),
         "sampling": record.get("sampling"),
         "interrupted": bool(record.get("interrupted")),
     }
