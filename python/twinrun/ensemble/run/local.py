@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ...errors import TwinrunError
 from ..study.study import Study
 from ..study.templates import fill
-from ..watch import cores_of_level, list_of_numbers
+from ..watch.cores import cores_of_level, list_of_numbers
 from .engines import WATCH, EngineBase, Running, examine
 from .ranks import OVERSUBSCRIBED
 

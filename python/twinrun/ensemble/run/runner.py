@@ -34,7 +34,7 @@ from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, task_line, unfinished
 from ..study.study import UNSET, Study
 from ..study.templates import fill
-from ..watch import cores_of_level
+from ..watch.cores import cores_of_level
 from .choice import engine_of
 from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
 from .looks import Plan, looks
@@ -395,7 +395,7 @@ def _said(task: Task, line: Mapping) -> str:
 def spec_of(
     folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
 ) -> dict:
-    """The spec that watch.py runs."""
+    """The spec that the watcher runs."""
     study = folder.study
     values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
     level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)

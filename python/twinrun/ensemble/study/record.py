@@ -8,7 +8,7 @@
       output/TASK-ATTEMPT/   files of an attempt: stdout, stderr, profiles, requested files
       lock            held by the only runner
 
-A crash leaves a torn last line at worst, which is cut off. An attempt whose record (watch.py) is in its
+A crash leaves a torn last line at worst, which is cut off. An attempt whose record (the watcher's) is in its
 folder but whose line is missing is added when the study goes on.
 """
 
@@ -34,7 +34,8 @@ from msgspec import structs
 
 from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
-from .. import watch
+from ..watch import VERSION
+from ..watch.cores import list_of_numbers
 from . import interposition
 from .design import Task, plan, warmups
 from .study import Metric, Study, read_study
@@ -495,7 +496,7 @@ def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None
     for factor in study.factors:
         level = task.factors[factor.name]
         if factor.kind == "cores":
-            found[factor.name] = watch.list_of_numbers(record.get("cores") or [])
+            found[factor.name] = list_of_numbers(record.get("cores") or [])
         elif factor.kind == "interpose":
             found[factor.name] = level
         elif factor.kind == "threads" or factor.check or factor.match:
@@ -534,7 +535,7 @@ def task_line(
             contradicted.append(name)
     values, missing = metrics(study, folder)
     line = {
-        "version": watch.VERSION,
+        "version": VERSION,
         "task": task.task,
         "attempt": attempt,
         "block": task.block,
