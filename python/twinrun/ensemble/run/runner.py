@@ -28,6 +28,7 @@ from typing import Any
 
 from ... import _core
 from ...errors import TwinrunError
+from ...outputs import write_whole
 from .. import intervals
 from ..study import interposition, results
 from ..study.design import Task
@@ -309,10 +310,7 @@ class _Run:
             "reason": "the program that watched it died" if claim else "the job ended before it began",
         }
         # With a record the attempt is complete, whatever happens to this process now.
-        path = running.folder / "record.json"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record))
-        os.replace(temporary, path)
+        write_whole(running.folder / "record.json", json.dumps(record).encode())
         self._keep(running)
 
     # -- starting
