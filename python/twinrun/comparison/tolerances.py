@@ -28,17 +28,12 @@ import fnmatch
 import functools
 import math
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..documents import nearest, read_toml
 from ..errors import TwinrunError
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
 
 __all__ = [
     "Met",
@@ -51,7 +46,6 @@ __all__ = [
     "read_tolerances",
 ]
 
-_LARGEST_FILE = 16 << 20  # bytes
 _KEYS = frozenset(
     {
         "field",
@@ -286,24 +280,12 @@ def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
     """Reads rules from a TOML file.
 
     Raises TwinrunError: no such file, not TOML, an unknown key, a wrong value.
+
+    Keys are checked here and not by a class as studies are (`documents.checked`): a comparison should not wait for
+    msgspec to be imported, and most keys have forms and rules of their own (globs, steps, up to 2^64 - 2 ulp).
     """
     path = os.fspath(path)
-    try:
-        kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # reading a pipe would block
-            raise TwinrunError("is not a regular file", where=path, fix="write its content to a file first")
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except OSError as e:
-        raise TwinrunError(f"cannot be read: {e.strerror or e}", where=path) from None
-    if len(text) > _LARGEST_FILE:
-        raise TwinrunError(
-            f"more than {_LARGEST_FILE} bytes", where=path, fix="is this a file of tolerances?"
-        )
-    try:
-        document = tomllib.loads(text.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise TwinrunError(f"is not TOML: {e}", where=path) from None
+    document = read_toml(path, "file of tolerances")
     wrong = sorted(set(document) - {"tolerance", "comment"})
     if wrong:
         raise TwinrunError(
@@ -324,7 +306,9 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     unknown = sorted(set(entry) - _KEYS)
     if unknown:
         raise TwinrunError(
-            f"{unknown[0]!r} is not understood", where=where, fix="known are " + " ".join(sorted(_KEYS))
+            f"{unknown[0]!r} is not understood",
+            where=where,
+            fix=nearest(unknown[0], _KEYS) or "known are " + " ".join(sorted(_KEYS)),
         )
     of = "attribute" if "attribute" in entry else "field"
     if of not in entry:

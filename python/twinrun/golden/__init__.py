@@ -12,6 +12,7 @@ What is kept and why it suffices: docs/golden.md.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import fnmatch
 import functools
@@ -32,6 +33,7 @@ from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
 from ..formats.files import file_size
 from ..formats.texts import never_tolerated
+from ..outputs import replacing
 from ..runs.index import FLOATING
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
@@ -261,15 +263,15 @@ def _write(path: str, content: bytes) -> None:
         out.write(content)
 
 
-def _old_files(folder: str) -> set[str]:
-    """Golden files to replace: those that golden.json lists, unchanged.
+def _old_files(folder: str) -> dict[str, GoldenPlace]:
+    """Golden files to replace, by name: those that golden.json lists, unchanged.
 
     Any other file there may be the user's.
 
     Raises TwinrunError where the folder to write is no folder of golden files.
     """
     if not os.path.lexists(folder):
-        return set()
+        return {}
     if not os.path.isdir(folder):
         raise TwinrunError(
             "is a file, and golden files lie in a folder", where=folder, fix="name another one"
@@ -280,12 +282,12 @@ def _old_files(folder: str) -> set[str]:
             "is a folder with other files in it", where=folder, fix="name a new folder for the golden files"
         )
     if not present:
-        return set()
+        return {}
     try:
         listed = Manifest.read(folder).places
     except DamagedFile:  # then nothing says which they are
-        return set()
-    return {p.file for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
+        return {}
+    return {p.file: p for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
 
 
 def _is_listed(folder: str, place: GoldenPlace) -> bool:
@@ -297,24 +299,30 @@ def _is_listed(folder: str, place: GoldenPlace) -> bool:
         return checksum(file.read()) == place.xxh3
 
 
-def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
+def _put_in_place(made: str, folder: str, old: dict[str, GoldenPlace], names: set[str]) -> None:
     """Moves new files over old ones, the manifest last: a check in between reports damaged files, and no
-    false result.
+    false result. What is there is looked at again first: digests of a large run take a while.
     """
     os.makedirs(folder, exist_ok=True)
-    for name in sorted(names - old):
+    for name in sorted(names | old.keys()):
         path = os.path.join(folder, name)
         # What was saved, and not to its end, is there already.
-        if os.path.lexists(path) and not (
-            is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False)
+        if (
+            os.path.lexists(path)
+            and not (name in old and _is_listed(folder, old[name]))
+            and not (
+                name in names and is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False)
+            )
         ):
             raise TwinrunError(
                 "is there already, and is not the file that golden.json lists", where=path, fix="move it away"
             )
     for name in [*sorted(names), MANIFEST]:
-        os.replace(os.path.join(made, name), os.path.join(folder, name))
-    for name in old - names:
-        os.unlink(os.path.join(folder, name))
+        with replacing(os.path.join(folder, name), follow=False) as temporary:
+            os.replace(os.path.join(made, name), temporary)
+    for name in old.keys() - names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
 
 
 def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None, list[str]]:
