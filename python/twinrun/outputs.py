@@ -10,9 +10,9 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +30,17 @@ __all__ = [
 ]
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes, durable: bool = True) -> None:
-    """Replaces the file, whole or not at all, also if other processes do so at the same time.
-
-    durable: it survives a power cut.
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    number, temporary = tempfile.mkstemp(dir=folder, prefix=".twinrun-", suffix=".tmp")
-    try:
-        with os.fdopen(number, "wb") as file:
+def write_whole(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    durable: bool = True,
+    ours: Callable[[str], bool] | None = None,
+) -> None:
+    """Replaces the file, whole or not at all; a link is replaced itself. Parameters and errors: `replacing`."""
+    with replacing(path, durable=durable, follow=False, ours=ours) as temporary:
+        with open(temporary, "wb") as file:
             file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    if durable:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
 
 
 def named_by_user(path: str | os.PathLike[str]) -> str:
@@ -71,30 +57,63 @@ def named_by_user(path: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """A temporary name beside the file, to write to.
+def replacing(
+    path: str | os.PathLike[str],
+    *,
+    durable: bool = False,
+    follow: bool = True,
+    ours: Callable[[str], bool] | None = None,
+) -> Iterator[str]:
+    """A temporary name beside the file, to write to: it replaces the file at the end, also if other processes do so
+    at the same time; after an error it is removed, and the file is as it was.
 
-    It replaces the file at the end, with its mode; after an error it is removed.
+    The file keeps its mode, and a new one has that of the umask. durable: the new content survives a power cut.
+    follow: what a link leads to is replaced, and not the link. ours: whether what is there may be replaced.
 
-    Raises OSError where that is impossible: pipes and devices are not replaced.
+    Raises OSError where that is impossible: pipes and devices are not replaced; TwinrunError where what is there is
+    not `ours`.
     """
-    path = named_by_user(path)
-    mode = 0o644
+    path = named_by_user(path) if follow else os.fspath(path)
+    mode = None
     with contextlib.suppress(FileNotFoundError):
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):
+        about = os.lstat(path)
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISLNK(about.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", path)
-        mode = stat.S_IMODE(about.st_mode)
-    number, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".twinrun-")
-    os.close(number)
+        mode = stat.S_IMODE(about.st_mode) if stat.S_ISREG(about.st_mode) else None
+    folder = os.path.dirname(os.path.abspath(path))
+    temporary = _new_file(folder, 0o666 if mode is None else mode & 0o666 | 0o600)
     try:
         yield temporary
-        os.chmod(temporary, mode)
+        if mode is not None:
+            os.chmod(temporary, mode)
+        if durable:
+            _sync(temporary, os.O_RDONLY)
+        if ours is not None and os.path.lexists(path) and not ours(path):
+            raise TwinrunError("is there already, and is not twinrun's", where=path, fix="move it away")
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+    if durable:
+        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _new_file(folder: str, mode: int) -> str:
+    """Makes an empty file with a name of its own; the kernel applies the umask, which a process cannot read alone."""
+    while True:
+        path = os.path.join(folder, f".twinrun-{secrets.token_hex(8)}.tmp")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+            return path
+
+
+def _sync(path: str, flags: int) -> None:
+    opened = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def picture_form(path: str | os.PathLike[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from commands import HANG
 
 from twinrun._core import variable_rules
-from twinrun.ensemble import watch
+from twinrun.ensemble.run.engines import WATCH
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
@@ -36,13 +36,13 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def attempt(folder: Path, command: list[str], **keys: object) -> dict:
-    """The record of one attempt, by watch.py as it runs on nodes."""
+    """The record of one attempt, by the watcher as it runs on nodes."""
     start_watch(folder, command, **keys).wait(timeout=HANG)
     return json.loads((folder / "record.json").read_text())
 
 
 def start_watch(folder: Path, command: list[str], **keys: object) -> subprocess.Popen:
-    """Starts watch.py."""
+    """Starts the watcher."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = {
         "command": command, "environment": {}, "variables": variable_rules(), "directory": str(folder), "prepare": [], "time_limit": None, "grace": 5.0,
@@ -50,7 +50,7 @@ def start_watch(folder: Path, command: list[str], **keys: object) -> subprocess.
         "verify": {}, "submit": 0.0, **keys,
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
-    return subprocess.Popen([sys.executable, "-I", "-S", watch.__file__, str(folder)])
+    return subprocess.Popen([sys.executable, "-I", "-S", str(WATCH), str(folder)])
 
 
 def write_study(folder: Path, **keys: object) -> Path:

@@ -18,7 +18,7 @@ from commands import command
 
 from twinrun.comparison import parallel
 from twinrun.comparison import shares as units
-from twinrun.comparison import work as comparison
+from twinrun.comparison.unit import Worker
 
 
 def rank() -> int:
@@ -35,7 +35,7 @@ def break_down(fault: str) -> None:
     if fault == "absent":
         sys.modules["mpi4py"] = None
         return
-    run, runs = comparison._Work.run, []
+    run, runs = Worker.run, []
 
     def failing(self: object, unit: object) -> object:
         runs.append(unit)
@@ -45,20 +45,20 @@ def break_down(fault: str) -> None:
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}[fault])
         return run(self, unit)
 
-    comparison._Work.run = failing
+    Worker.run = failing
 
 
 def counted() -> list[object]:
     """Gets every part of a divided field that this rank compares."""
     parts: list[object] = []
-    run = comparison._Work.run
+    run = Worker.run
 
     def counting(self: object, unit: object) -> object:
         outcome = run(self, unit)
         parts.extend(outcome.parts)
         return outcome
 
-    comparison._Work.run = counting
+    Worker.run = counting
     return parts
 
 

@@ -15,6 +15,7 @@ from commands import HANG
 from ensemble_support import in_child, lines, within, write_study
 
 from twinrun.ensemble.run import runner
+from twinrun.ensemble.run.engines import WATCH
 from twinrun.ensemble.study import record
 from twinrun.errors import TwinrunError
 
@@ -92,7 +93,7 @@ def test_a_job_that_comes_late_runs_nothing(tmp_path: Path) -> None:
         late = opened.folder(0, opened.new_attempt(0))
     (late / "spec.json").write_text(json.dumps({"command": ["/bin/sh", "-c", f"echo late >> {log}"]}))
     assert runner.run_study(None, folder).done == 2
-    os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-I", "-S", record.watch.__file__, str(late)])
+    os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-I", "-S", str(WATCH), str(late)])
     assert "late" not in log.read_text()
     assert {(x["task"], x["attempt"]) for x in lines(folder)} == {(0, 2), (1, 1)}
 

@@ -28,8 +28,9 @@ from twinrun.ensemble.analysis.findings import analyse_frame
 from twinrun.ensemble.analysis.hypotheses import hypotheses
 from twinrun.ensemble.analysis.outcome import outcome
 from twinrun.ensemble.run import runner
+from twinrun.ensemble.study.document import Hypothesis
 from twinrun.ensemble.study.results import compare_results
-from twinrun.ensemble.study.study import Hypothesis, parse_study
+from twinrun.ensemble.study.study import parse_study
 from twinrun.ensemble.study.tasks import frame_of
 from twinrun.errors import DamagedFile, TwinrunError
 

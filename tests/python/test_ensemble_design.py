@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.ensemble.study.design import cells, fraction_of, orders, plan, warmups
-from twinrun.ensemble.study.study import fill, parse_study, read_study
+from twinrun.ensemble.study.study import parse_study, read_study
+from twinrun.ensemble.study.templates import fill
 from twinrun.errors import DamagedFile, MissingFile, TwinrunError
 
 
@@ -151,7 +153,7 @@ def columns(given) -> dict[str, np.ndarray]:
 
 def check_aliases(given) -> None:
     """What is said to be aliased is what has the same column, up to its sign, and nothing else."""
-    fraction = fraction_of([f.name for f in given.factors], given.generators, given.fraction)
+    fraction = fraction_of([f.name for f in given.factors], given.design.generators, given.design.fraction)
     own = columns(given)
     products = {}
     for n in (1, 2):
@@ -200,6 +202,19 @@ def test_what_a_fraction_says() -> None:
     assert "C is aliased with -A*B" in fraction_of("ABC", ["C = -A*B"]).said()
 
 
+def test_plan_of_a_fractional_study_says_its_aliases(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        'command = "true {a} {b} {c}"\n[design]\nkind = "fractional"\nfraction = 1\n'
+        + "".join(f"[factors.{name}]\nlevels = [0, 1]\n" for name in "abc")
+    )
+    done = command("ensemble", "plan", path)
+    assert done.status == 0 and "resolution III" in done.out and "a is aliased with b*c" in done.out
+    path.write_text(path.read_text().replace("kind", "kin"))
+    done = command("ensemble", "plan", path)
+    assert done.status == 2 and "design.kin is not understood; did you mean kind?" in done.err
+
+
 # What is refused -----------------------------------------------------------------------------------------------------------
 
 GOOD = {"command": ["true", "{a}"], "factors": {"a": {"levels": ["x", "y"]}}}
@@ -220,7 +235,7 @@ GOOD = {"command": ["true", "{a}"], "factors": {"a": {"levels": ["x", "y"]}}}
         ({"factors": {"a": {"levels": ["x"], "match": "nogroup"}}}, "no group"),
         ({"factors": {"a b": {"levels": ["x"]}}}, "name"),
         ({"repetitions": 0}, "from 1"),
-        ({"repetitions": True}, "must be int"),
+        ({"repetitions": True}, "repetitions must be an integer from 1 to 1000000, not true"),
         ({"time_limit": "long"}, "must be"),
         ({"design": {"kind": "latin"}}, "one of"),
         ({"design": {"kind": "fractional"}}, "needs generators"),
@@ -232,7 +247,7 @@ GOOD = {"command": ["true", "{a}"], "factors": {"a": {"levels": ["x", "y"]}}}
         ({"stopping": {"metric": "metrics.m"}}, "not measured"),
         ({"stopping": {"least": 9, "most": 3}}, "less than least"),
         ({"engine": {"kind": "cloud"}}, "one of"),
-        ({"success": [300]}, "exit statuses"),
+        ({"success": [0, 300]}, "success[2] must be an exit status from 0 to 255, not 300"),
         ({"shell": True}, "one text"),
         ({"hypotheses": ["x"]}, "tables"),
     ],

@@ -21,6 +21,7 @@ from twinrun.ensemble.run import engines, local, runner
 from twinrun.ensemble.study import record
 from twinrun.ensemble.study.design import Task
 from twinrun.ensemble.study.study import read_study
+from twinrun.ensemble.watch.cores import list_of_numbers
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -387,7 +388,7 @@ def test_cores_as_a_factor(tmp_path: Path) -> None:
         assert line["cores"] == wanted
         moved = line["factors"]["what"] == "moves" and wanted != CORES
         assert line["contradicted"] == (["cores"] if moved else [])
-        assert (line["verified"]["cores"] == record.watch.list_of_numbers(wanted)) is not moved
+        assert (line["verified"]["cores"] == list_of_numbers(wanted)) is not moved
 
 
 def test_cores_that_there_are_not(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,12 @@ from hypothesis import strategies as st
 
 from twinrun import _core
 from twinrun._core import variable_rules
-from twinrun.ensemble import watch
+from twinrun.ensemble.run.engines import WATCH
+from twinrun.ensemble.watch.conditions import keeps_variable
+from twinrun.ensemble.watch.cores import cores_of_level, list_of_numbers, numbers_of_list
+from twinrun.ensemble.watch.ends import ExitListener
+from twinrun.ensemble.watch.figures import most_memory
+from twinrun.ensemble.watch.sampling import Sampler
 
 CORES = sorted(os.sched_getaffinity(0))
 BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"
@@ -32,10 +38,25 @@ def limited() -> Iterator[None]:
         yield
 
 
+def test_the_watcher_needs_its_own_folder_and_the_standard_library(tmp_path: Path) -> None:
+    """Copied to where no twinrun is, it runs; and it imports nothing else, which would make each task start later."""
+    shutil.copytree(WATCH.parent, tmp_path / "elsewhere" / "watch")
+    start_watch(tmp_path / "a", ["/bin/true"]).wait(timeout=HANG)
+    for left in ("claim", "lock", "record.json"):
+        (tmp_path / "a" / left).unlink()
+    program = tmp_path / "elsewhere" / "watch" / "__main__.py"
+    words = [sys.executable, "-I", "-S", "-X", "importtime", str(program), str(tmp_path / "a")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG, cwd=tmp_path)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "a" / "record.json").read_text())["status"] == "ok"
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()[1:]}
+    assert "watch" in imported and imported <= {"watch", *sys.stdlib_module_names, "zipimport"}
+
+
 def exact() -> bool:
     """Whether the kernel tells of threads that end."""
     try:
-        watch.ExitListener()
+        ExitListener()
     except OSError:
         return False
     return True
@@ -43,22 +64,22 @@ def exact() -> bool:
 
 @given(st.sets(st.integers(0, 300)))
 def test_lists_of_cores(cores: set[int]) -> None:
-    assert watch.numbers_of_list(watch.list_of_numbers(cores)) == sorted(cores)
+    assert numbers_of_list(list_of_numbers(cores)) == sorted(cores)
 
 
 @given(st.lists(st.integers(0, 64), min_size=2, max_size=9, unique=True), st.data())
 def test_levels_of_cores(share: list[int], data: st.DataObject) -> None:
     spare = data.draw(st.sampled_from([None, *share]))
-    assert watch.cores_of_level("all", share) == sorted(share)
-    but_one = watch.cores_of_level("all-but-one", share, spare)
+    assert cores_of_level("all", share) == sorted(share)
+    but_one = cores_of_level("all-but-one", share, spare)
     assert set(share) - set(but_one) == {min(share) if spare is None else spare}
     n = data.draw(st.integers(1, len(share)))
-    assert len(watch.cores_of_level(str(n), share)) == n
+    assert len(cores_of_level(str(n), share)) == n
     some = data.draw(st.lists(st.sampled_from(share), min_size=2, unique=True))
-    assert watch.cores_of_level("list:" + watch.list_of_numbers(some), share) == sorted(some)
+    assert cores_of_level("list:" + list_of_numbers(some), share) == sorted(some)
     for wrong in (str(len(share) + 1), "0", "list:65"):
         with pytest.raises(ValueError):
-            watch.cores_of_level(wrong, share)
+            cores_of_level(wrong, share)
 
 
 def test_ends(tmp_path: Path) -> None:
@@ -203,13 +224,13 @@ def test_memory_of_what_is_smaller_than_the_watcher(size: int, tmp_path: Path) -
     (15, 0, 0, None),
 ])  # fmt: skip
 def test_what_says_how_much_memory_it_was(reaped: int, told: int, read: int, expected: int | None) -> None:
-    found = watch.most_memory(*(n << 20 for n in (reaped, 13, told, read)))
+    found = most_memory(*(n << 20 for n in (reaped, 13, told, read)))
     assert found == (None if expected is None else expected << 20)
 
 
 def test_memory_that_is_read_is_not_the_watchers() -> None:
     """A child counts from when it is its program, and one that is no program yet does not."""
-    sampler = watch.Sampler()
+    sampler = Sampler()
     ready, said = os.pipe()
     gate, opened = os.pipe()
     child = os.fork()
@@ -352,7 +373,7 @@ for x in t: x.join()
         },
     )
     seen = record["verified"]
-    assert seen["cores"] == watch.list_of_numbers(CORES[1:] or CORES)
+    assert seen["cores"] == list_of_numbers(CORES[1:] or CORES)
     assert record["cores"] == (CORES[1:] or CORES)
     assert (seen["a"], seen["home"], seen["threads"]) == ("1", "(unset)", "4")
     assert seen["check"] == os.path.realpath(sys.executable) and seen.get("none") is None
@@ -388,7 +409,7 @@ def test_watcher_and_core_keep_the_same_variables() -> None:
         for _ in range(5000)
     ]  # fmt: skip
     kept = {name for name in [*launcher, *others, *made] if _core.keeps_variable(name)}
-    assert {name for name in [*launcher, *others, *made] if watch.keeps_variable(name, rules)} == kept
+    assert {name for name in [*launcher, *others, *made] if keeps_variable(name, rules)} == kept
     assert not kept & {*launcher, "PATH", "FI_API_KEY", "MKL_PASS", "ucx_token", "UCX_Token1", "GMX_AUTH_X"}
     assert kept >= {"OMP_", "LANG", "KMP_MONKEY", "MKL_PASSES", "GMX_AUTHOR"} and len(kept) > 500
 

@@ -20,7 +20,8 @@ from test_foreign_files import KINDS, check, looks
 import twinrun
 from twinrun.aggregate.studies.journal import Journal
 from twinrun.ensemble.run import runner
-from twinrun.outputs import check_outputs, replacing
+from twinrun.errors import TwinrunError
+from twinrun.outputs import check_outputs, replacing, write_whole
 
 X = np.arange(100.0)
 STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
@@ -54,6 +55,39 @@ def test_a_link_that_the_user_names_leads_to_the_file(option: str, tmp_path: Pat
     done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", option, link)
     assert done.status == 2 and "must not replace it" in done.err
     assert (tmp_path / "a.npy").read_bytes() == before and link.is_symlink()
+
+
+def test_files_are_written_whole_in_one_way(tmp_path: Path) -> None:
+    """The mode is the file's, or the umask's; a link is followed or replaced, as said; what is not ours stays."""
+    path, link = tmp_path / "x", tmp_path / "link"
+    before = os.umask(0o027)
+    try:
+        write_whole(path, b"1")
+        assert path.read_bytes() == b"1" and path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o600)
+        with replacing(path, durable=True) as temporary:
+            assert os.stat(temporary).st_mode & 0o777 == 0o600, "as private as the file, from the beginning"
+            Path(temporary).write_bytes(b"2")
+        assert path.read_bytes() == b"2" and path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+    link.symlink_to("x")
+    with replacing(link) as temporary:
+        Path(temporary).write_bytes(b"3")
+    assert link.is_symlink() and path.read_bytes() == b"3"
+    write_whole(link, b"4")
+    assert not link.is_symlink() and (path.read_bytes(), link.read_bytes()) == (b"3", b"4")
+    with pytest.raises(TwinrunError, match="not twinrun's"):
+        write_whole(path, b"5", ours=lambda _: False)
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        Path(temporary).write_bytes(b"6")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"3"
+    write_whole(path, b"7", ours=lambda name: Path(name).read_bytes() == b"3")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="regular file"):
+        write_whole(tmp_path / "pipe", b"8")
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe", "x"] and path.read_bytes() == b"7"
 
 
 def test_proposed_tolerances_and_what_is_there(tmp_path: Path) -> None:

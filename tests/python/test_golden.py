@@ -528,6 +528,24 @@ def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: P
         assert after[name] == before[name]
 
 
+@pytest.mark.parametrize("name", ["step_1_rank_0.twm", "step_2_rank_0.twm"])
+def test_what_changes_during_a_save_is_not_replaced_or_removed(name: str, tmp_path: Path) -> None:
+    """The first would be written over, and the second taken away: it is not listed any more."""
+    target, run = tmp_path / "golden", tmp_path / "run"
+    with twinrun.Run(run) as r:
+        for step in (1, 2):
+            r.capture(step, {"x": np.arange(9.0) + step})
+    golden.save(run, target)
+    before = {f.name: f.read_bytes() for f in target.iterdir()}
+
+    def somebody(*_: object) -> None:
+        (target / name).write_bytes(b"precious")
+
+    with pytest.raises(twinrun.TwinrunError, match=f"{name}: is there already.*move it away"):
+        golden.save(run, target, steps="1", residue_bits=2, progress=somebody)
+    assert {f.name: f.read_bytes() for f in target.iterdir()} == {**before, name: b"precious"}
+
+
 def test_a_save_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
     """New files lie there, and the old manifest, which lists others."""
     target, new = tmp_path / "golden", tmp_path / "new"

@@ -65,7 +65,7 @@ def test_studies_can_be_read() -> None:
         and study.noise
         and len(study.hypotheses) == 3
     )
-    assert read_study(EXAMPLE / "nodes.toml").nodes == ("n0", "n1", "n2", "n3")
+    assert read_study(EXAMPLE / "nodes.toml").design.nodes == ("n0", "n1", "n2", "n3")
     assert read_study(EXAMPLE / "series.toml").blocks == 120
     storage = read_study(EXAMPLE / "storage.toml")
     assert set(storage.factor("interpose").levels) == {"off", "on", "slow-files", "no-files"}

@@ -137,7 +137,7 @@ MPIS = mpis()
 def test_counts_of_mpi_are_exact(
     library: str, build: Callable[..., str], name: str, mpicc: str, mpiexec: str
 ) -> None:
-    from twinrun.ensemble.run.local import OVERSUBSCRIBED
+    from twinrun.ensemble.run.ranks import OVERSUBSCRIBED
 
     program = build("calls_mpi.c", compiler=mpicc, name=name)
     launcher = f"{mpiexec} --oversubscribe --mca osc ^ucx" if "openmpi" in name else mpiexec

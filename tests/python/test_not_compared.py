@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from pathlib import Path
 
 import h5py
@@ -14,6 +16,7 @@ from twinrun import golden
 from twinrun.comparison.words import verdict_line
 from twinrun.errors import Uncompared
 from twinrun.report import document
+from twinrun.runs.subject import open_subject
 
 
 @pytest.fixture
@@ -222,3 +225,21 @@ def test_common_with_no_field_in_common(kind: str, tmp_path: Path) -> None:
             twinrun.compare(a, b, common=True, partial=partial)
     if kind == "hdf5":
         assert command("compare", a, b, "--common").status == 2
+
+
+def test_comparing_changes_nothing_of_opened_runs(tmp_path: Path) -> None:
+    """Notes, things that are left out and dropped places are of a comparison, not of the runs."""
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        np.save(tmp_path / run / "x.1.npy", np.zeros(3))
+        with h5py.File(tmp_path / run / "links.1.h5", "w") as file:
+            file["gone"] = h5py.SoftLink("/nowhere")
+        (tmp_path / run / "log.txt").write_text(f"{run} was here")
+        twinrun.index(tmp_path / run / "x.1.npy")
+        os.utime(tmp_path / run / "x.1.npy", (1, 1))
+    a, b = (open_subject(tmp_path / run) for run in "ab")
+    before = [copy.deepcopy((s.notes, s.places, s.skipped)) for s in (a, b)]
+    found = [twinrun.compare(a, b, common=True, fields=["x", "gone"]) for _ in range(2)]
+    assert found[0].notes == found[1].notes and any("touched" in note for note in found[0].notes)
+    assert found[0].not_compared == found[1].not_compared == 2
+    assert [(s.notes, s.places, s.skipped) for s in (a, b)] == before

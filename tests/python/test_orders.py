@@ -13,7 +13,8 @@ from support import run_of_ranks
 
 import twinrun
 from twinrun import golden
-from twinrun.comparison.field import Settings, compare_part, put_together
+from twinrun.comparison.ranges import compare_part, put_together
+from twinrun.comparison.settings import Settings
 from twinrun.runs.subject import FieldRef, open_subject
 
 SHAPES = [(7,), (5, 6), (1, 9), (9, 1), (3, 500), (500, 3), (4, 5, 6), (2, 1, 700), (33, 2, 3, 5)]

@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun.comparison import field as fieldwise
 from twinrun.comparison import parallel
 from twinrun.comparison import shares as units
+from twinrun.comparison.outcome import Outcome, in_shares
+from twinrun.comparison.ranges import compare_part, put_together
+from twinrun.comparison.settings import Settings
 from twinrun.errors import MissingPackage, TwinrunError
 from twinrun.runs import subject
 
@@ -533,25 +535,21 @@ def test_shares_of_a_place_are_put_together_in_order() -> None:
     pairs = [("x", 8), ("y", 8), ("z", 8)]
     opened = TwinrunError("left out", where="file")
     shares = [
-        units.Outcome(
-            results=["z"], results_at=[2], problems=[opened], problems_at=[-1], opening=5, pairs=pairs
-        ),
-        units.Outcome(
-            results=["x"],
-            results_at=[0],
-            problems=[opened, TwinrunError("y")],
-            problems_at=[-1, 1],
+        Outcome(results=[(2, "z")], problems=[(-1, opened)], opening=5, pairs=pairs),
+        Outcome(
+            results=[(0, "x")],
+            problems=[(-1, opened), (1, TwinrunError("y"))],
             opening=5,
             pairs=pairs,
         ),
     ]
-    whole = units.in_shares(shares)
-    assert whole.results == ["x", "z"] and whole.opening == 5
-    assert [str(p) for p in whole.problems] == ["file: left out", "y"]
+    whole = in_shares(shares)
+    assert whole.results == [(0, "x"), (2, "z")] and whole.opening == 5
+    assert [str(p) for _, p in whole.problems] == ["file: left out", "y"]
     shares[0].pairs = pairs[
         1:
     ]  # the file was written again in between: who compares what is not sure any more
-    assert any("changed while it was compared" in str(p) for p in units.in_shares(shares).problems)
+    assert any("changed while it was compared" in str(p) for _, p in in_shares(shares).problems)
 
 
 def test_parts_of_a_divided_field_are_put_together() -> None:
@@ -564,17 +562,17 @@ def test_parts_of_a_divided_field_are_put_together() -> None:
         for v in (a, b)
     )
     ranges = [(0, 10_240), (10_240, 10_240), (20_480, 9520)]
-    asked = fieldwise.Settings(atol=0.5)
-    parts = [fieldwise.compare_part(x, y, (3, 1), asked, [r]) for r in ranges]
-    whole = fieldwise.put_together([fieldwise.compare_part(x, y, (3, 1), asked)])
+    asked = Settings(atol=0.5)
+    parts = [compare_part(x, y, (3, 1), asked, [r]) for r in ranges]
+    whole = put_together([compare_part(x, y, (3, 1), asked)])
     pairs = [("w", 8, False), ("x", 240_000, True)]
 
-    def shares() -> list[units.Outcome]:
-        found = [units.Outcome(parts=[(1, part)], pairs=pairs) for part in (parts[2], parts[0], parts[1])]
-        found[1].results, found[1].results_at = ["w"], [0]
+    def shares() -> list[Outcome]:
+        found = [Outcome(parts=[(1, part)], pairs=pairs) for part in (parts[2], parts[0], parts[1])]
+        found[1].results = [(0, "w")]
         return found
 
-    first, second = units.in_shares(shares()).results
+    first, second = (f for _, f in in_shares(shares()).results)
     assert first == "w" and (second.different, second.first_index, second.max_abs_index) == (
         2,
         (100,),
@@ -584,21 +582,21 @@ def test_parts_of_a_divided_field_are_put_together() -> None:
         f.seconds, f.device_reason, f.io, f.stages = 0.0, "", "", {}
     assert second == whole
     with pytest.raises(RuntimeError, match="a part of a field was lost"):
-        units.in_shares(shares()[:2])
+        in_shares(shares()[:2])
     with pytest.raises(RuntimeError, match="a part of a field was lost"):
-        units.in_shares([*shares(), shares()[0]])
+        in_shares([*shares(), shares()[0]])
     # One that failed is a problem, once, whatever the others found; so is a share that did not get so far.
     failed = shares()
     for outcome in failed[1:]:
-        outcome.parts, outcome.problems, outcome.problems_at = [], [TwinrunError(str(id(outcome)))], [1]
-    told = units.in_shares(failed)
-    assert told.results == ["w"] and len(told.problems) == 1
-    away = [*shares()[:2], units.Outcome(problems=[TwinrunError("gone")], problems_at=[-1])]
-    assert units.in_shares(away).results == ["w"]
+        outcome.parts, outcome.problems = [], [(1, TwinrunError(str(id(outcome))))]
+    told = in_shares(failed)
+    assert told.results == [(0, "w")] and len(told.problems) == 1
+    away = [*shares()[:2], Outcome(problems=[(-1, TwinrunError("gone"))])]
+    assert in_shares(away).results == [(0, "w")]
     changed = shares()
     changed[2].pairs = [("w", 8, False), ("x", 240_000, False)]
-    told = units.in_shares(changed)
-    assert told.results == ["w"] and "changed while it was compared" in str(told.problems[0])
+    told = in_shares(changed)
+    assert told.results == [(0, "w")] and "changed while it was compared" in str(told.problems[0][1])
 
 
 def test_records_of_many_ranks_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,7 +632,7 @@ def test_cores_of_a_node_are_shared() -> None:
 
 def test_what_is_sent_can_be_sent() -> None:
     """Dataclasses of results hold nothing of this process."""
-    outcome = units.Outcome(error=TwinrunError("what", where="where", fix="fix"))
+    outcome = Outcome(error=TwinrunError("what", where="where", fix="fix"))
     back = pickle.loads(pickle.dumps(outcome))
     assert str(back.error) == "where: what; fix" and back.error.where == "where"
     assert dataclasses.replace(back, error=None) == dataclasses.replace(outcome, error=None)

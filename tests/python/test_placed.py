@@ -14,7 +14,7 @@ import twinrun
 from twinrun.errors import Incomparable
 from twinrun.runs.arrays import taken
 from twinrun.runs.parts import Parts as GlobalParts
-from twinrun.runs.subject import FieldRef, Place, Subject
+from twinrun.runs.subject import FieldRef, Opened, Place, Subject
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset, shape
 
@@ -36,8 +36,8 @@ class Parts(Subject):
         self.ranks = ranks
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[dict[str, FieldRef]]:
-        yield self.ranks[place[1]]
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        yield Opened(self.ranks[place[1]])
 
 
 @st.composite

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from support import brute_force, check_report, run_of_ranks, scalars
 
 import twinrun
+from twinrun.comparison import shares
 from twinrun.comparison.tolerances import parse_steps
 
 Places = dict[tuple[int, int], dict[str, np.ndarray]]  # (step, rank): fields
@@ -420,6 +421,27 @@ def told(a: Path, b: Path, options: dict, team: object) -> object:
         for f in c.fields
     ]  # fmt: skip
     return c.verdict, fields, c.problems, c.notes, c.not_compared, c.bytes_compared
+
+
+def test_what_a_place_cannot_compare_hides_no_field_in_shared_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of two and three ranks: a link that leads nowhere, and the first field has another shape in each."""
+    for run, ranks in (("a", 2), ("b", 3)):
+        (tmp_path / run).mkdir()
+        for rank in range(ranks):
+            with h5py.File(tmp_path / run / f"out.00001.{rank}.h5", "w") as file:
+                if rank == 0:
+                    file["first"] = np.zeros(ranks)
+                    file["gone"] = h5py.SoftLink("/nowhere")
+                if rank < 2:
+                    file["x"] = np.arange(3000.0)
+    paths = tmp_path / "a", tmp_path / "b"
+    monkeypatch.setattr(shares, "LEAST_PIECE", 4096)
+    for options in ({}, {"common": True}):
+        alone, shared = (told(*paths, options, team) for team in (None, ManyRanks(3, 1)))
+        assert alone == shared and alone[0] == "incomparable"
+        assert any("field 'first': shape" in problem for problem in shared[2])
 
 
 @settings(max_examples=14)

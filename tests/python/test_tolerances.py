@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import re
 
 import numpy as np
 import pytest
-from commands import command
+from commands import command, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -230,3 +231,15 @@ def test_proposals_on_the_command_line(tmp_path: pathlib.Path) -> None:
     assert command("tolerances", a).status == 2
     np.save(b, np.array([0, 1, 2, np.nan]))
     assert "no tolerance allows" in command("tolerances", a, b).out
+
+
+def test_a_comparison_by_a_file_does_not_wait_for_what_studies_need(tmp_path: pathlib.Path) -> None:
+    path = rules(tmp_path, '[[tolerance]]\nfield = "x"\natol = 1\n')
+    data = tmp_path / "x.npy"
+    np.save(data, np.zeros(3))
+    modules = ("-X", "importtime", "-m", "twinrun")
+    done = process("compare", data, data, "--tolerances", path, python=modules)
+    assert done.status == 0 and not re.search(r"\b(msgspec|difflib)\b", done.err)
+    # A study is read by msgspec, and says so in the same way.
+    (tmp_path / "study.toml").write_text('command = "true"')
+    assert re.search(r"\bmsgspec\b", process("ensemble", "plan", tmp_path / "study.toml", python=modules).err)

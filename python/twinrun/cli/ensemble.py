@@ -188,9 +188,9 @@ def plan(study: str, blocks: int) -> int:
         f"{len(cells) * given.warmup} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
         soft_wrap=True,
     )
-    if given.design == "fractional":
+    if given.design.kind == "fractional":
         for line in design.fraction_of(
-            [f.name for f in given.factors], given.generators, given.fraction
+            [f.name for f in given.factors], given.design.generators, given.design.fraction
         ).said():
             out.print(f"  {line}", soft_wrap=True)
     for task in tasks:

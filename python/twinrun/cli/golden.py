@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ..comparison.tolerances import Tolerances, read_tolerances
+from ..comparison.tolerances import RulesInUse, Tolerances, read_tolerances
 from ..errors import TwinrunError, one_line
 from ..golden import CHUNK_BYTES
 from ..golden import check as check_run
@@ -75,7 +75,8 @@ def save(
 
     Golden files that golden.json lists there are replaced, no others.
     """
-    rules = Tolerances() if tolerances is None else read_tolerances(tolerances)
+    tolerant = Tolerances() if tolerances is None else read_tolerances(tolerances)
+    rules = RulesInUse(tolerant)
     with progress_bar(quiet) as progress:
         facts = save_run(
             run,
@@ -83,8 +84,8 @@ def save(
             atol=atol,
             rtol=rtol,
             tolerances=lambda step, name: _tolerance(rules, step, name),
-            leave_out=rules.skipped(),
-            ignore_attributes=[*ignore_attributes, *rules.ignored()],
+            leave_out=tolerant.skipped(),
+            ignore_attributes=[*ignore_attributes, *tolerant.ignored()],
             keep=lambda step, name: (rule := rules.find(name, step)) is None or not rule.skip,
             residue_bits=int(residue_bits),
             chunk_bytes=chunk,
@@ -98,7 +99,7 @@ def save(
     if quiet:
         return 0
     out = console()
-    for note in [*facts.notes, *rules.notes()][:10]:
+    for note in [*facts.notes, *tolerant.notes(rules.met())][:10]:
         out.print(one_line(f"note: {note}"), soft_wrap=True, style="dim")
     share = 100 * facts.bytes / facts.data_bytes if facts.data_bytes else 0
     fields_said = f"{facts.fields} field{'s' if facts.fields != 1 else ''}"
@@ -110,14 +111,14 @@ def save(
     return 0
 
 
-def _tolerance(rules: Tolerances, step: int | None, name: str) -> tuple[float, float] | None:
+def _tolerance(rules: RulesInUse, step: int | None, name: str) -> tuple[float, float] | None:
     rule = rules.find(name, step)
     if rule is None or rule.skip:
         return None
     if rule.ulps is not None or rule.period or rule.integers or rule.equal_nan is False:
         raise TwinrunError(
             f"{rule.label}: golden files know atol and rtol only",
-            where=rules.source,
+            where=rules.tolerances.source,
             fix="write another rule for it",
         )
     return rule.atol or 0.0, rule.rtol or 0.0

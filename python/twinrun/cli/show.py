@@ -154,6 +154,6 @@ def show(
     provenance = read_provenance(subject.provenance)
     if provenance is not None:
         print_provenance(out, provenance)
-    for note in subject.notes:
+    for note in (*subject.notes, *fields.notes):
         out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
     return 0

@@ -1,16 +1,29 @@
 """Comparison of two runs.
 
-work            `compare`: matches steps, ranks and fields, compares them, and makes one `Comparison`
+work            `compare`: checks what is asked for, and makes one `Comparison`
+request         what a comparison was asked for; which fields are wanted
 matching        which step, rank and field of one run belongs to which of the other
-field           one field: its rule, its method, its result
-shares          a comparison cut into pieces for processes and ranks of MPI, and the results joined again
-merge           results of parts of one field, joined
-by_id, sums     rows matched by ID; digests that do not depend on decomposition and order
-attributes      names, units, texts and other facts that a file has beside its numbers
-differences     each differing element, as an iterator
+schedule        the units of all steps, compared here or on all ranks of a team
+shares          units, and how they are cut into shares for the ranks of MPI
+unit            one unit: a place, or a whole step, of these:
+  place           one rank of a step: its facts, and its fields
+  particles       fields whose rows are matched by ID, whatever their rank
+  global_arrays   fields that the runs' ranks cut differently
+entry           one field that both runs have, or a part of it, of these:
+  ranges          ranges of a field
+  sums            digests that do not depend on decomposition and order
+  by_id, ids      rows matched by ID
+settings        what counts as different in a field
+facts           what files have beside fields: attributes compares it
+ranks           all places of a step, open
+outcome         what a unit found, and its shares joined; merge: results of parts of one field, joined
+summary         what all steps found, and the verdict
+result, field   `Comparison`, and what is known of one field
+differences     each differing element, as an iterator; again: how both runs are opened again
 tolerances      rules by field, step and place; proposal: rules suggested by repeated runs
 parallel        teams of processes
 tables          results as tables of pandas and Arrow
+words           results in a line; notebook: in a notebook
 """
 
 from __future__ import annotations

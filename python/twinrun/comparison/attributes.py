@@ -17,12 +17,12 @@ from ..runs.subject import Opened, Place, Subject, refs_of_fields
 __all__ = [
     "AttributeDifference",
     "Attributes",
-    "add_summaries",
     "concerns",
     "match_attributes",
-    "rename_array",
+    "renamed_array",
     "uncompared",
     "under_one_name",
+    "with_summaries",
 ]
 
 _MOST_NAMED = 5
@@ -234,11 +234,11 @@ def _part_of(owner: str, fields: Iterable[str]) -> bool:
 
 
 def uncompared(
-    sides: Iterable[tuple[Subject, Iterable[tuple[str, str, str]]]], wanted: Callable[[str], bool]
-) -> Iterator[tuple[Subject, Uncompared | None]]:
+    sides: Iterable[Iterable[tuple[str, str, str]]], wanted: Callable[[str], bool]
+) -> Iterator[Uncompared | None]:
     """A problem for each thing that cannot be compared; None where the other run reported the same."""
     said: set[tuple[str, str]] = set()
-    for subject, skipped in sides:
+    for skipped in sides:
         for name, where, why in skipped:
             if not wanted(name):
                 continue
@@ -247,45 +247,48 @@ def uncompared(
                 where=where,
                 fix="leave it out with a rule (skip), with --leave-out or --common",
             )
-            yield subject, None if (name, why) in said else problem
+            yield None if (name, why) in said else problem
             said.add((name, why))
 
 
-def under_one_name(a: Subject, b: Subject, in_a: Opened, in_b: Opened) -> None:
-    """Gives the single array of b, and its facts, the name of the single array of a: single arrays match
-    whatever their names.
+def under_one_name(in_a: Opened, in_b: Opened) -> tuple[Opened, Opened]:
+    """Both places, where the single array of b, and its facts, have the name of the single array of a: single
+    arrays match whatever their names.
 
     Where b is metadata alone, which keeps no attributes by name, the array of a gets the name of b.
     """
-    if a.array_name is None or b.array_name is None or a.array_name == b.array_name:
-        return
+    if in_a.array_name is None or in_b.array_name is None or in_a.array_name == in_b.array_name:
+        return in_a, in_b
     if SUMMARY in in_b and SUMMARY not in in_a:
-        rename_array(in_a, a.array_name, b.array_name)
-    else:
-        rename_array(in_b, b.array_name, a.array_name)
+        return renamed_array(in_a, in_a.array_name, in_b.array_name), in_b
+    return in_a, renamed_array(in_b, in_b.array_name, in_a.array_name)
 
 
-def rename_array(opened: Opened, old: str, new: str) -> None:
-    """Renames an array: its field or the fields of its members, and their facts."""
+def renamed_array(opened: Opened, old: str, new: str) -> Opened:
+    """A place whose array has another name: its field or the fields of its members, and their facts."""
 
     def named(name: str) -> str:
         return new + name[len(old) :] if name == old or name.startswith((old + ".", old + "@")) else name
 
     fields = [replace(ref, name=named(ref.name)) for ref in opened.values()]
-    opened.clear()
-    opened.update({ref.name: ref for ref in fields})
-    opened.skipped = [(named(name), where, why) for name, where, why in opened.skipped]
+    made = opened.with_fields({ref.name: ref for ref in fields})
+    made.skipped = [(named(name), where, why) for name, where, why in opened.skipped]
     if opened.facts is not None:
         renamed = [(label, replace(f, owner=named(f.owner))) for label, f in opened.facts.items()]
         # A label that occurs several times has marks behind it (see `subject`).
         labels = {label: f.label + label[len(opened.facts[label].label) :] for label, f in renamed}
-        opened.facts = {labels[label]: f for label, f in renamed}
-        opened.format_of = {labels[label]: format for label, format in opened.format_of.items()}
+        made.facts = {labels[label]: f for label, f in renamed}
+        made.format_of = {labels[label]: format for label, format in opened.format_of.items()}
+    return made
 
 
-def add_summaries(a: Opened, b: Opened) -> None:
-    """Summarizes the facts of one run as metadata does, where the other run has only metadata."""
-    for here, there in ((a, b), (b, a)):
-        if SUMMARY in here and SUMMARY not in there and there.facts:
-            found: Mapping = {f.name: f for f in summary_fields(there.facts, 0, "attributes")}
-            there.update({ref.name: ref for ref in refs_of_fields(found, "attributes")})
+def with_summaries(a: Opened, b: Opened) -> tuple[Opened, Opened]:
+    """Both places; where the other run has only metadata, with the facts summarized as metadata does."""
+    return _summarized(a, b), _summarized(b, a)
+
+
+def _summarized(here: Opened, other: Opened) -> Opened:
+    if SUMMARY not in other or SUMMARY in here or not here.facts:
+        return here
+    found: Mapping = {f.name: f for f in summary_fields(here.facts, 0, "attributes")}
+    return here.with_fields({**here, **{ref.name: ref for ref in refs_of_fields(found, "attributes")}})

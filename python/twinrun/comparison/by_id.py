@@ -20,19 +20,14 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.model import storage_dtype
 from ..runs.particles import INTEGERS, Particles, read_items
 from ..runs.subject import FieldRef
-from .field import Decision, FieldComparison, Settings, facts_of
+from .field import FieldComparison, facts_of
+from .ids import NOBODY, Matched, gather_rows, ids_of_share, match_ids
 from .merge import Found, merged, with_places
+from .settings import Decision, Settings
 from .sums import TwoSums, why_not
 
-__all__ = [
-    "compare_particles",
-    "gather_rows",
-    "ids_of_share",
-    "match_ids",
-    "order_note",
-]
+__all__ = ["circles_of", "common_fields", "compare_particles", "order_note"]
 
-_HASH = np.uint64(0x9E3779B97F4A7C15)
 _KNOWN_IDS = (
     "id",
     "ids",
@@ -42,131 +37,8 @@ _KNOWN_IDS = (
     "global_id",
 )  # for the note that the order changed
 _FEW = 10  # IDs that a report names
-_BLOCK_BITS = 20  # a bucket is a megabyte at most
 _NUMBERS = 1 << 20  # IDs whose sums are made at a time
 _BYTES_A_ROW = 56  # of IDs, places and orders, both runs, while a pass matches them
-
-
-@dataclass
-class _Ids:
-    """IDs of one share of one run, sorted, with the row (numbered through all parts) of each."""
-
-    ids: np.ndarray  # int64 or uint64
-    rows: np.ndarray  # int64
-
-
-def ids_of_share(
-    parts: Sequence[tuple[int, FieldRef, dict]],
-    share: int,
-    shares: int,
-    piece: int,
-    sources: dict,
-    by_block: bool = False,
-) -> _Ids:
-    """The IDs of one share, of one run. piece: elements that are read at a time.
-
-    by_block: consecutive IDs stay together, as many as a bucket of sums may hold.
-    """
-    block = np.uint64(_BLOCK_BITS if by_block else 0)
-    kept, rows, base = [], [], 0
-    for _, ref, _ in parts:
-        kind = np.uint64 if ref.dtype.startswith("u") else np.int64
-        for first in range(0, ref.items, piece):
-            count = min(piece, ref.items - first)
-            ids = read_items(ref, first, count, sources).astype(kind)
-            at: np.ndarray = np.arange(base + first, base + first + count, dtype=np.int64)
-            if shares > 1:
-                blocks = ids.view(np.uint64) >> block
-                mine = (blocks * _HASH >> np.uint64(32)) % np.uint64(shares) == share
-                ids, at = ids[mine], at[mine]
-            kept.append(ids)
-            rows.append(at)
-        base += ref.items
-    if not kept:
-        return _Ids(np.empty(0, np.int64), np.empty(0, np.int64))
-    if len({k.dtype for k in kept}) > 1:
-        raise Incomparable("IDs are signed in one part and unsigned in another")
-    ids, at = np.concatenate(kept), np.concatenate(rows)
-    order = np.argsort(ids, kind="stable")
-    return _Ids(ids[order], at[order])
-
-
-@dataclass
-class _Matched:
-    ids: np.ndarray
-    rows_a: np.ndarray
-    rows_b: np.ndarray
-    lost: np.ndarray
-    born: np.ndarray
-    doubled_a: np.ndarray
-    doubled_b: np.ndarray
-    unequal: int  # rows of IDs that both runs have, with different multiplicity
-
-
-def match_ids(a: _Ids, b: _Ids) -> _Matched:
-    """Rows that belong together, in the order of their IDs, and the IDs that have no partner."""
-    if np.array_equal(a.ids, b.ids) and (a.ids[1:] > a.ids[:-1]).all():  # most often
-        none = a.ids[:0]
-        return _Matched(a.ids, a.rows, b.rows, none, none, none, none, 0)
-    unique_a, start_a, times_a = np.unique(a.ids, return_index=True, return_counts=True)
-    unique_b, start_b, times_b = np.unique(b.ids, return_index=True, return_counts=True)
-    common, in_a, in_b = np.intersect1d(unique_a, unique_b, assume_unique=True, return_indices=True)
-    equal = times_a[in_a] == times_b[in_b]
-    unequal = int(np.maximum(times_a[in_a], times_b[in_b])[~equal].sum())
-    times = times_a[in_a][equal]
-    # Rows of an ID that occurs several times: stretches of both sorted lists.
-    within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    return _Matched(
-        np.repeat(common[equal], times),
-        a.rows[np.repeat(start_a[in_a][equal], times) + within],
-        b.rows[np.repeat(start_b[in_b][equal], times) + within],
-        np.setdiff1d(unique_a, common, assume_unique=True),
-        np.setdiff1d(unique_b, common, assume_unique=True),
-        unique_a[times_a > 1],
-        unique_b[times_b > 1],
-        unequal,
-    )
-
-
-_NO_IDS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.int64)
-_NOBODY = _Matched(_NO_IDS, _NO_ROWS, _NO_ROWS, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, 0)
-
-
-def gather_rows(
-    refs: Sequence[tuple[FieldRef | None, int]],
-    rows: np.ndarray,
-    width: int,
-    piece: int,
-    sources: dict,
-    storage: np.dtype,
-    read: Callable[[FieldRef, int, int, dict], np.ndarray] | None = None,
-) -> np.ndarray:
-    """Rows of a field that lies in several parts, in the order of `rows`. refs: (field, its rows).
-
-    read: gives `count` numbers of a part from `first` on, `width` a row; by default its elements.
-    """
-    read = read or read_items
-    out = np.empty((rows.size, width), storage)
-    order = np.argsort(rows, kind="stable")
-    ascending = rows[order]
-    base = 0
-    for ref, count in refs:
-        low, high = np.searchsorted(ascending, (base, base + count))
-        if low == high:
-            base += count
-            continue
-        step = max(1, piece // max(width, 1))
-        for first in range(0, count, step):
-            n = min(step, count - first)
-            begin, end = np.searchsorted(ascending, (base + first, base + first + n))
-            if begin == end:
-                continue
-            assert ref is not None
-            low_row, high_row = int(ascending[begin]) - base, int(ascending[end - 1]) - base + 1
-            values = read(ref, low_row * width, (high_row - low_row) * width, sources)
-            out[order[begin:end]] = values.reshape(-1, width)[ascending[begin:end] - (base + low_row)]
-        base += count
-    return out
 
 
 @dataclass(frozen=True)
@@ -190,17 +62,19 @@ class _Found:
         self.total: Found | None = None
         self.by_tree = 0  # scalars in buckets of equal sums
 
-    def add(self, r: Found, ids: np.ndarray, width: int) -> None:
-        """Adds a result of the core. Its places in the order of ids become (ID, scalar of its row)."""
-        scalars = max(width, 1)
-        r = with_places(r, lambda at: (int(ids[at // scalars]), at % scalars))
-        self.total = r if self.total is None else merged([self.total, r])
+    def add(self, found: Found, by_tree: int = 0) -> None:
+        """Adds the result of a pass. by_tree: scalars in buckets of equal sums, which it did not read."""
+        self.total = found if self.total is None else merged([self.total, found])
+        self.by_tree += by_tree
 
 
-def _common_fields(
+def common_fields(
     kind: Particles, chosen: Callable[[str], bool], label_a: str, label_b: str, step: int | None
 ) -> tuple[list[str], list[TwinrunError]]:
-    """Fields that every part of both runs has, with the same type; and problems for the others."""
+    """Fields that every part of both runs has, with the same type; and problems for the others.
+
+    chosen: whether to compare a field of this name.
+    """
     problems: list[TwinrunError] = []
     parts = [*((label_a, p) for p in kind.parts_a), *((label_b, p) for p in kind.parts_b)]
     good = []
@@ -228,22 +102,29 @@ def _common_fields(
     return good, problems
 
 
+def circles_of(
+    kind: Particles, fields: Sequence[str], settings: Settings, step: int | None
+) -> dict[str, tuple[float, ...]]:
+    """The fields whose values lie on circles, and the lengths of these."""
+    found = {name: settings.period(*_of_both(kind, name), step) for name in fields}
+    return {name: period for name, period in found.items() if period}
+
+
 def compare_particles(
     kind: Particles,
+    fields: Sequence[str],
     step: int | None,
     settings: Settings,
-    chosen: Callable[[str], bool],
     label_a: str,
     label_b: str,
 ) -> tuple[list[FieldComparison], list[TwinrunError], list[str]]:
     """Compares one kind of particles of one step: first the key itself (lost, born, doubled particles), then
     each field.
 
-    chosen: whether to compare a field of this name. Returns comparisons, problems (fields that could not be
-    compared), notes.
+    fields: see `common_fields`. Returns comparisons, problems (fields that could not be compared), notes.
     """
     begin = time.perf_counter()
-    fields, problems = _common_fields(kind, chosen, label_a, label_b, step)
+    problems: list[TwinrunError] = []
     types = [
         sorted({ids.unit or ids.dtype for _, ids, _ in parts if ids.items})
         for parts in (kind.parts_a, kind.parts_b)
@@ -287,7 +168,7 @@ def compare_particles(
             sums["moved"] += int((rank_a != rank_b).sum())
         in_order = in_order and bool((m.rows_a == m.rows_b).all())
         for name in fields:
-            _compare_share(kind, name, m, found[name], how)
+            found[name].add(*_compare_share(kind, name, m, found[name].sums, how))
     result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
     for name in fields:
         if found[name].total is not None:
@@ -422,8 +303,8 @@ def _all_proven(
     identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
     result = [identity]
     for name, f in found.items():
-        _compare_rows(kind, name, _NOBODY, f, _Pass(settings, step, 1, {}))
-        f.by_tree = totals[0] * _scalars(kind, name)
+        nothing = _compare_rows(kind, name, NOBODY, _Pass(settings, step, 1, {}))
+        f.add(nothing, totals[0] * _scalars(kind, name))
         result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
     return result
 
@@ -450,24 +331,25 @@ def _item(kind: Particles, name: str) -> int:
     return _ref(kind, name).itemsize
 
 
-def _decision(kind: Particles, name: str, settings: Settings, step: int | None) -> Decision:
+def _of_both(kind: Particles, name: str) -> tuple[FieldRef, FieldRef]:
+    """A field of each run; where only one has it, of this one twice."""
     of_a = next((own[name] for _, _, own in kind.parts_a if name in own), _ref(kind, name))
     of_b = next((own[name] for _, _, own in kind.parts_b if name in own), of_a)
-    return settings.decision(of_a, of_b, step)
+    return of_a, of_b
+
+
+def _decision(kind: Particles, name: str, settings: Settings, step: int | None) -> Decision:
+    return settings.decision(*_of_both(kind, name), step)
 
 
 def _compare_share(
-    kind: Particles,
-    name: str,
-    m: _Matched,
-    found: _Found,
-    how: _Pass,
-) -> None:
-    """Compares the rows of a share: by sums where they help, else by elements."""
-    sums = found.sums
+    kind: Particles, name: str, m: Matched, sums: TwoSums | None, how: _Pass
+) -> tuple[Found, int]:
+    """Compares the rows of a share: by sums where they help, else by elements. Returns too how many scalars
+    lie in buckets of equal sums.
+    """
     if sums is None or not m.ids.size:
-        _compare_rows(kind, name, m, found, how)
-        return
+        return _compare_rows(kind, name, m, how), 0
     scalars = _scalars(kind, name)
     stride = np.uint64(_core.id_stride(scalars))
     size = np.uint64(sums.bucket_scalars)
@@ -477,7 +359,7 @@ def _compare_share(
     # Where an ID has no partner, or occurs several times, sums prove nothing about single rows.
     alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
     blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
-    found.by_tree += int((~sums.open[at] & ~blind).sum()) * scalars
+    by_tree = int((~sums.open[at] & ~blind).sum()) * scalars
     asked = sums.open[at] & ~blind
     if asked.any() and sums.residues_help:
         start = time.perf_counter()
@@ -490,7 +372,7 @@ def _compare_share(
         sums.sketch.seconds += time.perf_counter() - start
     left = sums.open[at] | blind
     rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
-    _compare_rows(kind, name, rest, found, how)
+    return _compare_rows(kind, name, rest, how), by_tree
 
 
 def _refs_of(kind: Particles, name: str) -> list[list[tuple[FieldRef | None, int]]]:
@@ -502,14 +384,8 @@ def _residues(ref: FieldRef, first: int, count: int, sources: dict) -> np.ndarra
     return _core.read_residues(ref.need_metadata(), ref.metadata_field, first, count)
 
 
-def _compare_rows(
-    kind: Particles,
-    name: str,
-    m: _Matched,
-    found: _Found,
-    how: _Pass,
-) -> None:
-    """Compares the elements of matched rows."""
+def _compare_rows(kind: Particles, name: str, m: Matched, how: _Pass) -> Found:
+    """Compares the elements of matched rows. Places are (ID, scalar of its row)."""
     ref = _ref(kind, name)
     width, storage = _width(kind, name), storage_dtype(ref.dtype)
     decision = _decision(kind, name, how.settings, how.step)
@@ -525,9 +401,10 @@ def _compare_rows(
         threads=how.settings.threads,
     )  # fmt: skip
     read = sum(x.nbytes for x in gathered)
-    r = Found.of(compared)
-    r.stages["elements"]["bytes_read"] = read
-    found.add(r, m.ids, width * (2 if ref.dtype in ("c64", "c128") else 1))
+    found = Found.of(compared)
+    found.stages["elements"]["bytes_read"] = read
+    scalars = max(_scalars(kind, name), 1)
+    return with_places(found, lambda at: (int(m.ids[at // scalars]), at % scalars))
 
 
 def _identity(

@@ -7,124 +7,36 @@ A comparison keeps none of them, and memory stays bounded here, however many the
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import _core
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats.model import storage_dtype
-from ..runs.containers import is_container
 from ..runs.order import read_by_row
 from ..runs.particles import Particles, find_particles
 from ..runs.parts import give_places, parts_of_both
-from ..runs.subject import FieldRef, Subject, open_subject, opened_of
+from ..runs.subject import FieldRef
+from .again import Again, Gone
 from .attributes import under_one_name
-from .by_id import gather_rows, ids_of_share, match_ids
-from .field import Decision, FieldComparison, Settings, place_text
+from .field import FieldComparison, place_text
+from .ids import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
+from .settings import Decision
 from .tolerances import parse_steps
 
 if TYPE_CHECKING:
-    from .work import Comparison
+    from .result import Comparison
 
-__all__ = ["Again", "Differences", "differences"]
+__all__ = ["Differences", "differences"]
 
 _WINDOW = 4 << 20  # bytes of a field that are compared at a time
 _ROWS = 1 << 18  # differences that are returned at a time, at most
 _BYTES_AN_ID = 112  # of IDs, places and orders, both runs, while a share of them is matched
-
-
-class _Gone(TwinrunError):
-    """The compared data is gone."""
-
-
-def _held(what: object) -> object:
-    """What is needed to open one side again. Arrays are the caller's: nothing here keeps them alive."""
-    if isinstance(what, Subject):
-        return what if what.kind != "arrays" else None
-    if isinstance(what, (list, tuple)) and is_container(what):
-        names = getattr(what, "_fields", None)
-        entries = enumerate(what) if names is None else zip(names, what, strict=True)
-        return _Container(names is None, [(k, _held(v)) for k, v in entries])
-    try:
-        return weakref.ref(what)
-    except TypeError:
-        pass
-    if isinstance(what, Mapping):
-        return _Container(False, [(k, _held(v)) for k, v in what.items()])
-    return _Value(what)  # numbers and texts
-
-
-@dataclass
-class _Container:
-    """Entries of a list or a mapping, by their keys."""
-
-    is_list: bool
-    entries: list[tuple[object, object]]
-
-
-@dataclass
-class _Value:
-    value: object
-
-
-def _there(held: object) -> object:
-    """The argument that `_held` took. Raises _Gone."""
-    if isinstance(held, _Container):
-        entries = [(k, _there(v)) for k, v in held.entries]
-        return [v for _, v in entries] if held.is_list else dict(entries)
-    if isinstance(held, _Value):
-        return held.value
-    found = held() if isinstance(held, weakref.ref) else None
-    if found is None:
-        raise _Gone("the arrays that were compared are gone", fix="keep them until this is done")
-    return found
-
-
-@dataclass
-class Again:
-    """How to open both sides of a comparison again, and its settings."""
-
-    a: object
-    b: object
-    settings: Settings
-    globs: list[str] | None
-    key: str | None
-    use_metadata: bool
-    steps: str | None
-    ranks: str | None
-    align: str
-    options: Mapping[str, object] | None
-    stream: object
-
-    @classmethod
-    def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
-        """Takes paths and arrays as `compare` does; arrays are not kept alive."""
-        held_a, held_b = (
-            os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
-        )
-        return cls(held_a, held_b, dataclasses.replace(settings, progress=None), **asked)
-
-    def __getstate__(self) -> dict:
-        state = dict(self.__dict__)  # arrays are not pickled
-        state.update({k: None for k in ("a", "b") if not isinstance(state[k], str)}, stream=None)
-        return state
-
-    def open(self) -> tuple[Subject, Subject]:
-        """Opens both sides. Raises TwinrunError where one is gone."""
-        return self._side(self.a), self._side(self.b)
-
-    def _side(self, held: object) -> Subject:
-        if isinstance(held, (str, Subject)):
-            return open_subject(held, self.options, self.stream)
-        return open_subject(_there(held), self.options, self.stream)
 
 
 @dataclass
@@ -193,7 +105,7 @@ def differences(
         return
     again = comparison._again
     if again is None:
-        raise _Gone("this comparison does not say what it was made of", fix="compare again")
+        raise Gone("this comparison does not say what it was made of", fix="compare again")
     walk = _Walk(again, more)
     found: dict[int, int] = {id(f): 0 for f in fields}
     for at, some in _by_place(fields):
@@ -266,9 +178,7 @@ class _Walk:
                     held.append([(rank, refs[f.field]) for rank, refs in side if f.field in refs])
                     if not held[-1]:
                         raise _missing(f, label)
-                of_field = [{f.field: side} for side in held]
-                give_places(of_field)
-                held = [side[f.field] for side in of_field]
+                held = [side[f.field] for side in give_places([{f.field: side} for side in held])]
                 x, y = parts_of_both(f.field, held, (self.a.label, self.b.label), self.again.settings.cache)
                 for of_run in (x, y):
                     of_run.check_data()
@@ -285,9 +195,8 @@ class _Walk:
             self.a.open((match.step_a, rank_a), metadata) as in_a,
             self.b.open((match.step_b, rank_b), metadata) as in_b,
         ):
-            in_a, in_b = opened_of(in_a), opened_of(in_b)
             if self.again.globs is None:
-                under_one_name(self.a, self.b, in_a, in_b)
+                in_a, in_b = under_one_name(in_a, in_b)
             found = match_fields(
                 self.a, self.b, in_a, in_b, lambda n: True, self.again.globs is not None, (match.step, rank)
             )

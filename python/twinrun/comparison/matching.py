@@ -6,12 +6,12 @@ What has no partner is a problem: it is reported, and never counts as compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.order import in_one_order, in_one_type
-from ..runs.subject import FieldRef, Place, Subject, check_alike
+from ..runs.subject import FieldRef, Opened, Place, Subject, check_alike
 from .field import place_text
 from .tolerances import missing_steps
 
@@ -65,18 +65,22 @@ def match_steps(
     steps: Callable[[int | None], bool] | None,
     align: str = "step",
     ranks: Callable[[int | None], bool] | None = None,
+    dropped: tuple[Set[Place], Set[Place]] = (frozenset(), frozenset()),
 ) -> Steps:
     """The steps to compare: those with the same number, or the same time.
 
-    steps, ranks: which to take; None for all.
+    steps, ranks: which to take; None for all. dropped: places of a and b that count as not there.
 
     Arrays have no step and match any single step. Raises Incomparable where no step remains.
     """
 
     wanted = ranks or (lambda _: True)
-    arrays, other = (a, b) if a.kind == "arrays" else (b, a)
-    if arrays.kind == "arrays" and any(step is not None for step, _ in other.places):
-        places = [p for p in other.places if (steps is None or steps(p[0])) and wanted(p[1])]
+    places_a, places_b = (
+        [p for p in s.places if p not in gone] for s, gone in zip((a, b), dropped, strict=True)
+    )
+    arrays, other, of_other = (a, b, places_b) if a.kind == "arrays" else (b, a, places_a)
+    if arrays.kind == "arrays" and any(step is not None for step, _ in of_other):
+        places = [p for p in of_other if (steps is None or steps(p[0])) and wanted(p[1])]
         if len(places) > 1:  # files that belong to no step
             places = [p for p in places if p not in other.unknown]
         if len(places) != 1:
@@ -88,13 +92,17 @@ def match_steps(
         none, only = arrays.places[0], places[0]
         first, second = (none, only) if arrays is a else (only, none)
         return Steps([StepMatch(first[0], second[0], [first[1]], [second[1]])])
-    in_a = _by_step(p for p in a.places if steps is None or steps(p[0]))
-    in_b = _by_step(p for p in b.places if steps is None or steps(p[0]))
+    in_a = _by_step(p for p in places_a if steps is None or steps(p[0]))
+    in_b = _by_step(p for p in places_b if steps is None or steps(p[0]))
     if not in_a and not in_b:
         what = "no steps were committed" if steps is None else "no step matches --steps"
         raise Incomparable(what, where=f"{a.label}, {b.label}", fix="nothing was compared")
     result = Steps()
-    pairs = _by_time(a, b, in_a, in_b, result) if align == "time" else [(s, s) for s in in_a if s in in_b]
+    if align == "time":
+        pairs = _by_time(a, b, in_a, in_b)
+        result.notes += _note_of_times(a, b, pairs)
+    else:
+        pairs = [(s, s) for s in in_a if s in in_b]
     for here, there, mine, matched in (
         (a, b, in_a, {s for s, _ in pairs}),
         (b, a, in_b, {s for _, s in pairs}),
@@ -135,9 +143,10 @@ def _fix(in_a: dict, in_b: dict, align: str) -> str:
     return "compare the common ones with --common, or choose with --steps"
 
 
-def _by_time(
-    a: Subject, b: Subject, in_a: dict, in_b: dict, result: Steps
-) -> list[tuple[int | None, int | None]]:
+_Pairs = list[tuple[int | None, int | None]]  # steps of a and b
+
+
+def _by_time(a: Subject, b: Subject, in_a: dict, in_b: dict) -> _Pairs:
     times = []
     for subject, mine in ((a, in_a), (b, in_b)):
         known = subject.times()
@@ -149,7 +158,7 @@ def _by_time(
                 fix="align by step, or choose steps",
             )
         times.append(sorted((known[s], s) for s in mine if s in known))
-    pairs: list[tuple[int | None, int | None]] = []
+    pairs: _Pairs = []
     if None in in_a and None in in_b:  # files that belong to no step
         pairs.append((None, None))
         times = [[entry for entry in side if entry[1] is not None] for side in times]
@@ -160,11 +169,15 @@ def _by_time(
         if at < len(times[1]) and _same_time(times[1][at][0], time):
             pairs.append((step, times[1][at][1]))
             at += 1
-    renamed = [(x, y) for x, y in pairs if x != y]
-    if renamed:
-        said = names(f"{x} with {y}" for x, y in renamed)
-        result.notes.append(f"aligned by time: step {said} (of {a.label} and {b.label})")
     return pairs
+
+
+def _note_of_times(a: Subject, b: Subject, pairs: _Pairs) -> list[str]:
+    renamed = [(x, y) for x, y in pairs if x != y]
+    if not renamed:
+        return []
+    said = names(f"{x} with {y}" for x, y in renamed)
+    return [f"aligned by time: step {said} (of {a.label} and {b.label})"]
 
 
 def _same_time(x: float, y: float) -> bool:
@@ -183,8 +196,8 @@ class FieldMatch:
 def match_fields(
     a: Subject,
     b: Subject,
-    in_a: dict[str, FieldRef],
-    in_b: dict[str, FieldRef],
+    in_a: Opened,
+    in_b: Opened,
     chosen: Callable[[str], bool],
     named: bool,
     place: Place,
@@ -194,50 +207,57 @@ def match_fields(
 
     chosen: whether to compare a field of this name. named: whether the caller chose by names.
     """
-    result = FieldMatch()
+    problems: list[TwinrunError] = []
     if not named and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
         x, y = next(iter(in_a.values())), next(iter(in_b.values()))
-        alike = x.name == y.name or (a.kind != "folder" and a.one_array and b.one_array)
+        alike = x.name == y.name or (a.kind != "folder" and in_a.one_array and in_b.one_array)
         if alike and chosen(x.name):
-            _check(result, x, y, a, b, place)
-            return result
+            return _checked([(x, y)], [], a, b, place)
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
         if missing:
-            result.problems.append(
+            problems.append(
                 Unmatched(
                     f"{place_text(place)}: field {names(map(repr, missing))} of {here.label}: not there",
                     where=there.label,
                     fix="compare the common ones with --common, or choose with --field",
                 )
             )
-    for n, x in chosen_a.items():
-        if n in chosen_b:
-            _check(result, x, chosen_b[n], a, b, place)
+    same = [(x, chosen_b[n]) for n, x in chosen_a.items() if n in chosen_b]
+    return _checked(same, problems, a, b, place)
+
+
+def _checked(
+    same: Iterable[tuple[FieldRef, FieldRef]],
+    problems: Iterable[TwinrunError],
+    a: Subject,
+    b: Subject,
+    place: Place,
+) -> FieldMatch:
+    """The fields of both runs that can be compared, and why others cannot, after these problems."""
+    result = FieldMatch(problems=list(problems))
+    for x, y in same:
+        try:
+            of_x, of_y = x.user_place, y.user_place
+            # that a part is equal proves nothing
+            if of_x is not None and of_y is not None and of_x[0] != of_y[0]:
+                raise Incomparable(
+                    f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
+                    f"of {list(of_y[0])} in {b.label}",
+                    fix="the shapes must be the same",
+                )
+            x, y = in_one_type(x, y)
+            if cut_otherwise(x, y):
+                result.recut.append(x.name)
+                continue
+            check_alike(x, y, f"{place_text(place)}: field {x.name!r}", a.label, b.label)
+        except Incomparable as error:
+            result.problems.append(error)
+            continue
+        result.pairs.append(in_one_order(x, y))
     return result
-
-
-def _check(result: FieldMatch, x: FieldRef, y: FieldRef, a: Subject, b: Subject, place: Place) -> None:
-    try:
-        of_x, of_y = x.user_place, y.user_place
-        # that a part is equal proves nothing
-        if of_x is not None and of_y is not None and of_x[0] != of_y[0]:
-            raise Incomparable(
-                f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
-                f"of {list(of_y[0])} in {b.label}",
-                fix="the shapes must be the same",
-            )
-        x, y = in_one_type(x, y)
-        if cut_otherwise(x, y):
-            result.recut.append(x.name)
-            return
-        check_alike(x, y, f"{place_text(place)}: field {x.name!r}", a.label, b.label)
-    except Incomparable as error:
-        result.problems.append(error)
-        return
-    result.pairs.append(in_one_order(x, y))
 
 
 def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:

@@ -12,7 +12,7 @@ from .words import tolerance_text, verdict_line
 
 if TYPE_CHECKING:
     from .field import FieldComparison
-    from .work import Comparison
+    from .result import Comparison
 
 __all__ = ["comparison_html", "field_html"]
 

@@ -20,8 +20,9 @@ from ..errors import DamagedFile
 from ..formats.model import ITEMSIZE
 from ..runs.parts import Parts
 from ..runs.subject import FieldRef, Place
-from .field import Decision, FieldPart, Settings, compare_part
 from .merge import Found
+from .ranges import FieldPart, compare_part
+from .settings import Decision, Settings
 
 __all__ = ["TwoSums", "compare_placed", "why_not"]
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from .work import Comparison
+    from .result import Comparison
 
 __all__ = ["arrow_table", "data_frame"]
 

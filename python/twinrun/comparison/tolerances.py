@@ -28,21 +28,24 @@ import fnmatch
 import functools
 import math
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..documents import nearest, read_toml
 from ..errors import TwinrunError
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+__all__ = [
+    "Met",
+    "Rule",
+    "RulesInUse",
+    "Tolerances",
+    "attribute_glob",
+    "parse_periods",
+    "parse_steps",
+    "read_tolerances",
+]
 
-__all__ = ["Rule", "Tolerances", "attribute_glob", "parse_periods", "parse_steps", "read_tolerances"]
-
-_LARGEST_FILE = 16 << 20  # bytes
 _KEYS = frozenset(
     {
         "field",
@@ -131,45 +134,51 @@ class Rule:
         return any(fnmatch.fnmatchcase(name, glob) for glob in self.fields)
 
 
-@dataclass
-class Tolerances:
-    """Rules in their order. Counts what each matches: `unused` and `without` are reported to the user.
+@dataclass(frozen=True)
+class Met:
+    """What a comparison met of its rules.
 
-    Not thread-safe.
+    matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
+    rule left out.
     """
+
+    matched: frozenset[int] = frozenset()
+    without: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
+
+    def __or__(self, other: Met) -> Met:
+        return Met(self.matched | other.matched, self.without | other.without, self.skipped | other.skipped)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Rules in their order."""
 
     rules: tuple[Rule, ...] = ()
     source: str = ""
-    _matched: set[int] = field(default_factory=set)
-    _without: dict[str, None] = field(default_factory=dict)
-    _skipped: dict[str, None] = field(default_factory=dict)
 
     def find(self, name: str, step: int | None) -> Rule | None:
-        """The first rule that matches."""
+        """The first rule that matches a field."""
+        at = self.number(name, step)
+        return None if at is None else self.rules[at]
+
+    def number(self, name: str, step: int | None) -> int | None:
+        """The number of the first rule that matches a field."""
         for at, rule in enumerate(self.rules):
             if not rule.of_attributes and rule.matches(name, step):
-                self._matched.add(at)
-                if rule.skip:
-                    self._skipped[name] = None
-                return rule
-        if any(not rule.of_attributes and rule.said for rule in self.rules):
-            self._without[name] = None
+                return at
         return None
 
-    def ignores(self, label: str, step: int | None) -> bool:
-        """Whether a rule leaves out the attribute of this label, `path@name`."""
+    def number_of_attribute(self, label: str, step: int | None) -> int | None:
+        """The number of the first rule that leaves out the attribute of this label, `path@name`."""
         for at, rule in enumerate(self.rules):
             if rule.of_attributes and rule.matches(label, step):
-                self._matched.add(at)
-                self._skipped[label] = None
-                return True
-        return False
+                return at
+        return None
 
     def leaves_out(self, name: str, step: int | None) -> bool:
-        """Whether a rule leaves this name out. Counts nothing."""
-        first = next(
-            (rule for rule in self.rules if not rule.of_attributes and rule.matches(name, step)), None
-        )
+        """Whether a rule leaves this field out."""
+        first = self.find(name, step)
         return first is not None and first.skip
 
     def ignored(self) -> list[str]:
@@ -191,17 +200,6 @@ class Tolerances:
         ]
         return Tolerances((*front, *self.rules), self.source)
 
-    def met(self) -> tuple[list[int], list[str], list[str]]:
-        """The counts of `find`: rules that matched, fields without a rule, fields to leave out."""
-        return sorted(self._matched), list(self._without), list(self._skipped)
-
-    def add(self, met: tuple[Iterable[int], Iterable[str], Iterable[str]]) -> None:
-        """Adds the counts of `find` of another process."""
-        if met:
-            self._matched.update(met[0])
-            self._without.update(dict.fromkeys(met[1]))
-            self._skipped.update(dict.fromkeys(met[2]))
-
     def skipped(self) -> list[str]:
         """Globs of the rules that leave fields out at every step.
 
@@ -214,20 +212,57 @@ class Tolerances:
             for glob in rule.fields
         ]
 
-    def notes(self) -> list[str]:
+    def notes(self, met: Met) -> list[str]:
         """Rules that matched nothing, fields that no rule matched, fields that were left out."""
         where = f"{self.source}: " if self.source else ""
         found = [
             f"{where if rule.said else ''}{rule.label or ', '.join(rule.fields)} matched "
             + ("no attribute" if rule.of_attributes else "no field")
             for at, rule in enumerate(self.rules)
-            if at not in self._matched
+            if at not in met.matched
         ]
-        if self._without:
-            found.append(f"{where}no rule for {_listed(self._without)}")
-        if self._skipped:
-            found.append(f"{where}left out on request: {_listed(self._skipped)}")
+        if met.without:
+            found.append(f"{where}no rule for {_listed(met.without)}")
+        if met.skipped:
+            found.append(f"{where}left out on request: {_listed(met.skipped)}")
         return found
+
+
+class RulesInUse:
+    """Rules that are asked for one field after another. It remembers what they met, which users are told."""
+
+    def __init__(self, tolerances: Tolerances) -> None:
+        self.tolerances = tolerances
+        self._told = any(not rule.of_attributes and rule.said for rule in tolerances.rules)
+        self._matched: set[int] = set()
+        self._without: set[str] = set()
+        self._skipped: set[str] = set()
+
+    def find(self, name: str, step: int | None) -> Rule | None:
+        """The first rule that matches a field."""
+        at = self.tolerances.number(name, step)
+        if at is None:
+            if self._told:
+                self._without.add(name)
+            return None
+        self._matched.add(at)
+        rule = self.tolerances.rules[at]
+        if rule.skip:
+            self._skipped.add(name)
+        return rule
+
+    def ignores(self, label: str, step: int | None) -> bool:
+        """Whether a rule leaves out the attribute of this label, `path@name`."""
+        at = self.tolerances.number_of_attribute(label, step)
+        if at is None:
+            return False
+        self._matched.add(at)
+        self._skipped.add(label)
+        return True
+
+    def met(self) -> Met:
+        """What the rules met so far."""
+        return Met(frozenset(self._matched), frozenset(self._without), frozenset(self._skipped))
 
 
 def attribute_glob(text: str) -> str:
@@ -245,24 +280,12 @@ def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
     """Reads rules from a TOML file.
 
     Raises TwinrunError: no such file, not TOML, an unknown key, a wrong value.
+
+    Keys are checked here and not by a class as studies are (`documents.checked`): a comparison should not wait for
+    msgspec to be imported, and most keys have forms and rules of their own (globs, steps, up to 2^64 - 2 ulp).
     """
     path = os.fspath(path)
-    try:
-        kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # reading a pipe would block
-            raise TwinrunError("is not a regular file", where=path, fix="write its content to a file first")
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except OSError as e:
-        raise TwinrunError(f"cannot be read: {e.strerror or e}", where=path) from None
-    if len(text) > _LARGEST_FILE:
-        raise TwinrunError(
-            f"more than {_LARGEST_FILE} bytes", where=path, fix="is this a file of tolerances?"
-        )
-    try:
-        document = tomllib.loads(text.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise TwinrunError(f"is not TOML: {e}", where=path) from None
+    document = read_toml(path, "file of tolerances")
     wrong = sorted(set(document) - {"tolerance", "comment"})
     if wrong:
         raise TwinrunError(
@@ -283,7 +306,9 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     unknown = sorted(set(entry) - _KEYS)
     if unknown:
         raise TwinrunError(
-            f"{unknown[0]!r} is not understood", where=where, fix="known are " + " ".join(sorted(_KEYS))
+            f"{unknown[0]!r} is not understood",
+            where=where,
+            fix=nearest(unknown[0], _KEYS) or "known are " + " ".join(sorted(_KEYS)),
         )
     of = "attribute" if "attribute" in entry else "field"
     if of not in entry:

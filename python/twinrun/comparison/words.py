@@ -11,7 +11,7 @@ from ..words import byte_size, counted, number
 
 if TYPE_CHECKING:
     from .field import FieldComparison
-    from .work import Comparison
+    from .result import Comparison
 
 __all__ = ["tolerance_text", "verdict_line"]
 

@@ -12,6 +12,7 @@ What is kept and why it suffices: docs/golden.md.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import fnmatch
 import functools
@@ -26,12 +27,13 @@ from dataclasses import dataclass, field
 from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
-from ..comparison.attributes import AttributeDifference, concerns, rename_array
+from ..comparison.attributes import AttributeDifference, concerns, renamed_array
 from ..comparison.tolerances import attribute_glob, missing_steps
 from ..comparison.work import parse_steps
 from ..errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Uncompared
 from ..formats.files import file_size
 from ..formats.texts import never_tolerated
+from ..outputs import replacing
 from ..runs.index import FLOATING
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
@@ -261,15 +263,15 @@ def _write(path: str, content: bytes) -> None:
         out.write(content)
 
 
-def _old_files(folder: str) -> set[str]:
-    """Golden files to replace: those that golden.json lists, unchanged.
+def _old_files(folder: str) -> dict[str, GoldenPlace]:
+    """Golden files to replace, by name: those that golden.json lists, unchanged.
 
     Any other file there may be the user's.
 
     Raises TwinrunError where the folder to write is no folder of golden files.
     """
     if not os.path.lexists(folder):
-        return set()
+        return {}
     if not os.path.isdir(folder):
         raise TwinrunError(
             "is a file, and golden files lie in a folder", where=folder, fix="name another one"
@@ -280,12 +282,12 @@ def _old_files(folder: str) -> set[str]:
             "is a folder with other files in it", where=folder, fix="name a new folder for the golden files"
         )
     if not present:
-        return set()
+        return {}
     try:
         listed = Manifest.read(folder).places
     except DamagedFile:  # then nothing says which they are
-        return set()
-    return {p.file for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
+        return {}
+    return {p.file: p for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
 
 
 def _is_listed(folder: str, place: GoldenPlace) -> bool:
@@ -297,40 +299,47 @@ def _is_listed(folder: str, place: GoldenPlace) -> bool:
         return checksum(file.read()) == place.xxh3
 
 
-def _put_in_place(made: str, folder: str, old: set[str], names: set[str]) -> None:
+def _put_in_place(made: str, folder: str, old: dict[str, GoldenPlace], names: set[str]) -> None:
     """Moves new files over old ones, the manifest last: a check in between reports damaged files, and no
-    false result.
+    false result. What is there is looked at again first: digests of a large run take a while.
     """
     os.makedirs(folder, exist_ok=True)
-    for name in sorted(names - old):
+    for name in sorted(names | old.keys()):
         path = os.path.join(folder, name)
         # What was saved, and not to its end, is there already.
-        if os.path.lexists(path) and not (
-            is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False)
+        if (
+            os.path.lexists(path)
+            and not (name in old and _is_listed(folder, old[name]))
+            and not (
+                name in names and is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False)
+            )
         ):
             raise TwinrunError(
                 "is there already, and is not the file that golden.json lists", where=path, fix="move it away"
             )
     for name in [*sorted(names), MANIFEST]:
-        os.replace(os.path.join(made, name), os.path.join(folder, name))
-    for name in old - names:
-        os.unlink(os.path.join(folder, name))
+        with replacing(os.path.join(folder, name), follow=False) as temporary:
+            os.replace(os.path.join(made, name), temporary)
+    for name in old.keys() - names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
 
 
-def _kept_provenance(subject: Subject) -> dict[str, dict[str, str]] | None:
+def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None, list[str]]:
+    """What is kept of the provenance of a history, and notes: of damaged provenance nothing is."""
     try:
         provenance = read_provenance(subject.provenance)
     except TwinrunError as e:
-        subject.notes.append(f"{subject.label}: {e}")
-        return None
+        return None, [f"{subject.label}: {e}"]
     if provenance is None:
-        return None
+        return None, []
     facts = provenance.facts()
-    return {
+    kept = {
         group: {name: _FOLDER.sub("", text) for name, text in facts[group].items() if name not in _OWN}
         for group in _PROVENANCE
         if group in facts
     }
+    return kept, []
 
 
 def save(
@@ -459,6 +468,7 @@ def save(
     refuse(subject.skipped, None)
     made_places: list[GoldenPlace] = []
     left_out: dict[str, None] = {}
+    notes = list(subject.notes)
     data_bytes = total = 0
     parent = os.path.dirname(os.path.abspath(folder))
     try:
@@ -470,6 +480,7 @@ def save(
     with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
         for done, place in enumerate(places):
             with subject.open(place) as present:
+                notes += present.notes
                 refs = []
                 for name, ref in present.items():
                     by_glob = bool(skipped) and _chosen(name, skipped)
@@ -509,7 +520,7 @@ def save(
                     for r in refs
                 )
                 data_bytes += sum(r.items * r.itemsize for r in refs)
-                one_array = subject.array_name is not None  # in a folder names count
+                one_array = present.array_name is not None  # in a folder names count
             name = _file_name(place)
             _write(os.path.join(made, name), content)
             total += len(content)
@@ -518,13 +529,15 @@ def save(
             )
             if progress is not None:
                 progress(_said(place), done + 1, len(places))
+        provenance, notes_of_it = _kept_provenance(subject)
+        notes += notes_of_it
         manifest = Manifest(
             tuple(made_places),
             residue_bits,
             chunk_bytes,
             None if globs is None else tuple(globs),
             steps,
-            _kept_provenance(subject),
+            provenance,
             __version__,
             (*skipped, *left_out),
             ignored,
@@ -542,7 +555,7 @@ def save(
         sum(len(p.fields) for p in made_places),
         data_bytes,
         total + len(text),
-        list(dict.fromkeys(subject.notes)),
+        list(dict.fromkeys(notes)),
     )
 
 
@@ -672,15 +685,16 @@ def _check_place(
     metadata = _open_metadata(folder, place)
     wanted = {f.name: (at, f) for at, f in enumerate(place.fields) if _chosen(f.name, globs)}
     with subject.open(of_run) as present:
+        result.notes += present.notes
         called = {a.owner for a in place.attributes or () if a.name == "(members)"}
         if (
-            place.one_array and called and subject.array_name is not None
+            place.one_array and called and present.array_name is not None
         ):  # a struct is named after its file too
-            rename_array(present, subject.array_name, min(called, key=len))
+            present = renamed_array(present, present.array_name, min(called, key=len))
         here = dict(present)
         if (
             place.one_array
-            and subject.array_name is not None
+            and present.array_name is not None
             and not called
             and len(wanted) == len(here) == 1
         ):
@@ -807,7 +821,7 @@ def check(
         subject.label,
         [],
         [],
-        subject.notes,
+        list(subject.notes),
         0.0,
         undecided == "pass",
         sum(p.bytes for p in manifest.places),

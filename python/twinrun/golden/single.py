@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import numpy as np
 from .. import _core
 from ..errors import TwinrunError, one_line
 from ..formats.texts import never_tolerated
+from ..outputs import write_whole
 from ..runs.containers import flattened, is_container, named_arrays
 from ..runs.index import FLOATING
 from ..runs.subject import FieldRef, open_subject
@@ -70,25 +69,13 @@ def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
     return sorted_arrays if isinstance(key, str) else {**sorted_arrays, "key": ids[order]}
 
 
-def _write_whole(path: Path, content: bytes) -> bool:
-    """Writes the file whole or not at all, also if other processes write it at the same time; False if it is
-    unchanged.
-    """
+def _write(path: Path, content: bytes) -> bool:
+    """Writes the golden file; False if it is unchanged."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return False
-    if os.path.lexists(path) and not is_metadata(os.fspath(path)):
-        raise TwinrunError("is there already, and is not twinrun's", where=path, fix="move it away")
     path.parent.mkdir(parents=True, exist_ok=True)
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(number, "wb") as out:
-            out.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(path, content, durable=False, ours=is_metadata)
     return True
 
 
@@ -210,7 +197,7 @@ class Reproducible:
             if self._update:
                 content = golden_bytes(refs.values(), tolerance, residue_bits=residue_bits, chunk_bytes=_CHUNK_BYTES,
                                        place=(None, 0))  # fmt: skip
-                self._written.append((path, _write_whole(path, content)))
+                self._written.append((path, _write(path, content)))
                 return None
             problems, results = self._held(path, refs, tolerance)
         wrong = [

@@ -154,10 +154,8 @@ def write_whole(path: str, text: str, kind: str, option: str | None = None) -> N
             with open(path, "w", encoding="utf-8", opener=_open_read) as out:
                 out.write(text)
             return
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as out:
+        with replacing(path, durable=True) as temporary, open(temporary, "w", encoding="utf-8") as out:
             out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
     except OSError as e:
         raise TwinrunError(
             f"cannot write the {kind} report: {e.strerror or e}",

@@ -6,7 +6,7 @@ Nothing is gathered: elements are joined a stretch at a time, as they are compar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -135,12 +135,14 @@ def _stored_alike(
     ]
 
 
-def give_places(held: Sequence[dict[str, list[tuple[int, FieldRef]]]]) -> None:
-    """Gives a field that one rank holds as a whole its place in the global array of the other run.
-
-    Works in place.
+def give_places(
+    held: Sequence[Mapping[str, list[tuple[int, FieldRef]]]],
+) -> list[dict[str, list[tuple[int, FieldRef]]]]:
+    """The parts of fields of both runs, by name; a field that one rank holds as a whole has its place in the
+    global array of the other run.
     """
-    for mine, other in (held, held[::-1]):
+    made = [dict(side) for side in held]
+    for mine, other in (made, made[::-1]):
         for name, parts in mine.items():
             places = [ref.user_place for _, ref in other.get(name, ())]
             shapes = {place[0] for place in places if place is not None}
@@ -148,6 +150,7 @@ def give_places(held: Sequence[dict[str, list[tuple[int, FieldRef]]]]) -> None:
                 continue
             rank, ref = parts[0]
             mine[name] = [(rank, replace(ref, place=(ref.shape, (0,) * len(ref.shape))))]
+    return made
 
 
 def _turned(ref: FieldRef) -> FieldRef:

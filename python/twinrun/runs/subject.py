@@ -52,7 +52,6 @@ __all__ = [
     "label_refs",
     "metadata_path",
     "open_subject",
-    "opened_of",
 ]
 
 _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that belong to no file
@@ -207,7 +206,8 @@ class Opened(dict[str, FieldRef]):
 
     facts: by label; None where a subject cannot have facts, as arrays in memory. skipped: (name, where,
     reason) of what exists and cannot be compared. formats: of the files; format_of: the format of the file of
-    a fact, by label.
+    a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
+    holds one array is among its files. array_name: the name of its only array, a prefix of its fields.
     """
 
     def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
@@ -216,11 +216,15 @@ class Opened(dict[str, FieldRef]):
         self.skipped: list[tuple[str, str, str]] = []
         self.formats: set[str] = set()
         self.format_of: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.one_array = False
+        self.array_name: str | None = None
 
-
-def opened_of(fields: Mapping[str, FieldRef]) -> Opened:
-    """Makes an `Opened` of plain fields."""
-    return fields if isinstance(fields, Opened) else Opened(fields)
+    def with_fields(self, fields: Mapping[str, FieldRef]) -> Opened:
+        """The same place with other fields."""
+        made = Opened(fields)
+        vars(made).update(vars(self))
+        return made
 
 
 class FieldLayout(Protocol):
@@ -356,29 +360,28 @@ def check_layout(
     return fields
 
 
-def check_content(metadata: _core.Metadata, fields: list[FieldRef], notes: list[str]) -> None:
+def check_content(metadata: _core.Metadata, fields: list[FieldRef]) -> list[str]:
     """Compares the data with the checksums of the metadata: for files that were touched or copied.
 
-    Raises Stale unless all data is unchanged.
+    Returns notes. Raises Stale unless all data is unchanged.
     """
     for ref in fields:
         source = ref.source()
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
             raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
     since = "may have been" if metadata.status == 0 else "was"
-    notes.append(
+    return [
         f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
-    )
+    ]
 
 
 def check_current(
-    metadata: _core.Metadata, fields: list[FieldRef], notes: list[str], files: Iterable[str] | None = None
-) -> None:
+    metadata: _core.Metadata, fields: list[FieldRef], files: Iterable[str] | None = None
+) -> list[str]:
     """Raises Stale, MissingFile or DamagedFile unless the data files hold the data that the metadata was made
-    from.
+    from. Returns notes.
     """
-    if not untouched(metadata, files):
-        check_content(metadata, fields, notes)
+    return [] if untouched(metadata, files) else check_content(metadata, fields)
 
 
 def refs_of_metadata(
@@ -492,7 +495,7 @@ class Subject:
     """One side of a comparison.
 
     kind: history, folder, file or arrays. label: for messages. places: (step, rank), sorted. open(place)
-    gives the fields there by name. notes: what the user should know about it.
+    gives the fields there by name, with notes on the place. notes: what the user should know about the whole.
     """
 
     kind: str
@@ -500,11 +503,6 @@ class Subject:
     places: list[Place]
     notes: list[str] = field(default_factory=list)
     provenance: list[_core.RankProvenance] = field(default_factory=list)  # of a history
-    one_array: bool = False
-    array_name: str | None = (
-        None  # the name of its only array, a prefix of its fields; known once a place was opened
-    )
-    left_out: int = 0  # things that cannot be compared
     skipped: list[tuple[str, str, str]] = field(
         default_factory=list
     )  # (name, where, reason) of those that belong to no place
@@ -550,8 +548,8 @@ class _Arrays(Subject):
     def __init__(
         self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
     ) -> None:
-        super().__init__("arrays", label, [(None, 0)], one_array=one_array)
-        self.array_name = "array" if one_array else None
+        super().__init__("arrays", label, [(None, 0)])
+        self._one_array = one_array
         self._refs = {}
         for name, array in arrays.items():
             v = taken(name, array, stream)
@@ -564,7 +562,9 @@ class _Arrays(Subject):
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        yield Opened(self._refs)
+        opened = Opened(self._refs)
+        opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
+        yield opened
 
 
 def incomplete_note(steps: list[int]) -> str:
@@ -722,11 +722,14 @@ class HistorySubject(Subject):
                     ref.extents, ref.no_data = None, True
             yield self._by_name(refs, use_metadata)
             return
+        notes = []
         try:  # only twinrun writes here: data that is not newer than its metadata belongs to a copy
             metadata.check_data_files()
         except Stale:
-            check_current(metadata, refs, self.notes)
-        yield self._by_name(refs, use_metadata)
+            notes = check_current(metadata, refs)
+        opened = self._by_name(refs, use_metadata)
+        opened.notes = notes
+        yield opened
 
     @staticmethod
     def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:
@@ -839,16 +842,17 @@ class _Files(Subject):
         path = part.path
         checked_path(path)
         content = stack.enter_context(self._open_file(part.file))
-        self.notes.extend(f"{path}: {note}" for note in content.notes)
-        self.one_array = self.one_array or content.one_array
+        opened.notes += [f"{path}: {note}" for note in content.notes]
+        opened.one_array = opened.one_array or content.one_array
         refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
         only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
-        self.array_name = only if self.kind == "file" else None
+        opened.array_name = only if self.kind == "file" else None
         beside = metadata_path(path)
         if use_metadata and is_metadata(beside, cut=True):
-            self._attach(_core.Metadata(beside), refs, content)
+            opened.notes += _attach(_core.Metadata(beside), refs, content)
         if part.step is not None:
-            refs = self._of_step(refs, content, part)
+            refs, notes = _of_step(refs, content, part)
+            opened.notes += notes
         named = self._names_here(part.file, refs, content)
         for ref in refs:
             ref.name = named(ref.name)
@@ -891,60 +895,63 @@ class _Files(Subject):
             return lambda name: f"{file.prefix}/{name}" if name else file.prefix
         return lambda name: name
 
-    def _of_step(self, refs: list[FieldRef], content: FileContent, part: _Part) -> list[FieldRef]:
-        """Fields by the names that arrays have in every step.
 
-        Of a step that was written twice the later one counts.
-        """
-        named: dict[str, FieldRef] = {}
-        for ref in refs:
-            series = content.fields[ref.name].series or ref.name
-            if series in named:
-                self.notes.append(
-                    f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
-                )
-            ref.name = series
-            named[series] = ref
-        return list(named.values())
+def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:
+    """Fields by the names that arrays have in every step, and notes.
 
-    def _attach(self, metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> None:
-        others = next((f.format for f in metadata.fields if f.format != content.how), None)
-        # digests of a file that was read with other options are digests of other values
-        if others is not None:
-            self.notes.append(f"{metadata.path} is not used: made of {others}, and this is {content.how}")
-            return
-        known = {ref.name: ref for ref in refs_of_metadata(metadata) if ref.name not in _OF_METADATA}
-        if (
-            content.one_array and len(refs) == len(known) == 1
-        ):  # named after the file, which may have been renamed
-            known = {refs[0].name: next(iter(known.values()))}
-        attached = []
-        for ref in refs:
-            had = known.get(ref.name)
-            if had is None:  # left out of the index on purpose
-                continue
-            if _layout(had) != _layout(ref):
-                raise Stale(
-                    f"describes field {ref.name!r} otherwise than its data file does",
-                    where=metadata.path,
-                    fix="index it again with 'twinrun index'",
-                )
-            # its description changed since
-            if had.extents and ref.extents and places_of(had) != places_of(ref):
-                raise Stale(
-                    f"was made from other bytes than those of field {ref.name!r} now",
-                    where=metadata.path,
-                    fix="index it again with 'twinrun index'",
-                )
-            ref.metadata, ref.metadata_field, ref.facts = metadata, had.metadata_field, had.facts
-            attached.append(ref)
-        if not attached:
+    Of a step that was written twice the later one counts.
+    """
+    named: dict[str, FieldRef] = {}
+    notes: list[str] = []
+    for ref in refs:
+        series = content.fields[ref.name].series or ref.name
+        if series in named:
+            notes.append(
+                f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
+            )
+        ref.name = series
+        named[series] = ref
+    return list(named.values()), notes
+
+
+def _attach(metadata: _core.Metadata, refs: list[FieldRef], content: FileContent) -> list[str]:
+    """Gives fields of a file the metadata that lies beside it. Returns notes."""
+    others = next((f.format for f in metadata.fields if f.format != content.how), None)
+    # digests of a file that was read with other options are digests of other values
+    if others is not None:
+        return [f"{metadata.path} is not used: made of {others}, and this is {content.how}"]
+    known = {ref.name: ref for ref in refs_of_metadata(metadata) if ref.name not in _OF_METADATA}
+    if (
+        content.one_array and len(refs) == len(known) == 1
+    ):  # named after the file, which may have been renamed
+        known = {refs[0].name: next(iter(known.values()))}
+    attached = []
+    for ref in refs:
+        had = known.get(ref.name)
+        if had is None:  # left out of the index on purpose
+            continue
+        if _layout(had) != _layout(ref):
             raise Stale(
-                f"describes none of the fields of {content.path}",
+                f"describes field {ref.name!r} otherwise than its data file does",
                 where=metadata.path,
                 fix="index it again with 'twinrun index'",
             )
-        check_current(metadata, attached, self.notes, content.files())
+        # its description changed since
+        if had.extents and ref.extents and places_of(had) != places_of(ref):
+            raise Stale(
+                f"was made from other bytes than those of field {ref.name!r} now",
+                where=metadata.path,
+                fix="index it again with 'twinrun index'",
+            )
+        ref.metadata, ref.metadata_field, ref.facts = metadata, had.metadata_field, had.facts
+        attached.append(ref)
+    if not attached:
+        raise Stale(
+            f"describes none of the fields of {content.path}",
+            where=metadata.path,
+            fix="index it again with 'twinrun index'",
+        )
+    return check_current(metadata, attached, content.files())
 
 
 def _keep(opened: Opened, fact: Fact, format: str) -> None:
@@ -1051,16 +1058,16 @@ class _Metadata(Subject):
         indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
         plain = [ref for ref in refs if ref.name != SUMMARY]
         kinds = [ref.facts.format.partition(" ")[0] for ref in plain if ref.facts is not None]
-        self.one_array = len(plain) == 1 and _one_array_format(kinds[0])
-        self.array_name = plain[0].name if self.one_array else None
+        opened.one_array = len(plain) == 1 and _one_array_format(kinds[0])
+        opened.array_name = plain[0].name if opened.one_array else None
         opened.formats = set(kinds)
         try:
             if not untouched(metadata):
                 if reopen is not None:
                     check_layout(metadata, indexed, reopen())
-                check_content(metadata, refs, self.notes)
+                opened.notes += check_content(metadata, refs)
         except MissingFile:
-            self.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
+            opened.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
             for ref in refs:
                 ref.no_data = True
         opened.update({ref.name: ref for ref in refs})

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...ensemble.run.local import OVERSUBSCRIBED
+from ...ensemble.run.ranks import OVERSUBSCRIBED
 from ...errors import MissingFile, TwinrunError
 
 __all__ = ["Result", "Running", "Stack", "data_files", "default_program"]

@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from statsmodels.stats.multitest import multipletests
 
-from ..study.study import Hypothesis
+from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
 from .factors import as_verified
 from .model import levels_of, model_of

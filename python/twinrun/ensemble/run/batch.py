@@ -1,6 +1,6 @@
 """The engine for batch systems: each attempt is a job, by PSI/J (Slurm, PBS, Flux, LSF, Cobalt; psij-python).
 
-The folder of the study must be on storage that compute nodes share. A job runs watch.py on its first node:
+The folder of the study must be on storage that compute nodes share. A job runs the watcher on its first node:
 what is measured is what runs there. Commands of several nodes hold their own srun or mpirun; pressure and
 run-queue delay are then the first node's.
 """
@@ -71,7 +71,7 @@ class BatchEngine(EngineBase):
             exclusive_node_use=engine.exclusive,
         )
         limit = engine.walltime or ((self.study.time_limit or 3540.0) + 60)
-        custom = dict(engine.attributes)
+        custom: dict[str, str] = {**engine.attributes}
         if node is not None:
             custom.setdefault(f"{engine.executor}.nodelist", node)
         attributes = psij.JobAttributes(

@@ -1,6 +1,6 @@
 """Engines, which start attempts: the interface that the runner uses.
 
-An engine starts watch.py in the folder of an attempt, and says whether a record may still come. It never
+An engine starts the watcher in the folder of an attempt, and says whether a record may still come. It never
 waits: `files` are the files that a poll may watch.
 """
 
@@ -21,7 +21,7 @@ from ..study.study import Study
 
 __all__ = ["EngineBase", "Running", "State", "examine", "withdraw"]
 
-WATCH = Path(__file__).resolve().parents[1] / "watch.py"
+WATCH = Path(__file__).resolve().parents[1] / "watch" / "__main__.py"
 FOLDER = "TWINRUN_TASK_FOLDER"  # in the environment of each task: its folder
 
 

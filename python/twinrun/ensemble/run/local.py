@@ -10,23 +10,13 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from ...errors import TwinrunError
-from ..study.study import Study, fill
-from ..watch import cores_of_level, list_of_numbers
+from ..study.study import Study
+from ..study.templates import fill
+from ..watch.cores import cores_of_level, list_of_numbers
 from .engines import WATCH, EngineBase, Running, examine
+from .ranks import OVERSUBSCRIBED
 
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
-
-
-# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do
-# nothing.
-OVERSUBSCRIBED = {
-    "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 def slots(study: Study, allowed: list[int]) -> list[list[int]]:

@@ -28,12 +28,14 @@ from typing import Any
 
 from ... import _core
 from ...errors import TwinrunError
+from ...outputs import write_whole
 from .. import intervals
 from ..study import interposition, results
 from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, task_line, unfinished
-from ..study.study import UNSET, Study, fill
-from ..watch import cores_of_level
+from ..study.study import UNSET, Study
+from ..study.templates import fill
+from ..watch.cores import cores_of_level
 from .choice import engine_of
 from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
 from .looks import Plan, looks
@@ -308,10 +310,7 @@ class _Run:
             "reason": "the program that watched it died" if claim else "the job ended before it began",
         }
         # With a record the attempt is complete, whatever happens to this process now.
-        path = running.folder / "record.json"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record))
-        os.replace(temporary, path)
+        write_whole(running.folder / "record.json", json.dumps(record).encode())
         self._keep(running)
 
     # -- starting
@@ -394,7 +393,7 @@ def _said(task: Task, line: Mapping) -> str:
 def spec_of(
     folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
 ) -> dict:
-    """The spec that watch.py runs."""
+    """The spec that the watcher runs."""
     study = folder.study
     values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
     level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
@@ -455,15 +454,15 @@ def spec_of(
         "variables": _core.variable_rules(),
         "directory": str(directory if directory.is_absolute() else study.here / directory),
         "prepare": [[fill(w, values) for w in line] for line in study.prepare],
-        "time_limit": study.time_limit,
+        "time_limit": study.time_limit or None,
         "grace": study.grace,
         "success": list(study.success),
         "cores": share,
         "cores_level": level,
         "spare": study.engine.spare,
         "own_cores": engine.own_cores(level, share),
-        "period": study.period,
-        "listen": study.kernel_ends,
+        "period": study.sampling.period,
+        "listen": study.sampling.kernel_ends,
         "verify": verify,
         "engine": engine.name,
         "submit": time.time(),

@@ -175,7 +175,7 @@ def cells(study: Study) -> list[Cell]:
     factors = study.factors
     if not factors:
         return [{}]
-    if study.design == "full":
+    if study.design.kind == "full":
         number = 1
         for f in factors:
             number *= len(f.levels)
@@ -185,15 +185,15 @@ def cells(study: Study) -> list[Cell]:
             dict(zip((f.name for f in factors), levels, strict=True))
             for levels in itertools.product(*(f.levels for f in factors))
         ]
-    if study.design == "one-at-a-time":
-        base = {f.name: study.base.get(f.name, f.levels[0]) for f in factors}
+    if study.design.kind == "one-at-a-time":
+        base = {f.name: study.design.base.get(f.name, f.levels[0]) for f in factors}
         return [base, *({**base, f.name: x} for f in factors for x in f.levels if x != base[f.name])]
     for f in factors:
         if len(f.levels) != 2:
             raise TwinrunError(
                 f"a fractional design has two levels of each factor; {f.name} has {len(f.levels)}"
             )
-    fraction = fraction_of([f.name for f in factors], study.generators, study.fraction)
+    fraction = fraction_of([f.name for f in factors], study.design.generators, study.design.fraction)
     own = [f for f in factors if f.name not in fraction.generators]
     found = []
     for signs in itertools.product((-1, 1), repeat=len(own)):
@@ -231,17 +231,17 @@ def orders(cell_count: int, blocks: int, seed: int) -> list[list[int]]:
 
 def _node(study: Study, cell: int, block: int) -> str | None:
     """Rotates cells over nodes: each cell runs on each node once in as many blocks as there are nodes."""
-    if not study.nodes:
+    if not study.design.nodes:
         return None
-    n = len(study.nodes)
-    rng = np.random.default_rng([study.order_seed, 1 << 20, block // n])
+    n = len(study.design.nodes)
+    rng = np.random.default_rng([study.design.order, 1 << 20, block // n])
     shifts = rng.permutation(n)
     places = rng.permutation(len(cells(study)))
-    return study.nodes[int(places[cell] + shifts[block % n]) % n]
+    return study.design.nodes[int(places[cell] + shifts[block % n]) % n]
 
 
 def _seed(study: Study, task: int, block: int) -> int:
-    return study.first_seed + {"fixed": 0, "repetition": block, "task": task}[study.seeds]
+    return study.seeds.first + {"fixed": 0, "repetition": block, "task": task}[study.seeds.kind]
 
 
 def plan(study: Study) -> list[Task]:
@@ -252,7 +252,7 @@ def plan(study: Study) -> list[Task]:
 def _tasks(study: Study) -> Iterator[Task]:
     all_cells = cells(study)
     task = 0
-    for block, row in enumerate(orders(len(all_cells), study.blocks, study.order_seed)):
+    for block, row in enumerate(orders(len(all_cells), study.blocks, study.design.order)):
         if study.interpose is not None and block % study.interpose.every:
             row = [cell for cell in row if all_cells[cell].get(INTERPOSE) != OFF]
         for order, cell in enumerate(row):
@@ -275,6 +275,6 @@ def warmups(study: Study) -> list[Task]:
         for order, cell in enumerate(cells(study)):
             number = -1 - len(found)
             found.append(
-                Task(number, -1 - round_, order, cell, study.first_seed, -1 - round_, None, warmup=True)
+                Task(number, -1 - round_, order, cell, study.seeds.first, -1 - round_, None, warmup=True)
             )
     return found

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
-from .study import PLACES
+from .templates import PLACES
 
 __all__ = ["FORMATS", "import_tasks", "read_foreign"]
 

@@ -8,7 +8,7 @@
       output/TASK-ATTEMPT/   files of an attempt: stdout, stderr, profiles, requested files
       lock            held by the only runner
 
-A crash leaves a torn last line at worst, which is cut off. An attempt whose record (watch.py) is in its
+A crash leaves a torn last line at worst, which is cut off. An attempt whose record (the watcher's) is in its
 folder but whose line is missing is added when the study goes on.
 """
 
@@ -30,9 +30,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec import structs
+
 from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
-from .. import watch
+from ..watch import VERSION
+from ..watch.cores import list_of_numbers
 from . import interposition
 from .design import Task, plan, warmups
 from .study import Metric, Study, read_study
@@ -259,7 +262,7 @@ class StudyFolder:
         if study_file is not None and not os.path.samefile(kept, study_file):
             write_whole(place, os.fsencode(Path(study_file).resolve().parent))
         if place.exists():
-            object.__setattr__(study, "here", Path(os.fsdecode(place.read_bytes())))
+            study = structs.replace(study, here=Path(os.fsdecode(place.read_bytes())))
         self.tasks = [*warmups(study), *plan(study)]
         wanted = [t.json() for t in self.tasks]
         there, _ = read_lines(self.path / "plan.jsonl")
@@ -493,7 +496,7 @@ def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None
     for factor in study.factors:
         level = task.factors[factor.name]
         if factor.kind == "cores":
-            found[factor.name] = watch.list_of_numbers(record.get("cores") or [])
+            found[factor.name] = list_of_numbers(record.get("cores") or [])
         elif factor.kind == "interpose":
             found[factor.name] = level
         elif factor.kind == "threads" or factor.check or factor.match:
@@ -532,7 +535,7 @@ def task_line(
             contradicted.append(name)
     values, missing = metrics(study, folder)
     line = {
-        "version": watch.VERSION,
+        "version": VERSION,
         "task": task.task,
         "attempt": attempt,
         "block": task.block,
@@ -552,7 +555,7 @@ def task_line(
         "user": record.get("user"),
         "system": record.get("system"),
         "run_queue_delay": record.get("run_queue_delay"),
-        "node": _node(folder, study.node_file) or record.get("node"),
+        "node": _node(folder, study.record.node) or record.get("node"),
         "cores": record.get("cores") or [],
         "engine": engine,
         "context_switches": record.get("context_switches"),
@@ -566,8 +569,8 @@ def task_line(
         "metrics": values,
         "metrics_missing": missing,
         "profiles": sorted(f"output/{folder.name}/{p.name}" for p in folder.glob("PROFILE-*.json")),
-        "capture": _document(folder, study.capture_file),
-        "results": _document(folder, study.results_file),
+        "capture": _document(folder, study.record.capture),
+        "results": _document(folder, study.record.results),
         "sampling": record.get("sampling"),
         "interrupted": bool(record.get("interrupted")),
     }

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TwinrunError, one_line
 from ...outputs import write_whole
+from .templates import fill
 
 if TYPE_CHECKING:
     from .study import Study
@@ -91,8 +92,6 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
 
     None where a task failed or left no results.
     """
-    from .study import fill
-
     rule = study.results
     if rule is None or line["status"] != "ok":
         return None

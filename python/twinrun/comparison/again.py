@@ -1,0 +1,103 @@
+"""How to open both sides of a comparison again, after it was made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import TwinrunError
+from ..runs.containers import is_container
+from ..runs.subject import Subject, open_subject
+from .settings import Settings
+
+__all__ = ["Again", "Gone"]
+
+
+class Gone(TwinrunError):
+    """The compared data is gone."""
+
+
+def _held(what: object) -> object:
+    """What is needed to open one side again. Arrays are the caller's: nothing here keeps them alive."""
+    if isinstance(what, Subject):
+        return what if what.kind != "arrays" else None
+    if isinstance(what, (list, tuple)) and is_container(what):
+        names = getattr(what, "_fields", None)
+        entries = enumerate(what) if names is None else zip(names, what, strict=True)
+        return _Container(names is None, [(k, _held(v)) for k, v in entries])
+    try:
+        return weakref.ref(what)
+    except TypeError:
+        pass
+    if isinstance(what, Mapping):
+        return _Container(False, [(k, _held(v)) for k, v in what.items()])
+    return _Value(what)  # numbers and texts
+
+
+@dataclass
+class _Container:
+    """Entries of a list or a mapping, by their keys."""
+
+    is_list: bool
+    entries: list[tuple[object, object]]
+
+
+@dataclass
+class _Value:
+    value: object
+
+
+def _there(held: object) -> object:
+    """The argument that `_held` took. Raises Gone."""
+    if isinstance(held, _Container):
+        entries = [(k, _there(v)) for k, v in held.entries]
+        return [v for _, v in entries] if held.is_list else dict(entries)
+    if isinstance(held, _Value):
+        return held.value
+    found = held() if isinstance(held, weakref.ref) else None
+    if found is None:
+        raise Gone("the arrays that were compared are gone", fix="keep them until this is done")
+    return found
+
+
+@dataclass
+class Again:
+    """How to open both sides of a comparison again, and its settings."""
+
+    a: object
+    b: object
+    settings: Settings
+    globs: list[str] | None
+    key: str | None
+    use_metadata: bool
+    steps: str | None
+    ranks: str | None
+    align: str
+    options: Mapping[str, object] | None
+    stream: object
+
+    @classmethod
+    def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
+        """Takes paths and arrays as `compare` does; arrays are not kept alive."""
+        held_a, held_b = (
+            os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
+        )
+        return cls(held_a, held_b, dataclasses.replace(settings, progress=None), **asked)
+
+    def __getstate__(self) -> dict:
+        state = dict(self.__dict__)  # arrays are not pickled
+        state.update({k: None for k in ("a", "b") if not isinstance(state[k], str)}, stream=None)
+        return state
+
+    def open(self) -> tuple[Subject, Subject]:
+        """Opens both sides. Raises TwinrunError where one is gone."""
+        return self._side(self.a), self._side(self.b)
+
+    def _side(self, held: object) -> Subject:
+        if isinstance(held, (str, Subject)):
+            return open_subject(held, self.options, self.stream)
+        return open_subject(_there(held), self.options, self.stream)

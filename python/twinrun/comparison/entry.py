@@ -1,0 +1,79 @@
+"""One entry of a comparison: a field that both runs have at a place, or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import TwinrunError
+from ..runs.subject import FieldRef, Place
+from .field import FieldComparison, place_text
+from .matching import StepMatch
+from .outcome import Compared
+from .ranges import compare_part, divisible, put_together
+from .request import Request
+from .settings import Settings
+from .shares import Piece, owners, pieces
+from .sums import compare_placed
+
+__all__ = ["PairSize", "compare_entry", "pieces_of_share"]
+
+PairSize = tuple[str, int, bool]  # of a field pair: name, bytes, whether it is divisible
+
+
+def pieces_of_share(
+    pairs: Sequence[tuple[int, tuple[FieldRef, FieldRef]]], share: tuple[int, int], settings: Settings
+) -> tuple[list[Piece], list[PairSize] | None]:
+    """The pieces of field pairs that belong to a share; and all pairs, None where there is one share.
+
+    pairs: each with its number, ascending.
+    """
+    if share[1] == 1:
+        return [Piece(at, (0, 1), 0) for at, _ in pairs], None
+    every = [(x.name, max(x.items, y.items) * x.itemsize, divisible(x, y, settings)) for _, (x, y) in pairs]
+    found = pieces([size for _, size, _ in every], [may for _, _, may in every], share[1])
+    mine = owners([piece.bytes for piece in found], share[1])
+    return [
+        replace(piece, at=pairs[piece.at][0])
+        for piece, owner in zip(found, mine, strict=True)
+        if owner == share[0]
+    ], every
+
+
+def compare_entry(
+    request: Request, match: StepMatch, x: FieldRef, y: FieldRef, place: Place, piece: Piece
+) -> Compared:
+    """Compares a field, or a part of it."""
+    settings = request.settings
+    scalars = 2 if x.dtype in ("c64", "c128") else 1
+    period = settings.period(x, y, place[0])
+    try:
+        ranges = piece.ranges(x.items, x.itemsize, scalars)
+        compare_it = compare_part if x.parts is None else compare_placed
+        part = compare_it(x, y, place, settings, ranges)
+        if ranges is not None:
+            return Compared(piece.at, x.name, part=part, period=period)
+        result = put_together([part])
+        note = _note_of_texts(request, x, y, result)
+        return Compared(piece.at, x.name, result=result, note=note, period=period)
+    except TwinrunError as error:
+        return Compared(piece.at, x.name, problem=request.kept(error, match), period=period)
+
+
+def _note_of_texts(request: Request, x: FieldRef, y: FieldRef, found: FieldComparison) -> str:
+    """Gives a result the first two texts that differ, and notes them: their digests mean nothing to a
+    person.
+    """
+    if found.same or found.first_index is None or x.text is None or y.text is None:
+        return ""
+    try:
+        of_a, of_b = x.text(found.first_index), y.text(found.first_index)
+    except TwinrunError:  # only a note
+        return ""
+    found._texts = (f"{of_a:.200}", f"{of_b:.200}")
+    at = ", ".join(map(str, found.first_index[:-1]))
+    name = f"{found.field}[{at}]" if at else found.field
+    return (
+        f"{place_text((found.step, found.rank))}: {name} is {of_a:.200} in {request.a.label}, "
+        f"{of_b:.200} in {request.b.label}"
+    )

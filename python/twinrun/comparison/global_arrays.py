@@ -1,0 +1,137 @@
+"""Fields of which ranks hold parts, where the runs' ranks cut them differently: compared as the global arrays
+that they are parts of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.order import in_one_order
+from ..runs.parts import give_places, parts_of_both
+from ..runs.subject import FieldRef, Place, check_alike
+from .entry import compare_entry, pieces_of_share
+from .facts import compare_facts
+from .field import place_text
+from .matching import StepMatch, lost, missing_ranks
+from .outcome import Outcome
+from .ranks import OpenStep
+from .request import Request, Selection
+from .shares import Piece
+
+__all__ = ["compare_global_arrays"]
+
+_Held = Mapping[str, Sequence[tuple[int, FieldRef]]]  # (rank, part) of each field of a run
+_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]  # a field pair, or why there is none
+
+
+def compare_global_arrays(
+    request: Request,
+    match: StepMatch,
+    only: Set[str] | None = None,
+    done: Set[str] = frozenset(),
+    share: tuple[int, int] = (0, 1),
+) -> Outcome:
+    """Compares fields that the runs' ranks cut differently, as the global arrays that they are parts of.
+
+    only: these fields; by default all fields of the step, and its facts. done, share: as of `compare_place`.
+    """
+    found = Outcome()
+    wanted = Selection(request, match.step)
+    step = OpenStep(request, match)
+    try:
+        with step as sides:
+            if only is None and share[0] == 0:
+                said_a, said_b = ([fields for _, fields in side] for side in sides)
+                found.add(compare_facts(request, match, (said_a, said_b), (match.step, 0), wanted))
+            held: list[dict[str, list[tuple[int, FieldRef]]]] = [{}, {}]
+            for mine_of, side in zip(held, sides, strict=True):
+                for rank, fields in side:
+                    for name, ref in fields.items():
+                        if name not in done and wanted(name) and (only is None or name in only):
+                            mine_of.setdefault(name, []).append((rank, ref))
+            entries, scattered = _entries(request, match, give_places(held), rank_by_rank=only is None)
+            pairs = [(at, e) for at, (_, e) in enumerate(entries) if not isinstance(e, TwinrunError)]
+            of_share, found.pairs = pieces_of_share(pairs, share, request.settings)
+            mine: dict[int, list[Piece]] = {}
+            for piece in of_share:
+                mine.setdefault(piece.at, []).append(piece)
+            for at, (place, entry) in enumerate(entries):
+                if isinstance(entry, TwinrunError):
+                    found.problems.append((at, request.kept(entry, match)))
+                    continue
+                for piece in mine.get(at, ()):
+                    found.add_entry(compare_entry(request, match, *entry, place, piece))
+            if scattered:
+                # Not Unmatched: `common` must not leave out a rank that one run lost.
+                lacking = "; ".join(map(str, missing_ranks(match, request.a, request.b)))
+                problem = Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}")
+                found.problems.append((len(entries), request.kept(problem, match)))
+    except TwinrunError as error:
+        if not request.goes_on:
+            raise
+        found.problems.append((-1, error))
+    found.notes_a, found.notes_b = step.notes_a, step.notes_b
+    found.met = wanted.met()
+    return found
+
+
+def _entries(
+    request: Request, match: StepMatch, held: Sequence[_Held], rank_by_rank: bool
+) -> tuple[list[_Entry], list[str]]:
+    """The field pairs to compare; and fields that could only be compared rank by rank, on ranks that only one
+    run has.
+
+    rank_by_rank: fields that are no parts of global arrays may be paired by rank.
+    """
+    scattered: list[str] = []
+    entries: list[_Entry] = []
+    for name in dict.fromkeys((*held[0], *held[1])):
+        parts = [*held[0].get(name, ()), *held[1].get(name, ())]
+        everywhere = all(name in side for side in held)
+        if not everywhere and lost(match, [rank for rank, _ in parts], name in held[0]):
+            scattered.append(name)
+            continue
+        if rank_by_rank and everywhere and any(ref.place is None for _, ref in parts):
+            of_a, of_b = (dict(side[name]) for side in held)
+            if set(of_a) != set(of_b):
+                scattered.append(name)
+                continue
+            # the same ranks of both runs have it: numbers of a header, for example
+            for rank in of_a:
+                place = (match.step, rank)
+                entries.append((place, _pair_at(request, place, of_a[rank], of_b[rank])))
+            continue
+        try:
+            entries.append(((match.step, 0), _global_pair(request, match, name, held)))
+        except TwinrunError as error:
+            entries.append(((match.step, 0), error))
+    return entries, scattered
+
+
+def _global_pair(
+    request: Request, match: StepMatch, name: str, held: Sequence[_Held]
+) -> tuple[FieldRef, FieldRef]:
+    """A field of both runs as global arrays.
+
+    held: its parts. Raises TwinrunError where the parts do not fit together.
+    """
+    labels = (request.a.label, request.b.label)
+    for side, label in zip(held, labels, strict=True):
+        if name not in side:
+            raise Unmatched(f"{place_text((match.step, 0))}: field {name!r}: not there", where=label)
+    parts = parts_of_both(name, [side[name] for side in held], labels, request.settings.cache)
+    x, y = (of_run.field() for of_run in parts)
+    check_alike(x, y, f"{place_text((match.step, 0))}: field {name!r}", *labels)
+    return in_one_order(x, y)
+
+
+def _pair_at(
+    request: Request, place: Place, x: FieldRef, y: FieldRef
+) -> tuple[FieldRef, FieldRef] | TwinrunError:
+    """A field of one rank of both runs, or why it cannot be compared."""
+    try:
+        check_alike(x, y, f"{place_text(place)}: field {x.name!r}", request.a.label, request.b.label)
+    except TwinrunError as error:
+        return error
+    return in_one_order(x, y)

@@ -1,0 +1,50 @@
+"""The particles of a step, matched by ID whatever their rank: each kind, and those without IDs."""
+
+from __future__ import annotations
+
+from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.particles import find_particles, without_ids
+from .by_id import circles_of, common_fields, compare_particles
+from .matching import StepMatch, lost
+from .outcome import Outcome
+from .ranks import OpenStep
+from .request import Request, Selection
+
+__all__ = ["compare_by_id"]
+
+
+def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]]:
+    """Compares the fields that have IDs. Returns their names too."""
+    found, done = Outcome(), set[str]()
+    assert request.key is not None
+    wanted = Selection(request, match.step)
+    labels = request.a.label, request.b.label
+    step = OpenStep(request, match)
+    try:
+        with step as sides:
+            kinds = find_particles(sides, request.key)
+            for kind in kinds.values():
+                found.keyed.add(kind.key)
+                members = {n for part in (*kind.parts_a, *kind.parts_b) for n in part[2]}
+                done |= members | {kind.key}
+                if not kind.parts_a or not kind.parts_b:
+                    label = labels[1] if kind.parts_a else labels[0]
+                    said = f"{kind.key!r} at step {match.step}: not there"
+                    went = lost(match, [p[0] for p in (*kind.parts_a, *kind.parts_b)], bool(kind.parts_a))
+                    alone = (Incomparable if went else Unmatched)(said, where=label)
+                    found.problems.append((-1, request.kept(alone, match)))
+                    continue
+                fields, problems = common_fields(kind, wanted, *labels, match.step)
+                found.periodic |= circles_of(kind, fields, request.settings, match.step)
+                results, more, notes = compare_particles(kind, fields, match.step, request.settings, *labels)
+                found.results += [(-1, f) for f in results]
+                found.notes += notes
+                for problem in (*problems, *more):
+                    found.problems.append((-1, request.kept(problem, match)))
+            for problem in without_ids(sides, kinds, wanted):
+                found.problems.append((-1, request.kept(problem, match)))
+    except TwinrunError as error:
+        found.problems.append((-1, request.kept(error, match)))
+    found.notes_a, found.notes_b = step.notes_a, step.notes_b
+    found.met = wanted.met()
+    return found, done

@@ -1,0 +1,118 @@
+"""One place of both runs: its facts, and the fields of one rank."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Set
+
+from ..errors import Incomparable, TwinrunError
+from ..runs.subject import FieldRef, Place
+from .attributes import under_one_name, with_summaries
+from .by_id import order_note
+from .entry import compare_entry, pieces_of_share
+from .facts import compare_facts
+from .field import FieldComparison, place_text
+from .matching import StepMatch, match_fields
+from .outcome import Outcome
+from .request import Request, Selection
+
+__all__ = ["compare_place"]
+
+
+def compare_place(
+    request: Request,
+    match: StepMatch,
+    ranks: tuple[int, int],
+    done: Set[str] = frozenset(),
+    share: tuple[int, int] = (0, 1),
+    order_is_noted: bool = False,
+) -> Outcome:
+    """Compares one rank's part of a step. The fields that the runs cut differently remain: see
+    `Outcome.recut`.
+
+    ranks: in a and b. done: fields that were compared already. share: (which, of how many) of the fields.
+    order_is_noted: particles in another order were noted already.
+    """
+    found = Outcome()
+    step = match.step
+    place = (step, ranks[0] if match.step_a is not None else ranks[1])
+    wanted = Selection(request, step)
+    try:
+        with contextlib.ExitStack() as stack:
+            in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
+            found.notes_a += in_a.notes
+            in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata))
+            found.notes_b += in_b.notes
+            if request.globs is None:
+                in_a, in_b = under_one_name(in_a, in_b)
+            in_a, in_b = with_summaries(in_a, in_b)
+            fields = match_fields(
+                request.a,
+                request.b,
+                in_a,
+                in_b,
+                lambda n: n not in done and wanted(n),
+                request.globs is not None,
+                place,
+            )
+            for problem in fields.problems:
+                found.problems.append((-1, request.kept(problem, match)))
+            if share[0] == 0:
+                found.add(compare_facts(request, match, ([in_a], [in_b]), place, wanted))
+            opened = {
+                id(m): m for pair in fields.pairs for m in (ref.metadata for ref in pair) if m is not None
+            }
+            found.opening = sum(m.bytes_read for m in opened.values())
+            mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
+            for piece in mine:
+                found.add_entry(compare_entry(request, match, *fields.pairs[piece.at], place, piece))
+            if (
+                not fields.pairs
+                and not fields.recut
+                and not fields.problems
+                and not done
+                and not in_a.skipped
+                and share[0] == 0
+                and not found.attributes_compared  # a file may hold nothing else
+                and not _all_skipped(in_a, wanted)
+            ):
+                nothing = Incomparable(
+                    f"{place_text(place)}: no field to compare",
+                    where=request.a.label,
+                    fix="nothing was compared",
+                )
+                found.problems.append((-1, request.kept(nothing, match)))
+            if request.key is None and not order_is_noted:
+                results = [f for _, f in found.results]
+                found.order = _another_order(in_a, in_b, place, results, request.settings.memory)
+            found.recut = fields.recut
+    except TwinrunError as error:
+        if not request.goes_on:
+            raise
+        found.problems.append((-1, error))
+    found.met = wanted.met()
+    return found
+
+
+def _all_skipped(fields: Iterable[str], wanted: Selection) -> bool:
+    skipped = [wanted.skips(n) for n in fields]
+    return bool(skipped) and all(skipped)
+
+
+def _another_order(
+    in_a: Mapping[str, FieldRef],
+    in_b: Mapping[str, FieldRef],
+    place: Place,
+    results: Iterable[FieldComparison],
+    memory: int,
+) -> tuple[int, str] | None:
+    """The note about particles whose order changed, where no key was given, after the number of their field."""
+    names = list(in_a)
+    for f in results:
+        if (f.step, f.rank) != place or f.same:
+            continue
+        with contextlib.suppress(TwinrunError):  # only a hint
+            note = order_note(in_a, in_b, [f.field], memory)
+            if note is not None:
+                return names.index(f.field), f"{place_text(place)}: {note}"
+    return None

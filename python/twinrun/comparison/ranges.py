@@ -1,0 +1,253 @@
+"""The comparison of ranges of one field of two runs; together they are the comparison of the field."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .. import _core
+from ..errors import Incomparable, TwinrunError
+from ..runs.index import FLOATING, build, field_plan
+from ..runs.order import columns_of, row_major_place
+from ..runs.subject import FieldRef, Place
+from .field import FieldComparison, facts_of, place_text
+from .merge import Found, merged
+from .settings import Decision, Settings
+
+__all__ = ["FieldPart", "compare_part", "divisible", "put_together"]
+
+# Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
+_BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
+# Lists of integers up to this length are compared as a whole where they differ: they may be IDs in another
+# order.
+_WHOLE_LIST = 1 << 26
+_SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
+_NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
+_DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
+
+
+@dataclass(frozen=True)
+class _Digests:
+    """Settings of metadata, named as FieldFacts names them."""
+
+    atol: float
+    rtol: float
+    residue_bits: int
+    chunk_bytes: int
+    digest: str
+
+
+def _build_on_the_fly(
+    ref: FieldRef, like: _core.FieldFacts | _Digests, settings: Settings, stack: contextlib.ExitStack
+) -> tuple[_core.Metadata, dict]:
+    """Metadata of a field in a temporary file, with the settings of `like`."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-"))
+    target = os.path.join(folder, "field.twm")
+    plan = field_plan(
+        ref,
+        None,
+        atol=like.atol,
+        rtol=like.rtol,
+        residue_bits=like.residue_bits,
+        chunk_bytes=like.chunk_bytes,
+        digest=like.digest,
+    )
+    start = time.perf_counter()
+    facts = build(
+        target,
+        [ref],
+        [],
+        lambda _: plan,
+        threads=settings.threads,
+        memory=settings.memory,
+        io="auto" if settings.io == "gds" else settings.io,
+        cache=settings.cache,
+        durable=False,
+    )
+    stage = {
+        "ran": True,
+        "chunks_in": 0,
+        "chunks_out": 0,
+        "bytes_read": facts.bytes_read,
+        "seconds": time.perf_counter() - start,
+    }
+    return _core.Metadata(target), stage
+
+
+def _asked_for(decision: Decision, settings: Settings) -> _Digests:
+    """Settings to build metadata with, where no run has any."""
+    digest = "published" if settings.method == "published" else "linear"
+    return _Digests(decision.atol, decision.rtol, settings.residue_bits, settings.chunk_bytes, digest)
+
+
+@dataclass
+class FieldPart:
+    """The result of comparing some ranges of a field.
+
+    Parts that cover the field become its comparison (`put_together`).
+
+    found: the core's result. first: its first scalar. like: name, type and shape of the field, without data.
+    ranks: of how many ranks' parts the field was put together, else None.
+    """
+
+    found: Found
+    first: int
+    like: FieldRef
+    place: Place
+    decision: Decision
+    reason: str
+    seconds: float
+    ranks: int | None = None
+
+
+@dataclass
+class _Side:
+    """A run's field, as the core compares it."""
+
+    source: _core.Source | None
+    metadata: _core.Metadata | None
+    field: int  # of the metadata
+
+
+def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
+    """Joins the results of ranges that cover a field. Seconds of all parts are added up."""
+    parts = sorted(parts, key=lambda part: part.first)
+    first = parts[0]
+    found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
+    if found.scalars != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
+        # a defect of twinrun; nothing then counts as compared
+        raise RuntimeError("a part of a field was lost")
+    seconds = sum(part.seconds for part in parts)
+    result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
+    result.ranks = first.ranks
+    return result
+
+
+def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
+    """Whether ranges of a field can be compared separately, each at the cost of its share.
+
+    They cannot where metadata must be built first, or where elements are decoded one after another.
+    """
+    have = [ref.metadata is not None for ref in (a, b)]
+    builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
+    if builds and not all(have):
+        return False
+    if a.dtype not in FLOATING and len(a.shape) == 1 and a.items <= _WHOLE_LIST:
+        return False
+    return all(ref.reads_anywhere for ref in (a, b))
+
+
+def _without_data(settings: Settings) -> str:
+    """What to do where the data of a field is needed and missing."""
+    if settings.method in ("direct", "published"):
+        return f"leave out --method {settings.method}, or compare with the data at hand"
+    return "compare with the data at hand: metadata alone compares arrays of one order, and not with --no-metadata"
+
+
+def compare_part(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    settings: Settings,
+    ranges: Sequence[tuple[int, int]] | None = None,
+) -> FieldPart:
+    """Compares ranges of a `divisible` field, or all of any field.
+
+    ranges: (first scalar, count), as `_core.compare` takes them.
+
+    Raises Incomparable, Stale and other TwinrunErrors, with the place in their text.
+    """
+    start = time.perf_counter()
+    decision = settings.decision(a, b, place[0])
+    reason = ""
+    built: dict | None = None
+    with contextlib.ExitStack() as stack:
+        sides: list[_Side] = []
+        for ref in (a, b):
+            side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
+            sides.append(side)
+            # Digests of the other kind do not fit the requested method.
+            unfit = ref.metadata is not None and ref.digest != "published"
+            if settings.method == "published" and unfit and side.source is not None:
+                side.metadata = None
+        have = [s.metadata is not None for s in sides]
+        at_hand = all(s.source is not None for s in sides)
+        if settings.method == "auto" and have[0] != have[1] and at_hand and a.items * a.itemsize <= _SMALL:
+            for side in sides:
+                side.metadata = None
+            have, reason = [False, False], _NOT_WORTH_IT
+        for ref, side in zip((a, b), sides, strict=True):
+            if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
+                if side.metadata is not None and settings.method == "published" and ref.digest == "published":
+                    continue
+                raise Incomparable(
+                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and its data is needed",
+                    where=ref.where,
+                    fix=_without_data(settings),
+                )
+        on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
+        in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
+        if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
+            known: _core.FieldFacts | _Digests | None = next(
+                (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
+            )
+            if known is None:
+                known = _asked_for(decision, settings)
+            for side, ref in zip(sides, (a, b), strict=True):
+                if side.metadata is None:
+                    side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
+                    side.field = 0
+                    built = stage if built is None else {k: built[k] + stage[k] for k in built}
+            reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
+        elif settings.method == "auto" and not any(have):
+            reason = reason or _DIRECT
+        progress = None
+        if settings.progress is not None:
+            progress = functools.partial(settings.progress, f"{place_text(place)} {a.name}")
+        try:
+            compared = _core.compare(
+                sides[0].source,
+                sides[0].metadata,
+                sides[0].field,
+                sides[1].source,
+                sides[1].metadata,
+                sides[1].field,
+                **decision.arguments(),
+                method=settings.method,
+                threads=settings.threads,
+                memory=settings.memory,
+                io=settings.io,
+                cache=settings.cache,
+                progress=progress,
+                device=settings.device,
+                devices=settings.devices,
+                ranges=ranges,
+                columns=columns_of(a),
+            )
+        except TwinrunError as e:
+            raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
+    r = Found.of(compared)
+    if built is not None:
+        r.stages["build"] = built
+    like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
+    if like.kind is not None:
+        r = _told(r, a, b)
+    first = 0 if not ranges else ranges[0][0]
+    return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
+
+
+def _told(found: Found, a: FieldRef, b: FieldRef) -> Found:
+    """A result with readable elements in place of codes."""
+    if found.first is None:
+        return found
+    told = replace(found)
+    for key, ref in (("first_a", a), ("first_b", b)):
+        if ref.tell is not None:
+            with contextlib.suppress(TwinrunError):
+                setattr(told, key, ref.tell(found.first))
+    return told

@@ -1,0 +1,103 @@
+"""What a comparison was asked for: two runs, and how to compare them."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+
+from ..errors import Incomparable, TwinrunError
+from ..runs.subject import Subject
+from .matching import StepMatch
+from .settings import Settings
+from .tolerances import Met, RulesInUse
+
+__all__ = ["Request", "Selection"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Two runs, and how to compare them.
+
+    globs: of the fields that were chosen by name; None for all. key: the field with the IDs of particles.
+    partial: what cannot be compared becomes a problem. common: what only one run has is left out. With
+    neither, the first problem raises. by_time: steps are matched by their time.
+    """
+
+    a: Subject
+    b: Subject
+    settings: Settings
+    globs: list[str] | None = None
+    key: str | None = None
+    use_metadata: bool = True
+    partial: bool = False
+    common: bool = False
+    by_time: bool = False
+
+    @property
+    def labels(self) -> str:
+        """Both runs, for messages."""
+        return f"{self.a.label}, {self.b.label}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the rest is compared where something cannot be."""
+        return self.partial or self.common
+
+    def kept(self, problem: TwinrunError, match: StepMatch | None = None) -> TwinrunError:
+        """The problem, to be reported; raises it where the caller wants all or nothing.
+
+        match: the step that it is of.
+        """
+        problem = self._explained(problem, match)
+        if not self.goes_on:
+            raise problem
+        return problem
+
+    def _explained(self, problem: TwinrunError, match: StepMatch | None) -> TwinrunError:
+        """The problem itself; or, where a run that is still written dropped the step meanwhile, an error that
+        says so.
+        """
+        if match is None or isinstance(problem, Incomparable):
+            return problem
+        for subject, step in ((self.a, match.step_a), (self.b, match.step_b)):
+            why = subject.explained(problem, step)
+            if why is not problem:
+                return why
+        return problem
+
+
+class Selection:
+    """Which fields and attributes of a step are compared: chosen by name, and left out by no rule.
+
+    It remembers which rules that took: see `met`.
+    """
+
+    def __init__(self, request: Request, step: int | None) -> None:
+        self._globs, self._step = request.globs, step
+        self._tolerances = request.settings.tolerances
+        self._rules = RulesInUse(self._tolerances)
+
+    def __call__(self, name: str) -> bool:
+        """Whether a field is wanted: by --field, and by rules that leave fields out."""
+        if self._globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self._globs):
+            return False
+        if "@" in name and self.ignores(name):  # an attribute that is a field
+            return False
+        return not self.skips(name)
+
+    def skips(self, name: str) -> bool:
+        """Whether a field's rule leaves it out."""
+        rule = self._rules.find(name, self._step)
+        return rule is not None and rule.skip
+
+    def ignores(self, label: str) -> bool:
+        """Whether a rule leaves out the attribute of this label, `path@name`."""
+        return self._rules.ignores(label, self._step)
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a rule leaves this name out. Is not remembered."""
+        return self._tolerances.leaves_out(name, self._step)
+
+    def met(self) -> Met:
+        """Which rules matched, and which names met none, so far."""
+        return self._rules.met()

@@ -1,0 +1,254 @@
+"""What `compare` gives: the verdict on two runs, and what is known of each field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .. import _core
+from ..runs.provenance import Difference, Provenance, difference
+from .again import Again
+from .attributes import AttributeDifference
+from .differences import Differences
+from .differences import differences as list_differences
+from .field import FieldComparison
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+__all__ = ["Comparison", "histogram_edges"]
+
+STAGES = ("tree", "sketch", "elements")
+
+
+def histogram_edges() -> list[float]:
+    """The edges of the histograms of |a - b|.
+
+    Bin 0 counts |a - b| = 0, and bin 1 what lies below the first edge. The last two bins count 1e40 and
+    above, and infinite differences.
+
+    Returns
+    -------
+    list of float
+        The edges, ascending.
+    """
+    return _core.histogram_edges()
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`: the verdict, and what is known of each field.
+
+    >>> result = twinrun.compare({"x": np.zeros(4)}, {"x": np.array([0, 0, 1, 0.0])}, atol=0.5)
+    >>> result.verdict, result.different
+    ('different', 1)
+    >>> result.first_divergence
+    {'step': None, 'rank': 0, 'field': 'x', 'index': [2], 'a': 0.0, 'b': 1.0, 'abs_diff': 1.0}
+
+    Attributes
+    ----------
+    a, b : str
+        The two runs, as messages call them.
+    verdict : {'same', 'different', 'incomparable'}
+        'same': everything was compared and agrees. 'incomparable': something was not compared, see
+        `problems`.
+    fields : list of FieldComparison
+        One for each step, rank and field, in this order.
+    seconds : float
+        Time of all work, in seconds.
+    bytes_compared : int
+        Bytes of the data that was compared, of one run.
+    bytes_read : int
+        Bytes that were read: headers, metadata and data of both runs.
+    notes : list of str
+        What the user should know, such as left-out data sets.
+    not_compared : int
+        Things of both runs that cannot be compared. They are problems, or `common` left them out.
+    device_asked : str
+        The parameter `device` of `compare`.
+    provenance_a, provenance_b : Provenance or None
+        Under which conditions the runs ran. None where a history does not say.
+    problems : list of str
+        What could not be compared, a line each. A verdict is never 'same' with one of them.
+    attributes : list of AttributeDifference
+        What differs beside numbers. What changes the meaning of numbers comes first.
+    attributes_compared : int
+        How many attributes were compared.
+    conditions : list of Difference or None
+        Conditions in which the runs differ, the likeliest explanation first. None where a run does not say.
+    device : str
+        Where the fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'.
+    device_seconds : float
+        Time of copies to devices and of their kernels, in seconds, added up over fields.
+    same : bool
+        True only if the verdict is 'same'; `bool(comparison)` gives it.
+    different : int
+        Elements that differ, in all fields.
+    first : FieldComparison or None
+        The field in which the runs first differ: the earliest step, then the lowest rank, then the order of
+        fields. None where no field differs.
+    first_divergence : dict or None
+        step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id.
+    stages : dict of str to dict
+        For each stage (tree, sketch, elements) the sums of chunks_in, chunks_out, bytes_read and seconds.
+
+    Notes
+    -----
+    A result can be pickled. `differences` then works for paths, and not for arrays.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    fields: list[FieldComparison]
+    seconds: float
+    bytes_compared: int
+    bytes_read: int
+    notes: list[str]
+    not_compared: int = 0
+    device_asked: str = "auto"
+    provenance_a: Provenance | None = None
+    provenance_b: Provenance | None = None
+    problems: list[str] = field(default_factory=list)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
+    _again: Again | None = field(default=None, repr=False, compare=False)
+
+    def differences(self) -> Iterator[Differences]:
+        """Yields every element that differs, a stretch at a time.
+
+        >>> a, b = {"x": np.zeros(4)}, {"x": np.array([0, 2, 0, 3.0])}
+        >>> for part in twinrun.compare(a, b).differences():
+        ...     print(part.index.ravel(), part.abs_diff)
+        [1 3] [2. 3.]
+
+        Both runs are opened again, and only fields that differ are read. Memory stays bounded.
+
+        Returns
+        -------
+        iterator of Differences
+            Stretches, in the order of `fields`.
+
+        Raises
+        ------
+        TwinrunError
+            A run is not there any more (keep the arrays until this is done), or changed since it was
+            compared.
+        """
+        return list_differences(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Makes a table with a row for each step, rank and field.
+
+        Returns
+        -------
+        pyarrow.Table
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pyarrow is not installed.
+        """
+        from .tables import arrow_table
+
+        return arrow_table(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Makes a table with a row for each step, rank and field.
+
+        >>> table = twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).to_pandas()
+        >>> table[["field", "elements", "different"]].values.tolist()
+        [['x', 4, 4]]
+
+        Returns
+        -------
+        pandas.DataFrame
+            The table.
+
+        Raises
+        ------
+        MissingPackage
+            pandas is not installed.
+        """
+        from .tables import data_frame
+
+        return data_frame(self)
+
+    def _repr_html_(self) -> str:
+        from .notebook import comparison_html
+
+        return comparison_html(self)
+
+    @property
+    def conditions(self) -> list[Difference] | None:
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not
+        say.
+        """
+        if self.provenance_a is None or self.provenance_b is None:
+            return None
+        return difference(self.provenance_a, self.provenance_b)
+
+    @property
+    def device(self) -> str:
+        """Where fields were compared: 'cpu', 'cuda:0', or several, as 'cpu, cuda:0'."""
+        return ", ".join(sorted({f.device for f in self.fields}))
+
+    @property
+    def device_seconds(self) -> float:
+        """Time of copies to devices and of their kernels, in all fields, in seconds."""
+        return sum(f.device_seconds for f in self.fields)
+
+    @property
+    def same(self) -> bool:
+        """True only if everything was compared and agrees within the tolerance; `bool(comparison)` gives it."""
+        return self.verdict == "same"
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    @property
+    def different(self) -> int:
+        """Elements that differ, in all fields."""
+        return sum(f.different for f in self.fields)
+
+    @property
+    def first(self) -> FieldComparison | None:
+        """The field in which the runs first differ: the earliest step, then the lowest rank, then the order
+        of fields.
+
+        None where they only differ in `attributes`, or not at all.
+        """
+        return next((f for f in self.fields if not f.same), None)
+
+    @property
+    def first_divergence(self) -> dict | None:
+        """{step, rank, field, index, a, b, abs_diff} of the first difference."""
+        f = self.first
+        if f is None:
+            return None
+        return {
+            "step": f.step,
+            "rank": f.rank,
+            "field": f.field,
+            "index": list(f.first_index or ()),
+            **({} if f.key is None else {"key": f.key, "id": f.first_id}),
+            "a": f.first_a,
+            "b": f.first_b,
+            "abs_diff": f.first_abs_diff,
+        }
+
+    @property
+    def stages(self) -> dict[str, dict]:
+        """Sums over all fields of each stage's chunks_in, chunks_out, bytes_read and seconds."""
+        total = {s: {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0} for s in STAGES}
+        for f in self.fields:
+            for name, stage in f.stages.items():
+                into = total.setdefault(
+                    name, {"chunks_in": 0, "chunks_out": 0, "bytes_read": 0, "seconds": 0.0}
+                )
+                for key in into:
+                    into[key] += stage[key]
+        return total

@@ -1,0 +1,185 @@
+"""The units of all steps, compared in this process, or on the ranks of a team."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .. import _core
+from ..errors import TwinrunError
+from .matching import StepMatch, same_ranks
+from .outcome import Outcome, in_shares
+from .request import Request
+from .settings import Settings
+from .shares import Unit, pieces, shares_by_size
+from .unit import Worker
+
+if TYPE_CHECKING:
+    from .parallel import Team
+
+__all__ = ["StepOutcome", "compare_steps"]
+
+# Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
+_SHARES_A_RANK = 4
+_LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
+
+
+@dataclass
+class StepOutcome:
+    """What comparing a step found: in its units, in their order; and in the fields that remained, `recut`,
+    whose results replace those of the units.
+    """
+
+    units: list[Outcome]
+    again: Outcome | None
+    recut: tuple[str, ...] = ()
+
+
+def compare_steps(request: Request, matches: Sequence[StepMatch], team: Team | None) -> Iterator[StepOutcome]:
+    """Compares all steps, here or on all ranks of the team; steps in their order."""
+    if team is None or team.size == 1 or "arrays" in (request.a.kind, request.b.kind):
+        yield from _compare_here(request, matches)
+    else:
+        yield from _compare_on_all(request, matches, team)
+
+
+def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[StepOutcome]:
+    worker, index = Worker(request), 0
+    for match in matches:
+        units = _units(request, match, index)
+        index += len(units)
+        outcomes = [worker.run(unit) for unit in units]
+        again = _left(match, index, [[outcome] for outcome in outcomes])
+        if again is None:
+            yield StepOutcome(outcomes, None)
+        else:
+            yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+
+
+def _compare_on_all(request: Request, matches: Sequence[StepMatch], team: Team) -> Iterator[StepOutcome]:
+    steps: list[list[Unit]] = []
+    index = 0
+    for match in matches:
+        steps.append(_units(request, match, index))
+        index += len(steps[-1])
+    made = _on_all(request, [unit for units in steps for unit in units], team)  # in the units' order
+    found = [[next(made) for _ in units] for units in steps]
+    follow = [
+        _left(units[0].match, units[-1].index, outcomes) for units, outcomes in zip(steps, found, strict=True)
+    ]
+    made_again = _on_all(request, [unit for unit in follow if unit is not None], team)
+    for outcomes, again in zip(found, follow, strict=True):
+        whole = [in_shares(of_unit, request.labels) for of_unit in outcomes]
+        if again is None:
+            yield StepOutcome(whole, None)
+        else:
+            yield StepOutcome(whole, in_shares(next(made_again), request.labels), again.recut or ())
+
+
+def _units(request: Request, match: StepMatch, first: int) -> list[Unit]:
+    """The units of a step: its places, or the step as a whole. first: the number of the first unit."""
+    paired = same_ranks(match)
+    if request.key is not None or not paired:
+        return [Unit(first, match)]
+    pairs = zip(match.ranks_a, match.ranks_b, strict=True)
+    return [Unit(first + at, match, ranks) for at, ranks in enumerate(pairs)]
+
+
+def _left(match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -> Unit | None:
+    """The unit that remains of a step after its places are compared: fields that the runs cut differently."""
+    recut = dict.fromkeys(name for of_place in outcomes for o in of_place for name in o.recut)
+    return Unit(index, match, recut=tuple(recut)) if recut else None
+
+
+def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[list[Outcome]]:
+    """Runs the units on all ranks of the team. Returns for each the outcomes of its shares."""
+    if not units:
+        return iter(())
+    a, b = request.a, request.b
+    sizes, known = [], []
+    for unit in units:
+        of_a, of_b = unit.places()
+        entries_a, entries_b = ({place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b)))
+        known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
+        sizes.append(sum(a.size(place) for place in of_a) + sum(b.size(place) for place in of_b))
+    shares = _shares(request, units, sizes, team.size)
+    parts = [replace(unit, share=(k, n)) for unit, n in zip(known, shares, strict=True) for k in range(n)]
+    part_sizes = [size // n for size, n in zip(sizes, shares, strict=True) for _ in range(n)]
+    sent = replace(
+        request,
+        a=a.without_places(),
+        b=b.without_places(),
+        settings=replace(request.settings, progress=None),
+    )
+    made = iter(team.share(_Job(sent), parts, part_sizes, request.settings.progress))
+    return iter([[next(made) for _ in range(n)] for n in shares])
+
+
+def _shares(request: Request, units: Sequence[Unit], sizes: Sequence[int], ranks: int) -> list[int]:
+    """How many shares each unit is cut into, so that all ranks have work.
+
+    sizes: bytes of the units, of both runs.
+    """
+    wanted = _SHARES_A_RANK * ranks
+    found = shares_by_size(sizes, wanted)
+    places = [at for at, unit in enumerate(units) if unit.ranks is not None]
+    if places and len(places) < wanted:  # few places: their fields are counted
+        most = math.ceil(wanted / len(places))
+        least = min(most, _pieces_of(request, units[places[0]], most))
+        for at in places:
+            found[at] = max(found[at], least)
+    if request.key is not None:
+        return [1] * len(units)
+    return found
+
+
+def _pieces_of(request: Request, unit: Unit, shares: int) -> int:
+    """How many pieces of fields a place has for so many shares, judged by the first run."""
+    with contextlib.suppress(TwinrunError), request.a.open(unit.places()[0][0], False) as opened:
+        refs = list(opened.values())
+        sizes = [ref.items * ref.itemsize for ref in refs]
+        return max(1, len(pieces(sizes, [ref.reads_anywhere for ref in refs], shares)))
+    return 1
+
+
+class _Job:
+    """The work in the form that ranks receive."""
+
+    def __init__(self, request: Request) -> None:
+        self._worker = Worker(request)
+
+    def arrive(self, team: Team) -> None:
+        """Divides what ranks of a node share: cores, memory, devices."""
+        request = self._worker.request
+        asked = request.settings
+        memory = asked.memory if team.memory_is_each else max(_LEAST_MEMORY, asked.memory // team.node_size)
+        own = replace(
+            asked,
+            threads=asked.threads or team.threads,
+            memory=min(asked.memory, memory),
+            devices=_own_devices(asked, team),
+        )
+        self._worker = Worker(replace(request, settings=own))
+
+    def run(self, unit: Unit) -> Outcome:
+        """Compares a part. An error becomes part of the outcome, and the leader raises it."""
+        request = self._worker.request
+        request.a.know(unit.entries_a)
+        request.b.know(unit.entries_b)
+        try:
+            return self._worker.run(unit)
+        except (TwinrunError, OSError, MemoryError) as e:
+            return Outcome(error=e)
+
+
+def _own_devices(settings: Settings, team: Team) -> list[int]:
+    """The GPUs of one rank of a node: ranks divide them where there are several."""
+    if settings.device == "cpu" or team.node_size == 1:
+        return settings.devices
+    usable = settings.devices or [
+        at for at, device in enumerate(_core.devices()["devices"]) if not device["reason"]
+    ]
+    return usable[team.node_rank % len(usable) :: team.node_size] if usable else settings.devices

@@ -1,0 +1,138 @@
+"""The settings of a comparison, and what they make of one field: what counts as different in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import Incomparable
+from ..formats.texts import never_tolerated
+from ..runs.index import FLOATING
+from ..runs.subject import FieldRef
+from .tolerances import Periods, Rule, Tolerances
+
+__all__ = ["Decision", "Settings"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What counts as different in one field: |a - b| > atol + rtol |a|, and more than `ulps` representable
+    values apart.
+
+    period: lengths of circles by component; component_stride: scalars from one component to the next.
+    """
+
+    atol: float = 0.0
+    rtol: float = 0.0
+    ulps: int | None = None
+    period: tuple[float, ...] = ()
+    component_stride: int = 1
+    equal_nan: bool = True
+
+    def period_of(self, scalar: int | None) -> float:
+        """Length of the circle that a scalar lies on; 0 for a line."""
+        if scalar is None or not self.period:
+            return 0.0
+        return self.period[scalar // self.component_stride % len(self.period)]
+
+    def arguments(self) -> dict:
+        """The rule as keyword arguments of the core."""
+        return {
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "nan_equal": self.equal_nan,
+            "ulps": self.ulps,
+            "period": list(self.period),
+            "component_stride": self.component_stride,
+        }
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one `compare` call.
+
+    tolerances: rules by field and step; the others apply where no rule matches.
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    equal_nan: bool = True
+    method: str = "auto"
+    integers: bool = False
+    residue_bits: int = 4
+    chunk_bytes: int = 4096
+    threads: int = 0
+    memory: int = 1 << 30
+    io: str = "auto"
+    cache: str = "auto"
+    device: str = "auto"
+    devices: list[int] = dataclasses.field(default_factory=list)
+    progress: Callable[[str, int, int], None] | None = None
+    ulps: int | None = None
+    tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
+    periods: Periods = dataclasses.field(default_factory=Periods)
+
+    def rule(self, name: str, step: int | None) -> Rule | None:
+        """The rule of a field; its `skip` leaves the field out."""
+        return self.tolerances.find(name, step)
+
+    def decision(self, a: FieldRef, b: FieldRef, step: int | None) -> Decision:
+        """The tolerance of a field: from its rule, else from the settings, else from its metadata, else
+        equality.
+        """
+        rule = self.rule(a.name, step)
+        if a.kind is not None or b.kind is not None:  # no numbers: they are equal or different
+            return Decision()
+        equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
+        if a.dtype not in FLOATING:
+            tolerant = self.integers if rule is None else rule.integers or self.integers
+            if not tolerant or never_tolerated(a.name):
+                return Decision(equal_nan=equal_nan)
+        ulps = self.ulps if rule is None else rule.ulps
+        if rule is not None and not (rule.atol is None and rule.rtol is None and rule.ulps is None):
+            atol, rtol = rule.atol or 0.0, rule.rtol or 0.0
+        elif self.atol is not None or self.rtol is not None or self.ulps is not None:
+            atol, rtol, ulps = self.atol or 0.0, self.rtol or 0.0, self.ulps
+        else:
+            made = {(r.facts.atol, r.facts.rtol) for r in (a, b) if r.facts is not None}
+            if len(made) > 1:
+                raise Incomparable(
+                    f"field {a.name!r}: the runs were captured for different tolerances",
+                    fix="say which with --atol and --rtol",
+                )
+            atol, rtol = made.pop() if made else (0.0, 0.0)
+        if a.dtype not in FLOATING:
+            return Decision(atol, rtol, None, (), 1, equal_nan)
+        return Decision(atol, rtol, ulps, *_circles(a, self._period(a, rule)), equal_nan)
+
+    def period(self, a: FieldRef, b: FieldRef, step: int | None) -> tuple[float, ...]:
+        """The lengths of the circles that a field's values lie on, by component; () on a line."""
+        if not (
+            self.periods.axes or self.periods.named or any(rule.period for rule in self.tolerances.rules)
+        ):
+            return ()
+        if a.kind is not None or b.kind is not None or a.dtype not in FLOATING:
+            return ()
+        return () if a.dtype in ("c64", "c128") else self._period(a, self.rule(a.name, step))
+
+    def _period(self, a: FieldRef, rule: Rule | None) -> tuple[float, ...]:
+        period = rule.period if rule is not None and rule.period else self.periods.of(a.name, a.user_shape)
+        return period if any(period) else ()
+
+
+def _circles(a: FieldRef, period: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
+    """The lengths, and scalars from one component to the next."""
+    if not period:
+        return (), 1
+    if a.dtype in ("c64", "c128"):
+        raise Incomparable(f"field {a.name!r}: complex numbers have no period")
+    if len(period) == 1:
+        return period, 1
+    shape = a.user_shape
+    if len(shape) < 2 or shape[-1] != len(period):
+        raise Incomparable(
+            f"field {a.name!r} has shape {list(shape)}, and {len(period)} periods were given",
+            fix="its last axis must be the components",
+        )
+    return period, a.items // shape[-1] if a.fortran_order else 1

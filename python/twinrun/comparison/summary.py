@@ -1,0 +1,125 @@
+"""All that a comparison found, step after step, and the verdict on it."""
+
+from __future__ import annotations
+
+from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.provenance import Provenance, read_provenance
+from ..runs.subject import Subject
+from .again import Again
+from .outcome import Outcome
+from .request import Request
+from .result import Comparison
+from .schedule import StepOutcome
+
+__all__ = ["Summary"]
+
+
+class Summary:
+    """Adds up what a comparison found."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._found = Outcome()
+        self._noted_order = False  # that particles only lie in another order
+
+    def add(self, found: Outcome) -> None:
+        """Adds what was found before the steps were compared."""
+        self._found.add(found)
+
+    def add_step(self, step: StepOutcome) -> None:
+        """Adds the outcomes of a step: of its units in order, and of the fields that remained."""
+        found = Outcome()
+        for outcome in step.units:
+            self._add_unit(found, outcome)
+        if step.again is not None:
+            found.results = [
+                (at, f) for at, f in found.results if f.field not in step.recut or f.key is not None
+            ]
+            self._add_unit(found, step.again)
+        self._found.add(found)
+
+    def _add_unit(self, step: Outcome, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            raise outcome.error
+        for _, problem in outcome.problems:
+            self._request.kept(problem)
+        step.add(outcome)
+        if outcome.order is not None and not self._noted_order:
+            self._noted_order = True
+            step.notes.append(outcome.order[1])
+
+    def comparison(self, device: str, seconds: float, again: Again) -> Comparison:
+        """The verdict. device: as the caller named it. again: how both runs are opened again.
+
+        Raises the first problem where the caller wants all or nothing, and Incomparable where nothing was
+        compared, or no field fits what was asked for.
+        """
+        request, found = self._request, self._found
+        a, b, settings = request.a, request.b, request.settings
+        results = [f for _, f in found.results]
+        problems = [p for _, p in found.problems]
+        of_runs = [*a.notes, *found.notes_a, *b.notes, *found.notes_b]
+        notes = [*of_runs, *found.notes, *settings.tolerances.notes(found.met)]
+        if request.common:  # what only one run has is no problem; what cannot be read is one
+            if problems and not results and all(isinstance(p, Unmatched) for p in problems):
+                raise Incomparable(
+                    "nothing was compared: the runs have no field in common",
+                    where=request.labels,
+                    fix="name runs that share fields and steps",
+                )
+            notes += [str(p) for p in problems if isinstance(p, Unmatched)]
+            problems = [p for p in problems if not isinstance(p, Unmatched)]
+        if problems and (not request.partial or not (results or found.attributes_compared)):
+            raise problems[0]
+        if not results and not found.attributes_compared:
+            raise Incomparable("nothing was compared", where=request.labels, fix="is every field left out?")
+        if request.key is not None and not found.keyed:
+            raise Incomparable(
+                f"no field {request.key!r} of integer IDs",
+                where=a.label,
+                fix="name the field that holds the particles' IDs",
+            )
+        if settings.periods.axes or settings.periods.named:
+            notes.append(self._circles())
+        provenance_a, said_a = _provenance(a)
+        provenance_b, said_b = _provenance(b)
+        notes = list(dict.fromkeys([*notes, *said_a, *said_b]))
+        of_stages = sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+        agree = all(f.same for f in results) and not found.attributes
+        return Comparison(
+            a=a.label,
+            b=b.label,
+            verdict="incomparable" if problems else "same" if agree else "different",
+            fields=results,
+            seconds=seconds,
+            bytes_compared=sum(f.bytes for f in results),
+            bytes_read=found.opening + of_stages,
+            notes=notes,
+            not_compared=found.left_out,
+            device_asked=device,
+            provenance_a=provenance_a,
+            provenance_b=provenance_b,
+            problems=[str(p) for p in problems],
+            attributes=found.attributes,
+            attributes_compared=found.attributes_compared,
+            _again=again,
+        )
+
+    def _circles(self) -> str:
+        """The note about fields on circles. Raises Incomparable where there is none."""
+        periodic = self._found.periodic
+        if not periodic:
+            raise Incomparable(
+                "no field holds positions, by its name: the period is of none", where=self._request.a.label,
+                fix="say which: --period field=10x10x20",
+            )  # fmt: skip
+        said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
+        return f"compared on the circle: {said}"
+
+
+def _provenance(subject: Subject) -> tuple[Provenance | None, list[str]]:
+    """The provenance of a history. Damaged provenance does not change the verdict; it becomes a note."""
+    try:
+        return read_provenance(subject.provenance), []
+    except TwinrunError as e:
+        return None, [f"{subject.label}: {e}"]

@@ -1,0 +1,191 @@
+"""One attempt: runs the task that a spec describes, and says what it took."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+from . import VERSION
+from .checks import Checks
+from .conditions import environment_facts, environment_of
+from .cores import cores_of_level, list_of_numbers
+from .ends import ExitListener
+from .family import Family
+from .figures import Figures
+from .kernel import node_name
+from .sampling import Pace, Sampler
+from .signals import Signals
+from .task import Task, adopt_orphans
+
+__all__ = ["Attempt"]
+
+
+class _Impossible(Exception):
+    """The task cannot start. more: what its record says besides."""
+
+    def __init__(self, why: str, **more: object) -> None:
+        super().__init__(why)
+        self.more = more
+
+
+class Attempt:
+    """spec: of spec.json in the attempt's folder."""
+
+    def __init__(self, folder: str, spec: dict) -> None:
+        self.folder, self.spec = folder, spec
+        self._signals = Signals()
+        adopt_orphans()
+        self._sampler = Sampler()
+        self._listener: ExitListener | None = None
+        self._checks = Checks(folder, spec["verify"], self._sampler)
+        self._family = Family(self._sampler, self._checks, self._signals)
+
+    def run(self) -> dict:
+        """Runs the task; returns what was measured."""
+        spec = self.spec
+        record: dict = {"version": VERSION, "node": node_name(), "submit": spec["submit"]}
+        environment = environment_of(spec["environment"])
+        record["facts"] = environment_facts(environment, spec["command"], self.folder, spec["variables"])
+        try:
+            record["cores"] = cores = self._cores()
+            self._prepare(environment)
+        except _Impossible as e:
+            now = time.time()
+            return {**record, "status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
+                    "reason": str(e), "verified": {}, "interrupted": False, **e.more}  # fmt: skip
+        if spec["listen"]:
+            try:
+                self._listener = ExitListener()
+            except OSError:
+                pass
+        figures = Figures()
+        task = Task(spec, self.folder, cores, environment)
+        with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
+            # the facts that remain should this process be killed
+            json.dump({"pid": task.pid, "start": time.time()}, file)
+        figures.begin(task)
+        record["start"] = time.time()
+        begin = time.monotonic()
+        problem = task.begin()
+        if problem is None:
+            self._checks.see_variables(task.pid)
+        end, status, ending, period = self._wait(begin, task.pid, cores)
+        record["end"] = record["start"] + (end - begin)
+        left = self._family.clear(task.pid)
+        record |= figures.end(task, self._family.usage, self._sampler, self._listener, self._checks)
+        record["sampling"] |= {"period": period, "left_behind": left}
+        exited = status is not None and os.WIFEXITED(status) and problem is None
+        record |= {
+            "status": self._said(status, ending, problem),
+            "exit": os.WEXITSTATUS(status) if status is not None and exited else None,
+            "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+            "wall": end - begin,
+            "verified": self._verified(),
+            "interrupted": ending == "interrupted",
+        }
+        if problem is not None:
+            record["reason"] = f"{spec['command'][0]} cannot be started: {problem}"
+        return record
+
+    # -- before the task
+
+    def _cores(self) -> list[int]:
+        """The task's cores; this process moves to its own."""
+        spec = self.spec
+        try:
+            cores = spec["cores"] or sorted(os.sched_getaffinity(0))
+            if spec["cores_level"] is not None:
+                cores = cores_of_level(spec["cores_level"], cores, spec["spare"])
+            if spec["own_cores"]:
+                os.sched_setaffinity(0, spec["own_cores"])
+        except (ValueError, OSError) as e:
+            raise _Impossible(f"cores: {e}") from None
+        return cores
+
+    def _prepare(self, environment: dict[str, str]) -> None:
+        """Runs the commands that come before the task."""
+        for words in self.spec["prepare"]:
+            try:
+                self._signals.interrupting = True
+                with open(os.path.join(self.folder, "prepare"), "ab") as log:
+                    done = subprocess.run(
+                        words, cwd=self.spec["directory"], env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                        stderr=log, timeout=self.spec["time_limit"],
+                    )  # fmt: skip
+                if done.returncode != 0:
+                    raise _Impossible(f"prepare ended with status {done.returncode}")
+            except InterruptedError:
+                raise _Impossible(
+                    "stopped while it was prepared", status="killed", interrupted=self._by_the_runner()
+                ) from None
+            except (OSError, subprocess.SubprocessError) as e:
+                raise _Impossible(f"prepare: {e}") from None
+            finally:
+                self._signals.interrupting = False
+
+    def _by_the_runner(self) -> bool:
+        return os.path.exists(os.path.join(self.folder, "stop"))
+
+    # -- while it runs
+
+    def _wait(self, begin: float, task: int, cores: list[int]) -> tuple[float, int | None, str | None, float]:
+        """Waits until the first process of the task ends: when, its status, the reason if this program ended it, and
+        the period of readings.
+        """
+        spec = self.spec
+        limit = begin + spec["time_limit"] if spec["time_limit"] else float("inf")
+        self._checks.begin(begin)
+        pace = Pace(spec["period"], begin)
+        look_at = begin + 0.2
+        ending: str | None = None
+        force_at = float("inf")
+        while True:
+            now = time.monotonic()
+            if now >= pace.due:
+                before = time.thread_time()
+                self._sampler.sample()
+                if self._listener is not None:
+                    self._listener.drain()
+                if now >= look_at:
+                    self._sampler.look_at_processor(cores)
+                    look_at = now + 5
+                pace.took(now, time.thread_time() - before)
+            self._checks.start_due(now, task)
+            if self._signals.asked and ending is None:
+                ending = "interrupted" if self._by_the_runner() else "killed from outside"
+                force_at = now + spec["grace"]
+                self._family.kill(signal.SIGTERM)
+            elif now >= limit and ending is None:
+                ending, force_at = "timeout", now + spec["grace"]
+                self._family.kill(signal.SIGTERM)
+            if now >= force_at:
+                self._family.kill(signal.SIGKILL)
+                force_at = now + 0.5
+            until = min(pace.due, force_at, limit if ending is None else float("inf"), self._checks.next())
+            self._signals.wait(until - now)
+            now = time.monotonic()
+            status = self._family.reap(task)
+            if status is not None:
+                return now, status, ending, pace.period
+
+    # -- after it
+
+    def _verified(self) -> dict[str, str | None]:
+        """What the task had of each factor that is known."""
+        found = dict(self._checks.values)
+        for name, how in self.spec["verify"].items():
+            if how["kind"] == "cores":
+                found[name] = list_of_numbers(self._sampler.cores) or None
+            elif how["kind"] == "threads":
+                found[name] = str(self._sampler.most_threads) if self._sampler.most_threads else None
+        return found
+
+    def _said(self, status: int | None, ending: str | None, problem: str | None) -> str:
+        if ending == "timeout":
+            return "timeout"
+        if ending is not None or status is None or os.WIFSIGNALED(status):
+            return "killed"
+        return "ok" if problem is None and os.WEXITSTATUS(status) in self.spec["success"] else "failed"
