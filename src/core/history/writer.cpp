@@ -626,7 +626,7 @@ Result<> HistoryWriter::remove_leftovers() {
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
-        const bool leads = rank_ == 0 || local_;  // no other rank writes yet
+        const bool leads = rank_ == 0 || local_;       // no other rank writes yet
         if (leads && has_mark(place, left_name(id_)))  // this history was not replaced after all
             TWR_CHECK(system_.remove((fs::path(place) / left_name(id_)).string()));
         if (is_unnamed_folder(name)) {

@@ -304,7 +304,8 @@ TEST_F(WritersTest, WhatCannotBeMarkedIsNotReplaced) {
     } refuses;
     const auto replaced = HistoryWriter::open(refuses, run_, HistorySettings{}, 0, 1, Existing::replace);
     ASSERT_FALSE(replaced);
-    EXPECT_NE(replaced.error().message.find("cannot be replaced"), std::string::npos) << replaced.error().message;
+    EXPECT_NE(replaced.error().message.find("cannot be replaced"), std::string::npos)
+        << replaced.error().message;
     EXPECT_EQ(History::open(run_)->steps.size(), 3U);
     for (const std::int64_t step : {1, 2, 3})
         EXPECT_FALSE(fs::exists(run / step_folder(step, 0) / left_name(id))) << step;
