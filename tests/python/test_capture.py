@@ -827,3 +827,32 @@ def test_a_history_of_times_and_arrays_of_them(tmp_path: Path) -> None:
         run.restore(1, {"t": numbers})
         assert numbers.tolist() == [1, 2]
     assert list(twinrun.Run(tmp_path / "h", existing="append").load(1, ["t"])) == ["t"]
+
+
+@pytest.mark.parametrize("flusher", ["thread", "process", "none"])
+def test_steps_that_left_do_not_come_back_from_another_tier(flusher: str, tmp_path: Path) -> None:
+    """Jobs of one history on two nodes, in turn: what the first node still has of steps that left is not the newest."""
+    path = tmp_path / "run"
+
+    def job(node: str, steps: range, settings: str = flusher) -> list[int]:
+        options = {"local": tmp_path / node, "flusher": settings} if node else {}
+        with twinrun.Run(path, existing="append", keep_steps=3, **options) as run:
+            for step in steps:
+                run.capture(step, {"x": np.arange(1000.0) + step})
+            run.wait()
+            return list(run.steps)
+
+    assert job("a", range(6)) == [3, 4, 5]
+    if flusher == "none":
+        assert command("flush", tmp_path / "a").status == 0
+    assert job("b", range(6, 9), "thread") == [6, 7, 8]
+    assert job("a", range(0)) == [6, 7, 8]
+    assert command("flush", tmp_path / "a").status in (0, 2)  # the tier may be gone
+    assert steps_of(path) == [6, 7, 8]
+    assert job("a", range(9, 10), "thread") == [7, 8, 9]
+    assert job("b", range(0), "thread") == job("", range(0)) == [7, 8, 9]
+    # Captured again, a step that left is another attempt, and comes.
+    assert job("a", range(4, 5), "thread") == [4, 8, 9]
+    assert (path / "step-0000000004.1").is_dir() and twinrun.verify(path).problems == []
+    with twinrun.Run(path, existing="append") as run:
+        assert [run.load(step)["x"][0] for step in run.steps] == [4, 8, 9]

@@ -243,3 +243,21 @@ def test_comparing_changes_nothing_of_opened_runs(tmp_path: Path) -> None:
     assert found[0].notes == found[1].notes and any("touched" in note for note in found[0].notes)
     assert found[0].not_compared == found[1].not_compared == 2
     assert [(s.notes, s.places, s.skipped) for s in (a, b)] == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"common": True}, {"partial": True}, {"fields": ["x"]}, {"fields": ["x"], "common": True}],
+)
+def test_no_value_is_no_number(settings: dict) -> None:
+    """A masked element holds some number; that the other run has that very number says nothing."""
+    a = {"x": np.ma.masked_array([1.0, 0.0, 3.0], [False, True, False]), "y": np.ones(3)}
+    b = {"x": np.ma.masked_array([1.0, 0.0, 3.0], False), "y": np.ones(3)}
+    for one, other in ((a, b), (b, a)):
+        try:
+            found = twinrun.compare(one, other, **settings)
+        except twinrun.TwinrunError as e:
+            assert "value" in str(e)
+            continue
+        assert found.verdict == "incomparable" and not found.same
+        assert any("without a value" in str(problem) for problem in found.problems)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..errors import Incomparable, TwinrunError, Unmatched
+from ..formats.texts import MASK
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import FieldRef, Opened, Place, Subject, check_alike
 from .field import place_text
@@ -217,6 +218,17 @@ def match_fields(
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
+        # Elements without a value hold some number: against a field that has all values they say nothing.
+        some = [n.removesuffix(MASK) for n in missing if n.endswith(MASK) and n.removesuffix(MASK) in theirs]
+        if some:
+            problems.append(
+                Incomparable(
+                    f"{place_text(place)}: field {names(map(repr, some))}: only {here.label} has a mask, of elements without a value",
+                    where=there.label,
+                    fix="leave the field out",
+                )
+            )
+        missing = [n for n in missing if n.removesuffix(MASK) not in some]
         if missing:
             problems.append(
                 Unmatched(

@@ -6,6 +6,7 @@ import fnmatch
 from dataclasses import dataclass
 
 from ..errors import Incomparable, TwinrunError
+from ..formats.texts import MASK
 from ..runs.subject import Subject
 from .matching import StepMatch
 from .settings import Settings
@@ -79,7 +80,9 @@ class Selection:
 
     def __call__(self, name: str) -> bool:
         """Whether a field is wanted: by --field, and by rules that leave fields out."""
-        if self._globs is not None and not any(fnmatch.fnmatchcase(name, g) for g in self._globs):
+        # A field is chosen with what says which of its elements have a value.
+        named = (name, name.removesuffix(MASK))
+        if self._globs is not None and not any(fnmatch.fnmatchcase(n, g) for g in self._globs for n in named):
             return False
         if "@" in name and self.ignores(name):  # an attribute that is a field
             return False

@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 SUFFIX = "@text"
-_EXACT_LABELS = (SUFFIX, "@mask", "@shape")
+MASK = "@mask"  # of the name of a field that says which elements of another one have no value
+_EXACT_LABELS = (SUFFIX, MASK, "@shape")
 _BYTES = 16
 # Objects whose repr() tells all of their value.
 _EXACT = (

@@ -376,6 +376,8 @@ Result<> Session::Impl::begin() try {
         for (const auto& [step, entry] : journal.steps) {
             attempts_[step] = std::max(attempts_[step], attempt_of(entry.folder));
         }
+        for (const auto& [step, attempt] : journal.left)
+            attempts_[step] = std::max(attempts_[step], attempt);
         // Of steps that left, others may need the difference, which is there still.
         for (const auto& [ordinal, file] : journal.differences) {
             const std::string folder = file.substr(0, file.find('/'));

@@ -142,7 +142,9 @@ Result<> Tiers::resume() {
     for (const auto& [step, entry] : local_->journal().steps) {
         const auto had = shared_->journal().steps.find(step);
         const std::uint32_t own = attempt_of(entry.folder);
-        if (had == shared_->journal().steps.end() || attempt_of(had->second.folder) < own) {
+        if (had == shared_->journal().steps.end() && has_left(shared_->journal(), step, entry)) {
+            superseded.push_back(step);  // dropped, by a run that did not use this folder
+        } else if (had == shared_->journal().steps.end() || attempt_of(had->second.folder) < own) {
             unflushed_.insert(step);
         } else if (attempt_of(had->second.folder) > own) {
             superseded.push_back(step);  // captured again, by a run that did not use this folder
@@ -509,10 +511,12 @@ Journal Tiers::local() const {
 }
 
 std::map<std::int64_t, RankStep> Tiers::committed() const {
-    std::map<std::int64_t, RankStep> steps = history().steps;
+    const Journal brought = history();
+    std::map<std::int64_t, RankStep> steps = brought.steps;
     if (!ends_local()) return steps;
     for (auto& [step, entry] : local().steps) {
         const auto had = steps.find(step);
+        if (had == steps.end() && has_left(brought, step, entry)) continue;
         if (had == steps.end() || attempt_of(had->second.folder) <= attempt_of(entry.folder))
             steps.insert_or_assign(step, entry);
     }
@@ -524,6 +528,7 @@ std::vector<std::int64_t> Tiers::local_only() const {
     const Journal brought = history();
     for (const auto& [step, entry] : local().steps) {
         const auto had = brought.steps.find(step);
+        if (had == brought.steps.end() && has_left(brought, step, entry)) continue;
         if (had == brought.steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
             steps.push_back(step);
     }

@@ -98,6 +98,8 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
                        ? success()
                        : Result<>(another_step(to.path(), step));
         }
+        // A step that left must not come back.
+        if (!there && had == steps.end() && has_left(to.journal(), step, entry)) return success();
         // A step that left its record must not come back either; if its difference is another
         // step's now, commit() reports that.
         if (!there && ordinal != kNoBase && to.journal().taken.contains(ordinal) &&
@@ -139,6 +141,7 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
     for (const std::int64_t step : in_flush_order(journal)) {
         RankStep entry = journal.steps.at(step);
         const auto had = to.journal().steps.find(step);
+        if (had == to.journal().steps.end() && has_left(to.journal(), step, entry)) continue;
         if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder)) {
             if (attempt_of(had->second.folder) == attempt_of(entry.folder) &&
                 had->second.files.header_checksum != entry.files.header_checksum) {

@@ -43,6 +43,7 @@ bool is_flushed(const LocalHistory& local) try {
     std::set<std::uint32_t> checked;
     for (const auto& [step, entry] : local.journal.steps) {
         const auto had = journal->steps.find(step);
+        if (had == journal->steps.end() && has_left(*journal, step, entry)) continue;
         if (had == journal->steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
             return false;
         const RankStep& there = had->second;

@@ -13,6 +13,11 @@ namespace {
 namespace fs = std::filesystem;
 }  // namespace
 
+bool has_left(const Journal& journal, std::int64_t number, const RankStep& step) {
+    const auto left = journal.left.find(number);
+    return left != journal.left.end() && attempt_of(step.folder) <= left->second;
+}
+
 bool History::exists(const std::string& path) {
     std::error_code ignored;
     return fs::is_regular_file(manifest_path(path), ignored);

@@ -70,6 +70,8 @@ struct RankStep {
 // What one file of lines says.
 struct Journal {
     std::map<std::int64_t, RankStep> steps;  // that are there
+    // Of steps that a line dropped: the last attempt that left. A node-local tier may still have it: it must not come back.
+    std::map<std::int64_t, std::uint32_t> left;
     std::vector<Provenance> provenance;      // of each process that wrote it, in order
     // Of a record: where each difference is, or what is left of it, as a path in the history; also of steps that are not there
     // any more, as long as others may need them.
@@ -80,6 +82,9 @@ struct Journal {
     bool torn = false;                  // the last line was incomplete: a crash while it was written
     std::uint64_t whole_bytes = 0;      // up to the end of its last whole line
 };
+
+// Whether this attempt at a step, or a later one, was dropped.
+bool has_left(const Journal& journal, std::int64_t number, const RankStep& step);
 
 struct RankProvenance {
     std::uint32_t rank = 0;

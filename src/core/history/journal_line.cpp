@@ -271,6 +271,15 @@ void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
     journal.steps[number] = step;
 }
 
+bool drop_step(Journal& journal, std::int64_t number) {
+    const auto had = journal.steps.find(number);
+    if (had == journal.steps.end()) return false;
+    const auto [left, first] = journal.left.try_emplace(number, 0);
+    left->second = std::max(left->second, attempt_of(had->second.folder));
+    journal.steps.erase(had);
+    return true;
+}
+
 void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file) {
     journal.differences[ordinal] = file;
     journal.next_difference = std::max(journal.next_difference, ordinal + 1);
@@ -286,7 +295,7 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         if (!may_have(journal, number, step)) throw bad("a difference that another step has, or had");
         put_step(journal, number, step);
     } else if (j.contains("drop")) {
-        if (journal.steps.erase(whole_number<std::int64_t>(j, "drop")) == 0)
+        if (!drop_step(journal, whole_number<std::int64_t>(j, "drop")))
             throw bad("drops a step that is not there");
     } else if (j.contains("drop_data")) {
         const auto step = journal.steps.find(whole_number<std::int64_t>(j, "drop_data"));

@@ -53,6 +53,7 @@ std::string step_line(std::int64_t number, const RankStep& step, bool replaces);
 void forget_data(RankFiles& files);
 bool may_have(const Journal& journal, std::int64_t number, const RankStep& step);
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
+bool drop_step(Journal& journal, std::int64_t number);  // false: it is not there
 void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file);
 // Any line after the first. Throws Bad, or an error of Json.
 void take_line(const Json& j, std::uint32_t rank, Journal& journal);

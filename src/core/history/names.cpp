@@ -53,8 +53,10 @@ std::string begun_name(std::uint32_t rank) { return rank_name(rank) + kBegunSuff
 
 bool is_begun_name(const std::string& name) { return name == begun_name(rank_of(name)); }
 
-bool is_begun_by(const std::string& folder, std::uint32_t rank) {
-    const fs::path file = fs::path(folder) / begun_name(rank);
+bool is_begun_by(const std::string& folder, std::uint32_t rank) { return has_mark(folder, begun_name(rank)); }
+
+bool has_mark(const std::string& folder, const std::string& name) {
+    const fs::path file = fs::path(folder) / name;
     std::error_code failure;
     return fs::symlink_status(file, failure).type() == fs::file_type::regular &&
            fs::file_size(file, failure) == 0 && !failure;
@@ -170,6 +172,15 @@ bool is_proven(const std::string& folder, const std::string& name) {
 }
 
 std::string marker_name(const HistoryId& id) { return kHiddenPrefix + id; }
+
+std::string left_name(const HistoryId& id) { return marker_name(id) + ".left"; }
+
+bool is_unnamed_folder(const std::string& name) {
+    constexpr std::size_t kDigits = 16;
+    const std::string_view prefix = kHiddenPrefix;
+    return name.size() == prefix.size() + kDigits && name.starts_with(prefix) &&
+           name.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos;
+}
 
 bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id) {
     const fs::path place = fs::path(path) / folder;

@@ -37,6 +37,13 @@ bool is_begun_by(const std::string& folder, std::uint32_t rank);  // folder: a p
 bool is_begun_name(const std::string& name);                      // of any rank
 std::uint32_t rank_of(const std::string& name);                   // of a file whose name begins with a rank's
 std::string marker_name(const HistoryId& id);                     // ".twinrun-ID"
+// ".twinrun-ID.left", an empty file in a step's folder: if another history has replaced this one,
+// the folder's files may go.
+std::string left_name(const HistoryId& id);
+// Whether a folder (a path) has this empty file. No link.
+bool has_mark(const std::string& folder, const std::string& name);
+// ".twinrun-" and 16 random digits: of a folder that does not have its name yet.
+bool is_unnamed_folder(const std::string& name);
 // A folder of the history at `path` that a run of it made: no link, with the marker.
 bool is_marked(const std::string& path, const std::string& folder, const HistoryId& id);
 bool is_marked_by_any(const std::string& path, const std::string& folder);  // of whichever history

@@ -358,9 +358,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         std::vector<std::string> folders;
         if (had != nullptr) {
             TWR_TRY(folders, folders_named_by(*had));
-            // Whoever dies in between leaves what the next one can tell.
-            for (const std::string& folder : folders)
-                mark_leaving(folder);
+            TWR_CHECK(mark_left(had->id, folders));
         }
         if (auto done = write_first_line(manifest_path(path_), first.dump(), had != nullptr); !done) {
             if (had != nullptr || !is_there(manifest_path(path_))) return done;
@@ -535,6 +533,30 @@ std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) 
     }
 }
 
+// Whoever dies in between leaves what the next one can tell. And what cannot be marked could not be
+// removed: the history that is there stays as it is.
+Result<> HistoryWriter::mark_left(const HistoryId& id, const std::vector<std::string>& folders) const {
+    std::vector<std::string> made;
+    for (const std::string& folder : folders) {
+        const fs::path place = fs::path(path_) / folder;
+        const std::string file = (place / left_name(id)).string();
+        if (!is_marked(path_, folder, id) || is_there(file)) continue;
+        Result<> marked = success();
+        if (auto mark = system_.create(file, 0); !mark) {
+            marked = std::move(mark).error();
+        } else {
+            marked = (*mark)->close();
+            made.push_back(file);
+            if (marked) marked = system_.sync_folder(place.string());
+        }
+        if (marked) continue;
+        for (const std::string& other : made)
+            static_cast<void>(system_.remove(other));
+        return std::move(marked).error().at(path_ + ": cannot be replaced");
+    }
+    return success();
+}
+
 Result<> HistoryWriter::mark_begun(const std::string& folder) const {
     const std::string file = (fs::path(path_) / folder / begun_name(rank_)).string();
     if (is_there(file)) return success();
@@ -604,18 +626,30 @@ Result<> HistoryWriter::remove_leftovers() {
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
-        if (known.contains(name)) {
+        const bool leads = rank_ == 0 || local_;       // no other rank writes yet
+        if (leads && has_mark(place, left_name(id_)))  // this history was not replaced after all
+            TWR_CHECK(system_.remove((fs::path(place) / left_name(id_)).string()));
+        if (is_unnamed_folder(name)) {
+            if (leads && is_marked(path_, name, id_)) TWR_CHECK(remove_files(name, rank_));
+            if (leads) TWR_CHECK(system_.remove_empty_folder(place));
+        } else if (known.contains(name)) {
             if (is_begun_by(place, rank_)) TWR_CHECK(remove_unnamed(name));
         } else if (is_marked(path_, name, id_)) {
             TWR_CHECK(remove_files(name, rank_, is_begun_by(place, rank_) ? MayGo{} : is_temporary));
-        } else if ((rank_ == 0 || local_) && is_own(name)) {
+        } else if (leads && is_own(name)) {
             // Of a history that is not there any more.
-            const auto entries = entries_of(place);
-            const bool begun = std::any_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
-                return is_begun_name(entry.name);
+            const bool left = std::any_of(replaced_.begin(), replaced_.end(), [&](const HistoryId& id) {
+                return has_mark(place, left_name(id));
             });
-            TWR_CHECK(remove_files(name, std::nullopt, begun ? MayGo{} : is_temporary));
+            TWR_CHECK(remove_files(name, std::nullopt, left ? MayGo{} : is_temporary));
         }
+    }
+    // First lines that did not get their names.
+    const std::string journal = rank_name(rank_) + ".jsonl.";
+    for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
+        if (is_file && is_temporary(name) &&
+            (name.starts_with(journal) || ((rank_ == 0 || local_) && name.starts_with("manifest.jsonl."))))
+            TWR_CHECK(system_.remove((fs::path(path_) / name).string()));
     }
     return success();
 }
@@ -624,8 +658,13 @@ Result<> HistoryWriter::remove_leftovers() {
 // the new one may not have.
 Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
     const auto of_its_ranks = [&](const std::string& name) { return rank_of(name) < had.ranks; };
-    for (const std::string& folder : folders)
+    for (const std::string& folder : folders) {
         TWR_CHECK(remove_files(folder, std::nullopt, of_its_ranks, !had.has_id));
+        // Where other files stay, they stay.
+        const fs::path place = fs::path(path_) / folder;
+        if (has_mark(place.string(), left_name(had.id)))
+            TWR_CHECK(system_.remove((place / left_name(had.id)).string()));
+    }
     if (had.ranks == 1) return success();
     for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
         const std::string file = journal_path(path_, rank, had.ranks);
@@ -668,8 +707,10 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
                 proven.insert(name);
                 shared.push_back((place / name).string());
             } else if (name == marker_name(id_) ||
-                       std::any_of(replaced_.begin(), replaced_.end(),
-                                   [&, &file = name](const auto& id) { return file == marker_name(id); })) {
+                       std::any_of(replaced_.begin(), replaced_.end(), [&, &file = name](const auto& id) {
+                           return file == marker_name(id) ||
+                                  (file == left_name(id) && has_mark(place.string(), file));
+                       })) {
                 markers.push_back((place / name).string());
             } else {
                 others = true;
@@ -859,7 +900,7 @@ Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences di
         mark_leaving(folder);
     TWR_CHECK(add(lines));
     for (const std::int64_t step : steps)
-        journal_.steps.erase(step);
+        drop_step(journal_, step);
     for (const std::uint32_t ordinal : gone)
         journal_.differences.erase(ordinal);
     sure_ = true;

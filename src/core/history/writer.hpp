@@ -124,6 +124,7 @@ class HistoryWriter {
                           const MayGo& may_go = {}, bool named = false);
     // A folder in which this rank's journal will not name all that the rank has there, until
     // settle().
+    Result<> mark_left(const HistoryId& id, const std::vector<std::string>& folders) const;
     Result<> mark_begun(const std::string& folder) const;
     void mark_leaving(const std::string& folder) const;
     void clear(const std::set<std::string>& leaving, std::set<std::string> whole);

@@ -500,7 +500,9 @@ TEST_F(SessionMishaps, ReplacedHistoriesLeaveNothing) {
     fs::copy(run_, old, fs::copy_options::recursive);
     run_ranks(3, Existing::replace, 2);
     fs::copy(old + "/" + step_folder(1, 0), run_ + "/" + step_folder(1, 0), fs::copy_options::recursive);
-    std::ofstream(run_ + "/" + step_folder(1, 0) + "/" + begun_name(0)).close();
+    const auto before = History::open(old);
+    ASSERT_TRUE(before);
+    std::ofstream(run_ + "/" + step_folder(1, 0) + "/" + left_name(before->id)).close();
     for (const char* name : {"rank-00002.data", "rank-00002.twm"})
         fs::remove(run_ + "/" + step_folder(2, 0) + "/" + name);
     fs::copy_file(old + "/rank-00002.jsonl", run_ + "/rank-00002.jsonl",

@@ -283,6 +283,68 @@ TEST_F(WritersTest, AStepThatNoLineNamesStays) {
     all_there();
 }
 
+// The history is not replaced if one of its folders would have to stay; and what was marked for that does not go later.
+TEST_F(WritersTest, WhatCannotBeMarkedIsNotReplaced) {
+    const fs::path run(run_);
+    HistoryId id;
+    {
+        auto writer = open(0, 1, Existing::refuse);
+        ASSERT_TRUE(writer);
+        id = (*writer)->id();
+        for (const std::int64_t step : {1, 2, 3})
+            static_cast<void>(write_step(**writer, step, 4096));
+    }
+    class NoMark final : public testing::ForwardingFileSystem {
+       public:
+        Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t bytes) override {
+            if (path.ends_with(".left") && path.find("step-0000000003") != std::string::npos)
+                return Error{ErrorCode::io, path + ": permission denied"};
+            return ForwardingFileSystem::create(path, bytes);
+        }
+    } refuses;
+    const auto replaced = HistoryWriter::open(refuses, run_, HistorySettings{}, 0, 1, Existing::replace);
+    ASSERT_FALSE(replaced);
+    EXPECT_NE(replaced.error().message.find("cannot be replaced"), std::string::npos)
+        << replaced.error().message;
+    EXPECT_EQ(History::open(run_)->steps.size(), 3U);
+    for (const std::int64_t step : {1, 2, 3})
+        EXPECT_FALSE(fs::exists(run / step_folder(step, 0) / left_name(id))) << step;
+    // A run that was killed after it had marked all, and a manifest that names the first step only.
+    const std::string whole = content(manifest_path(run_));
+    const std::size_t end = whole.find('\n', whole.find('\n') + 1) + 1;
+    for (const std::int64_t step : {1, 2, 3})
+        std::ofstream(run / step_folder(step, 0) / left_name(id)).close();
+    std::ofstream(manifest_path(run_)) << whole.substr(0, end);
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    for (const std::int64_t step : {1, 2, 3}) {
+        EXPECT_TRUE(fs::exists(run / step_folder(step, 0) / "rank-00000.data")) << step;
+        EXPECT_FALSE(fs::exists(run / step_folder(step, 0) / left_name(id))) << step;
+    }
+    // Somebody else's file of that kind of name lets nothing go, once the history is replaced.
+    ASSERT_TRUE(open(0, 1, Existing::replace));
+    std::ofstream(run / step_folder(3, 0) / left_name(id)) << "mine";
+    std::ofstream(run / step_folder(2, 0) / begun_name(0)).close();
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    EXPECT_FALSE(fs::exists(run / step_folder(1, 0)));
+    for (const std::int64_t step : {2, 3})
+        EXPECT_TRUE(fs::exists(run / step_folder(step, 0) / "rank-00000.data")) << step;
+}
+
+TEST_F(WritersTest, WhatAKilledProcessMadeWithoutItsNameGoes) {
+    const fs::path run(run_);
+    ASSERT_TRUE(open(0, 1, Existing::refuse));
+    fs::create_directory(run / ".twinrun-0123456789abcdef");
+    fs::create_directory(run / ".twinrun-mine");
+    fs::create_directories(run / ".twinrun-0123456789abcde0" / "mine");
+    std::ofstream(run / "manifest.jsonl.0123456789abcdef.tmp") << "{";
+    std::ofstream(run / "manifest.jsonl.tmp") << "mine";
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    EXPECT_FALSE(fs::exists(run / ".twinrun-0123456789abcdef"));
+    EXPECT_FALSE(fs::exists(run / "manifest.jsonl.0123456789abcdef.tmp"));
+    for (const char* name : {".twinrun-mine", ".twinrun-0123456789abcde0/mine", "manifest.jsonl.tmp"})
+        EXPECT_TRUE(fs::exists(run / name)) << name;
+}
+
 // A run was killed: before the line that names a step, or after the one that lets it go.
 TEST_F(WritersTest, WhatWasBegunAndIsNotNamedGoes) {
     const fs::path run(run_);
