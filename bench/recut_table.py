@@ -22,7 +22,7 @@ from measure import interleave_cached, write_results
 
 import twinrun
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "python" / "support"))
 from support import run_of_ranks
 
 ATOL = 1e-6

@@ -194,7 +194,7 @@ for name in ("numpy", "cupy", "torch", "jax", "numba", "h5py", "xxhash"):
         print(name, "is not there:", e)
 END
     } >"$logs/python.log" 2>&1
-    mapfile -t files < <({ ls tests/python/test_device*.py; grep -l 'mark\.gpu' tests/python/test_*.py; } | sort -u)
+    mapfile -t files < <({ ls tests/python/capture/test_device*.py; grep -rl --include='test_*.py' 'mark\.gpu' tests/python; } | sort -u)
     mkdir -p "$build/tmp"
     TMPDIR=$build/tmp XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 240 "$python" -m pytest -o cache_dir="$build/pytest" \
         --durations=10 "${files[@]}" >>"$logs/python.log" 2>&1

@@ -21,7 +21,7 @@ export TMPDIR=${TMPDIR:-$root/.cache/tmp} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO
 mkdir -p "$TMPDIR"
 # Of jobs that compile nothing: what the tests themselves run.
 tests='^(aggregate|haccio)/'
-shared=tests/python/test_parallel.py
+shared=tests/python/comparison/test_parallel.py
 short='^aggregate/(properties/1|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3)|^haccio/methods/.*/3$'
 
 say() { printf 'mpi: %s\n' "$*"; }

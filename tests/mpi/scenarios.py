@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path[:0] = [
     str(Path(__file__).resolve().parents[2] / part)
-    for part in ("spec/reader", "tests/python", "tests/support")
+    for part in ("spec/reader", "tests/python/support", "tests/support")
 ]
 from commands import command  # noqa: E402
 from twinrun_spec.metadata import parse_file, verify  # noqa: E402

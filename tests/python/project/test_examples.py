@@ -17,7 +17,7 @@ from torch_support import torch_or_skip
 import twinrun
 from twinrun.cli.demo import MINIHACC
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def run(*command: object, **options: object) -> str:

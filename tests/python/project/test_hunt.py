@@ -13,7 +13,7 @@ import hunt
 import pytest
 from commands import HANG
 
-CONFTEST = Path(__file__).with_name("conftest.py")
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
 # Writes down what it draws; fails where it is told to.
 TEST = """
 import json, os

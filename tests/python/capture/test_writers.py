@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_history import steps_of
+from histories import steps_of
 
 import twinrun
 

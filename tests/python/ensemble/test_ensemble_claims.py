@@ -323,7 +323,7 @@ def test_capture_cost_and_what_was_computed(tmp_path: Path) -> None:
     program = os.environ.get("TWINRUN_MINIHACC") or shutil.which("minihacc")
     if not program:
         pytest.skip("needs minihacc: make test builds it, or set TWINRUN_MINIHACC to the program")
-    text = (Path(__file__).parents[2] / "examples" / "capture_cost" / "study.toml").read_text()
+    text = (Path(__file__).parents[3] / "examples" / "capture_cost" / "study.toml").read_text()
     for before, after in (
         ("exec minihacc", f"exec {program} --deterministic"),
         ("20000", "2000"),

@@ -945,7 +945,7 @@ RAW = Sample(
 
 # ---- formats of which there are fixtures ----
 
-FIXTURES = Path(__file__).parent / "formats" / "fixtures"
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def copied(name: str, to: str = "") -> Write:

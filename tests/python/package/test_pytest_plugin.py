@@ -137,7 +137,7 @@ def test_start_is_cheap() -> None:
 
 def test_the_entry_point_names_the_plugin() -> None:
     tomllib = pytest.importorskip("tomllib")
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {"twinrun": "twinrun.pytest_plugin"}
 
 

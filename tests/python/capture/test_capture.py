@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import cannot_compare, check_error, command, load_json, process
+from folders import looks
+from histories import arrays, steps_of
 from support import opened, run_of_ranks, sealed, step_files
-from test_foreign_files import looks
-from test_history import arrays, steps_of
 
 import twinrun
 from twinrun.capture.run import CaptureFacts, Divergence

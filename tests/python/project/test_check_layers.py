@@ -8,7 +8,7 @@ from pathlib import Path
 import check_layers
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def write(root, files):

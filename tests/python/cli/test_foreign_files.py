@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import command
+from folders import looks
 
 import twinrun
 
@@ -58,7 +58,7 @@ KINDS = (_file, _folder, _empty_folder, _link_to_folder, _link_to_file, _danglin
 # Names that twinrun gives to files and folders, and names that are near them.
 NAMES = (
     "step-0000000001", "step-0000000002", "step-0000000001.1", "step-000.log", "step-2", ".step-0000000001", "step-leftovers",
-    "manifest.jsonl", "rank-00000.jsonl", "rank-00001.jsonl", "rank-00000.data.tmp", "rank-00000", ".twinrun-" + 32 * "0", "x.npy.twm",
+    "manifest.jsonl", "rank-00000.jsonl", "rank-00001.jsonl", "rank-00000.data.tmp", "rank-00000.begun", "rank-00000", ".twinrun-" + 32 * "0", "x.npy.twm",
     "x.npy.twm.tmp", "golden.json", "golden.json.tmp", "rank_0.twm", "step_1_rank_0.twm", "README.md", "x-0001.npy", "x-0001.npy.tmp",
     ".x-0001.npy", "group.data", "flush.log", "report.html.tmp",
 )  # fmt: skip
@@ -69,25 +69,6 @@ def plant(folder: Path, rng: random.Random, elsewhere: Path) -> dict[str, tuple]
     for name in rng.sample(NAMES, rng.randrange(1, 9)):
         rng.choice(KINDS)(folder / name, rng, elsewhere)
     return looks(folder)
-
-
-def looks(folder: Path) -> dict[str, tuple]:
-    """Each entry below a folder, links as links."""
-    seen: dict[str, tuple] = {}
-    for where, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = os.path.join(where, name)
-            mode = os.lstat(path).st_mode
-            kind = stat.S_IFMT(mode)
-            content = (
-                os.readlink(path)
-                if stat.S_ISLNK(mode)
-                else Path(path).read_bytes()
-                if stat.S_ISREG(mode)
-                else None
-            )
-            seen[os.path.relpath(path, folder)] = (kind, content)
-    return seen
 
 
 def check(before: dict[str, tuple], folder: Path) -> None:

@@ -20,7 +20,7 @@ from twinrun.ensemble.study import record
 from twinrun.errors import TwinrunError
 
 pytest.importorskip("psij")
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
+SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 
 @pytest.fixture(autouse=True)

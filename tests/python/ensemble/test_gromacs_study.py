@@ -26,7 +26,7 @@ from twinrun.ensemble import Options, analyse
 from twinrun.ensemble.run import runner
 from twinrun.ensemble.study.study import read_study
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gromacs"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gromacs"
 FAST = Options(permutations=999, resamples=199)
 
 

@@ -23,7 +23,7 @@ from twinrun.ensemble.study.design import plan
 from twinrun.ensemble.study.study import parse_study, read_study
 from twinrun.errors import TwinrunError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "tests" / "interpose"
 CHECK = SOURCES / "check.py"
 RULE = "write:delay=1ms..5ms,path=*.cpt"

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from commands import Outcome, command
 from ensemble_support import PYTHON, write_study
-from test_foreign_files import KINDS, check, looks
+from folders import looks
+from test_foreign_files import KINDS, check
 
 import twinrun
 from twinrun.aggregate.studies.journal import Journal

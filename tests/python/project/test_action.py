@@ -16,7 +16,7 @@ from commands import HANG
 import twinrun
 from twinrun import golden
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def script(step: str) -> str:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from twinrun_spec.metadata import FormatError
 from twinrun_spec.record import METHODS, Record, RecordError, location, parse, read_difference
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "record"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "record"
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
 CHUNK = 32
 NO_BASE = 2**32 - 1

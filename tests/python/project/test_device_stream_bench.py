@@ -11,7 +11,7 @@ import pytest
 
 from twinrun import _core
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 BENCH = ROOT / "bench"
 NO_GPU = _core.devices()["reason"]
 

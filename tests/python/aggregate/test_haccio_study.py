@@ -579,7 +579,7 @@ def test_studies_from_haccio_itself(haccio: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_benchmark(haccio: str, tmp_path: Path) -> None:
-    bench = Path(__file__).resolve().parents[2] / "bench" / "aggregate_table.py"
+    bench = Path(__file__).resolve().parents[3] / "bench" / "aggregate_table.py"
     words = [
         sys.executable,
         bench,

@@ -500,11 +500,16 @@ def test_hostile_names_do_nothing_in_a_browser(tmp_path: Path) -> None:
 def test_the_page_of_an_ensemble_in_a_browser(tmp_path: Path) -> None:
     for package in ("pandas", "scipy", "statsmodels", "ruptures", "matplotlib"):
         pytest.importorskip(package)
-    from test_ensemble_analyses import FAST, analyse_frame, study
+    from ensemble_simulation import study
 
+    from twinrun.ensemble import Options
+    from twinrun.ensemble.analysis.findings import analyse_frame
     from twinrun.report.ensemble import write_html as write_ensemble
 
-    write_ensemble(analyse_frame(study(3, sigma=0.15), FAST, only=["spread"]), str(tmp_path / "e.html"))
+    write_ensemble(
+        analyse_frame(study(3, sigma=0.15), Options(permutations=1999, resamples=499), only=["spread"]),
+        str(tmp_path / "e.html"),
+    )
     seen = open_page(tmp_path / "e.html", LOOK, SIZES)
     assert seen.console == [] and [a["pictures"] for a in seen.answers] == [1, 1]
     check_answers(seen.answers, SIZES)

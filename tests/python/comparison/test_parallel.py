@@ -33,8 +33,8 @@ from twinrun.comparison.settings import Settings
 from twinrun.errors import MissingPackage, TwinrunError
 from twinrun.runs import subject
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "support"))
+HERE = Path(__file__).parents[1] / "support"
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from mpi import Job  # noqa: E402
 
 RANKS = (1, 2, 4, 7)

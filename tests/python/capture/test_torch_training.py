@@ -16,7 +16,7 @@ from torch_support import torch_or_skip
 
 import twinrun
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pytorch"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "pytorch"
 PICTURES = ["--network", "pictures", "--width", "8", "--batch", "8", "--steps", "30", "--every", "10"]
 PARTICLES = ["--side", "5", "--steps", "20", "--every", "10", "--atol", "1e-5"]
 UNPACK = """
