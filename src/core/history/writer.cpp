@@ -42,6 +42,15 @@ void metadata_last(std::vector<std::string>& names) {
                           [](const std::string& name) { return !name.ends_with(kMetadataSuffix); });
 }
 
+// A rank makes its part's folder itself: a link there may lead anywhere.
+Result<> check_no_link(const std::string& path) {
+    std::error_code ignored;
+    if (fs::symlink_status(path, ignored).type() != fs::file_type::symlink) return success();
+    return Error{ErrorCode::invalid_argument,
+                 path + ": is a link, where a rank makes its own folder: remove the link, or name another "
+                        "folder as the node-local tier"};
+}
+
 // Of folders that a run may have made.
 std::vector<std::string> folders_of_steps(const std::string& path) {
     std::vector<std::string> names;
@@ -223,6 +232,7 @@ Result<> HistoryWriter::check_replace(FileSystem& system, const std::string& pat
 Result<> HistoryWriter::check_replace_local(FileSystem& system, const std::string& path,
                                             const HistorySettings& settings, std::uint32_t rank,
                                             std::uint32_t ranks, const std::string& history) try {
+    TWR_CHECK(check_no_link(path));
     HistoryWriter writer(system, path, settings, rank, ranks, true);
     TWR_CHECK(check_regular(manifest_path(writer.path_)));
     FileLock opening;
@@ -283,6 +293,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                                                                  std::uint32_t rank, std::uint32_t ranks,
                                                                  const std::string& history, bool replace,
                                                                  const HistoryId& of) try {
+    TWR_CHECK(check_no_link(path));
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, true));
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     FileLock opening;

@@ -311,3 +311,20 @@ def test_index_replaces_only_metadata(tmp_path: Path) -> None:
     for atol in ("1e-6", "1e-3"):
         assert command("index", tmp_path / "x.npy", "--atol", atol).status == 0
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.twm"]
+
+
+def test_a_link_in_the_place_of_a_tier_is_refused(tmp_path: Path) -> None:
+    """A rank makes its folder itself: where somebody else put a link, nothing is written behind it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    local = tmp_path / "local"
+    local.mkdir()
+    (local / "rank-00000").symlink_to(elsewhere)
+    with pytest.raises(twinrun.TwinrunError, match="is a link"):
+        twinrun.Run(tmp_path / "run", local=local)
+    assert not os.listdir(elsewhere)
+    # The tier itself may be reached through one.
+    (tmp_path / "scratch").symlink_to(elsewhere)
+    with twinrun.Run(tmp_path / "other", local=tmp_path / "scratch") as run:
+        run.capture(1, {"x": X})
+    assert twinrun.verify(tmp_path / "other").problems == []
