@@ -72,7 +72,7 @@ struct Journal {
     std::map<std::int64_t, RankStep> steps;  // that are there
     // Of steps that a line dropped: the last attempt that left. A node-local tier may still have it: it must not come back.
     std::map<std::int64_t, std::uint32_t> left;
-    std::vector<Provenance> provenance;      // of each process that wrote it, in order
+    std::vector<Provenance> provenance;  // of each process that wrote it, in order
     // Of a record: where each difference is, or what is left of it, as a path in the history; also of steps that are not there
     // any more, as long as others may need them.
     std::map<std::uint32_t, std::string> differences;

@@ -47,8 +47,9 @@ Result<> check_no_link(const std::string& path) {
     std::error_code ignored;
     if (fs::symlink_status(path, ignored).type() != fs::file_type::symlink) return success();
     return Error{ErrorCode::invalid_argument,
-                 path + ": is a link, where a rank makes its own folder: remove the link, or name another "
-                        "folder as the node-local tier"};
+                 path +
+                     ": is a link, where a rank makes its own folder: remove the link, or name another "
+                     "folder as the node-local tier"};
 }
 
 // Of folders that a run may have made.
