@@ -346,6 +346,17 @@ void Tiers::agreed(std::int64_t step) {
     agreed_.push_back(step);
 }
 
+// Of a step that was captured earlier, by another run perhaps: it is not the newest because it
+// comes last. Its number tells its place.
+void Tiers::agreed_late(std::int64_t step) {
+    again(step);
+    const std::lock_guard guard(mutex_);
+    const auto behind =
+        std::find_if(agreed_.begin(), agreed_.end(), [&](std::int64_t other) { return other > step; });
+    data_dropped_ = std::min(data_dropped_, static_cast<std::size_t>(behind - agreed_.begin()));
+    agreed_.insert(behind, step);
+}
+
 void Tiers::again(std::int64_t step) {
     const std::lock_guard guard(mutex_);
     const auto had = std::find(agreed_.begin(), agreed_.end(), step);
@@ -460,7 +471,7 @@ void Tiers::run() {
             } else if (done && !again) {
                 settle(step, nullptr);
             } else if (done && ranks_ == 1) {
-                agreed(step);
+                agreed_late(step);
             }
             if (done) retain();
         } catch (const std::exception&) {  // no memory: what should have left stays

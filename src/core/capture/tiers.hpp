@@ -100,6 +100,7 @@ class Tiers {
     // Every rank has this step (in the order of capture): it counts for retention, which takes place with the next commit, or
     // when retain() is called.
     void agreed(std::int64_t step);
+    void agreed_late(std::int64_t step);  // it takes the place that its number tells
     // It is captured again: what retention knew of it is of an earlier attempt.
     void again(std::int64_t step);
     void retain();

@@ -856,3 +856,26 @@ def test_steps_that_left_do_not_come_back_from_another_tier(flusher: str, tmp_pa
     assert (path / "step-0000000004.1").is_dir() and twinrun.verify(path).problems == []
     with twinrun.Run(path, existing="append") as run:
         assert [run.load(step)["x"][0] for step in run.steps] == [4, 8, 9]
+
+
+def test_steps_that_come_late_are_not_the_newest(tmp_path: Path) -> None:
+    """What another run left on its tier, and never brought over, does not put out what was captured after it."""
+    path = tmp_path / "run"
+    for node, steps in (("a", range(3)), ("", range(9, 10))):
+        options = {"local": tmp_path / node, "flusher": "none"} if node else {}
+        with twinrun.Run(path, existing="append", keep_steps=2, **options) as run:
+            for step in steps:
+                run.capture(step, {"x": np.arange(1000.0) + step})
+            run.wait()
+    for _ in range(2):
+        with twinrun.Run(path, existing="append", keep_steps=2, local=tmp_path / "a") as run:
+            run.wait()
+            assert list(run.steps) == [2, 9]
+    # The usual crash: what is on the tier is newer than what is in the history.
+    with twinrun.Run(path, existing="append", keep_steps=2, local=tmp_path / "b", flusher="none") as run:
+        for step in (11, 12):
+            run.capture(step, {"x": np.arange(1000.0) + step})
+        run.wait()
+    with twinrun.Run(path, existing="append", keep_steps=2, local=tmp_path / "b") as run:
+        run.wait()
+        assert list(run.steps) == [11, 12]
