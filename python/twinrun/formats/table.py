@@ -28,7 +28,7 @@ from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .parquet_footer import null_counts
-from .texts import SUFFIX, column_name, printable, spelled, text_digests
+from .texts import MASK, SUFFIX, column_name, printable, spelled, text_digests
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 
@@ -672,7 +672,7 @@ def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
         parts = [_numbers(c, code, pa) for c in chunks]
         yield name, np.concatenate(parts) if parts else np.empty(0, code)
         if column.null_count:
-            yield f"{name}@mask", np.concatenate([_is_missing(c) for c in chunks])
+            yield f"{name}{MASK}", np.concatenate([_is_missing(c) for c in chunks])
 
 
 class _ParquetColumn:
@@ -828,9 +828,9 @@ def _add_parquet(
                     lambda f, n, c=held, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
         if masked:
-            content.say(f"{name}@mask", "(type)", f"where {name} has no value", meaning=True)
+            content.say(f"{name}{MASK}", "(type)", f"where {name} has no value", meaning=True)
             mask = _ParquetColumn(opened, path, at, rows, told.name, lock)
-            _add_column(content, f"{name}@mask", "bool", rows[-1],
+            _add_column(content, f"{name}{MASK}", "bool", rows[-1],
                         lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from .facts import digest_of, encoded
 
 __all__ = [
+    "MASK",
     "SUFFIX",
     "column_name",
     "never_tolerated",

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import TwinrunError
 from ..formats.model import dtype_of
-from ..formats.texts import SUFFIX, column_name, tells_itself, text_array
+from ..formats.texts import MASK, SUFFIX, column_name, tells_itself, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -319,7 +319,7 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
     if isinstance(number, np.dtype) and dtype_of(number) is not None and number.kind in "biuf":
         flat.add(name, series.to_numpy(number, na_value=number.type(0)))
         if missing.any():
-            flat.add(f"{name}@mask", missing)
+            flat.add(f"{name}{MASK}", missing)
         return
     values = _objects(series.astype(object))
     if not isinstance(kind, np.dtype):  # a type with one value for missing elements; objects may hold several
@@ -411,7 +411,7 @@ def _polars_column(flat: _Flat, name: str, series: Any) -> None:
     if kind.is_numeric() and "Decimal" not in str(kind):
         flat.add(name, (series.fill_null(0) if missing.any() else series).to_numpy())
         if missing.any():
-            flat.add(f"{name}@mask", missing)
+            flat.add(f"{name}{MASK}", missing)
         return
     flat.texts(name, series.to_list())
 
