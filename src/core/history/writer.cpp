@@ -631,6 +631,7 @@ bool HistoryWriter::proves(const std::string& folder, const std::string& name) c
 // names it: the journal may have been restored from an older copy, or the folder may have got
 // another name, or be a copy.
 Result<> HistoryWriter::remove_leftovers() {
+    const bool leads = rank_ == 0 || local_;  // no other rank writes yet
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
         known.insert(files.folder);
@@ -638,7 +639,6 @@ Result<> HistoryWriter::remove_leftovers() {
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
-        const bool leads = rank_ == 0 || local_;       // no other rank writes yet
         if (leads && has_mark(place, left_name(id_)))  // this history was not replaced after all
             TWR_CHECK(system_.remove((fs::path(place) / left_name(id_)).string()));
         if (is_unnamed_folder(name)) {
@@ -660,7 +660,7 @@ Result<> HistoryWriter::remove_leftovers() {
     const std::string journal = rank_name(rank_) + ".jsonl.";
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
         if (is_file && is_temporary(name) &&
-            (name.starts_with(journal) || ((rank_ == 0 || local_) && name.starts_with("manifest.jsonl."))))
+            (name.starts_with(journal) || (leads && name.starts_with("manifest.jsonl."))))
             TWR_CHECK(system_.remove((fs::path(path_) / name).string()));
     }
     return success();
