@@ -126,6 +126,22 @@ Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
     return success();
 }
 
+Result<> HistoryWriter::add_leaving(const std::vector<std::string>& objects,
+                                    const std::set<std::string>& folders) {
+    std::vector<std::string> marked;
+    for (const std::string& folder : folders) {
+        if (mark_leaving(folder)) marked.push_back(folder);
+    }
+    auto added = add(objects);
+    if (added || !sure_) return added;
+    // The journal names the step still: as a folder that was begun, a manifest from an older copy
+    // would let it go.
+    for (const std::string& folder : marked) {
+        if (is_named(folder) && unnamed_files(folder).empty()) settle(folder);
+    }
+    return added;
+}
+
 Result<> HistoryWriter::read_back() {
     TWR_CHECK(check_place());
     TWR_TRY(Journal now, read_rank_journal(path_, rank_, ranks_));
@@ -576,10 +592,13 @@ Result<> HistoryWriter::mark_begun(const std::string& folder) const {
     return made->close();
 }
 
-void HistoryWriter::mark_leaving(const std::string& folder) const {
+bool HistoryWriter::mark_leaving(const std::string& folder) const {
     // Where it cannot be marked, on a full disk for instance, what a killed process leaves stays.
-    if (has_id_ && !is_own(folder)) return;
-    if (mark_begun(folder)) static_cast<void>(system_.sync_folder((fs::path(path_) / folder).string()));
+    if (has_id_ && !is_own(folder)) return false;
+    const std::string place = (fs::path(path_) / folder).string();
+    if (is_begun_by(place, rank_) || !mark_begun(folder)) return false;
+    static_cast<void>(system_.sync_folder(place));
+    return true;
 }
 
 // Lines say it: what these folders have and no line names goes, and what is `whole` is all named.
@@ -802,9 +821,7 @@ Result<> HistoryWriter::commit(std::span<const Commit> steps) {
         folder = commit.files.folder;
         lines.push_back(step_line(commit.step, commit.files, replaces));
     }
-    for (const std::string& folder : replaced)
-        mark_leaving(folder);
-    TWR_CHECK(add(lines));
+    TWR_CHECK(add_leaving(lines, replaced));
     for (const Commit& commit : steps)
         put_step(journal_, commit.step, commit.files);
     sure_ = true;
@@ -852,9 +869,7 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
         }
         line += "],\"file\":" + to_text(moved[m].file) + "}";
     }
-    for (const std::string& folder : folders)
-        mark_leaving(folder);
-    TWR_CHECK(add({line + "]}"}));
+    TWR_CHECK(add_leaving({line + "]}"}, folders));
     for (const Moved& part : moved) {
         for (const std::uint32_t ordinal : part.ordinals)
             journal_.differences[ordinal] = part.file;
@@ -908,9 +923,7 @@ Result<> HistoryWriter::drop(std::span<const std::int64_t> steps, Differences di
             line += (i == 0 ? "" : ",") + std::to_string(gone[i]);
         lines.push_back(line + "],\"moved\":[]}");
     }
-    for (const std::string& folder : folders)
-        mark_leaving(folder);
-    TWR_CHECK(add(lines));
+    TWR_CHECK(add_leaving(lines, folders));
     for (const std::int64_t step : steps)
         drop_step(journal_, step);
     for (const std::uint32_t ordinal : gone)

@@ -126,7 +126,8 @@ class HistoryWriter {
     // settle().
     Result<> mark_left(const HistoryId& id, const std::vector<std::string>& folders) const;
     Result<> mark_begun(const std::string& folder) const;
-    void mark_leaving(const std::string& folder) const;
+    // Whether this call has marked it.
+    [[nodiscard]] bool mark_leaving(const std::string& folder) const;
     void clear(const std::set<std::string>& leaving, std::set<std::string> whole);
     void settle(const std::string& folder) const;
     // Files of this rank, by their names, that neither a step nor a difference has.
@@ -153,6 +154,8 @@ class HistoryWriter {
     Result<> check_replaced_history(const History& had) const;
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
+    // Lines that let files of these folders go.
+    Result<> add_leaving(const std::vector<std::string>& objects, const std::set<std::string>& folders);
     Result<> remove_leftovers();
     Result<> begin(const HistorySettings& settings, const std::string* history, const History* had,
                    const HistoryId& of = {});

@@ -374,6 +374,39 @@ TEST_F(WritersTest, WhatWasBegunAndIsNotNamedGoes) {
     EXPECT_FALSE(fs::exists(run / "step-0000000003" / begun_name(0)));
 }
 
+// On a full disk, for instance: a step that stays is whole, so that no older manifest lets it go.
+TEST_F(WritersTest, AStepThatCouldNotLeaveIsNotMarked) {
+    class Full : public twinrun::testing::ForwardingFileSystem {
+       public:
+        bool full = false;
+        Result<std::unique_ptr<OutputFile>> open_append(const std::string& path,
+                                                        std::uint64_t& size) override {
+            if (full) return Error{ErrorCode::io, path + ": no space left"};
+            return ForwardingFileSystem::open_append(path, size);
+        }
+    } disk;
+    const std::int64_t one = 1;
+    const fs::path ready = fs::path(run_) / step_folder(1, 0);
+    const std::string empty = [&] {
+        auto writer = HistoryWriter::open(disk, run_, HistorySettings{}, 0, 1, Existing::refuse);
+        EXPECT_TRUE(writer);
+        std::string first = content(manifest_path(run_));
+        static_cast<void>(write_step(**writer, 1, 4096));
+        disk.full = true;
+        EXPECT_FALSE((*writer)->drop({&one, 1}));
+        EXPECT_FALSE(fs::exists(ready / begun_name(0)));
+        // What was begun and is not named yet keeps its mark.
+        EXPECT_TRUE((*writer)->make_folder(step_folder(1, 0)));
+        EXPECT_FALSE((*writer)->drop({&one, 1}));
+        EXPECT_TRUE(fs::exists(ready / begun_name(0)));
+        fs::remove(ready / begun_name(0));
+        return first;
+    }();
+    std::ofstream(manifest_path(run_)) << empty;
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    EXPECT_TRUE(fs::exists(ready / "rank-00000.data"));
+}
+
 TEST_F(WritersTest, WhatCanBeProvenLeaves) {
     HistorySettings settings;
     settings.shared = true;
