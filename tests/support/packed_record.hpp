@@ -76,9 +76,9 @@ inline Truth random_truth(std::uint64_t seed, int steps, int ranks, std::uint32_
 
 inline void capture(const std::string& path, const Truth& truth, SessionSettings settings = {}) {
     const auto ranks = static_cast<int>(truth.begin()->second.size());
+    settings.background = false;
+    settings.threads = 1;
     ThreadsComm::run(ranks, [&](Comm& comm) {
-        settings.background = false;
-        settings.threads = 1;
         auto run = Session::open(unsynced_file_system(), comm, path, settings);
         ASSERT_TRUE(run) << run.error().message;
         for (const auto& [step, images] : truth) {
