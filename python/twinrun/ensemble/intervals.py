@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import bootstrap
+
 __all__ = [
     "LEAST",
     "Interval",
@@ -32,7 +34,6 @@ __all__ = [
 LEAST = 5  # blocks
 RESAMPLES = 1999
 _ROUNDING = 1e-12  # of logarithms: x and 2 x differ only by rounding
-_SEED = 20171128  # fixed: the same data give the same interval
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,7 @@ def _estimate(
     nothing = Interval(math.nan, 0.0, math.inf, n, confidence)
     if n == 0 or (uses_deviation and n == 1):
         return nothing
-    chosen = np.random.default_rng(_SEED).integers(0, n, (resamples, n))
-    samples = np.concatenate([data[None], data[chosen]])  # the data itself comes first
+    samples = data[bootstrap.drawn(n, resamples, np.random.default_rng(bootstrap.SEED))]
     m = samples.mean(axis=1)
     d = samples - m[:, None, :]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -212,7 +212,6 @@ def _estimate(
             statistic = statistic + np.log(np.sqrt(variance * n / (n - 1))) @ b[used]
         error = np.sqrt((influence**2).sum(axis=1) / (n * max(n - 1, 1)))
         error[error < _ROUNDING] = 0
-        t = (statistic[1:] - statistic[0]) / error[1:]
     if not np.isfinite(statistic[0]):
         # No spread: the deviation is 0, and there is no interval.
         return Interval(0.0 if statistic[0] == -np.inf else math.nan, 0.0, math.inf, n, confidence)
@@ -221,20 +220,12 @@ def _estimate(
         return Interval(value, 0.0, math.inf, n, confidence)
     if error[0] == 0:
         return Interval(value, value, value, n, confidence)
-    # Resamples without spread count as infinitely far away, on the side where they lie.
-    undefined = ~np.isfinite(t)
-    t[undefined] = np.where(
-        np.nan_to_num(statistic[1:][undefined], nan=-np.inf) < statistic[0], -np.inf, np.inf
-    )
-    t.sort()
-    tail = (1 - confidence) / 2 * (resamples + 1)
-    upper, lower = t[min(math.ceil(resamples + 1 - tail), resamples) - 1], t[max(math.floor(tail), 1) - 1]
+    low, high = bootstrap.studentized(statistic, error, confidence)
 
-    def bound(quantile: float) -> float:
-        x = statistic[0] - error[0] * quantile
+    def bound(x: float) -> float:
         return math.exp(x) if x < 700 else math.inf
 
-    return Interval(value, bound(upper), bound(lower), n, confidence)
+    return Interval(value, bound(low), bound(high), n, confidence)
 
 
 def median(x: Sequence[float]) -> float:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _core
+from .. import _core, bootstrap
 from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..outputs import save_figure
@@ -140,10 +140,8 @@ def share_interval(
 
     Notes
     -----
-    The BCa bootstrap of SciPy.
+    The BCa bootstrap of SciPy, percentiles where that has no answer.
     """
-    from scipy import stats
-
     x = np.asarray(shares, dtype=float)
     mean = float(x.mean()) if len(x) else math.nan
     if len(x) < 8:
@@ -151,14 +149,18 @@ def share_interval(
     if np.ptp(x) == 0:
         # All windows are equal: the data has nothing about events rarer than these windows.
         return mean, mean, mean
-    rng = np.random.default_rng(seed)
-    found = stats.bootstrap(
-        (x,), np.mean, confidence_level=confidence, n_resamples=1999, method="BCa", rng=rng
-    )
-    low, high = found.confidence_interval
-    if not (math.isfinite(low) and math.isfinite(high)):
-        low, high = np.quantile(found.bootstrap_distribution, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return mean, float(low), float(high)
+    low = high = np.array([math.nan])
+    for method in ("BCa", "percentile"):
+        if not np.isfinite([low, high]).all():
+            low, high = bootstrap.interval(
+                [len(x)],
+                lambda rows: x[rows].mean(axis=-1),
+                confidence=confidence,
+                resamples=1999,
+                rng=np.random.default_rng(seed),
+                method=method,
+            )
+    return mean, float(low[0]), float(high[0])
 
 
 @dataclass(frozen=True)

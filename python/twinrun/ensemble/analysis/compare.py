@@ -9,6 +9,7 @@ Holm. Two studies are two times and perhaps two machines: the analysis shows wha
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from ...bootstrap import interval
 from ...errors import Incomparable
 from ..study.tasks import usable
 from .model import cells_of, percent
@@ -109,7 +111,6 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
     p_location = float(stats.mannwhitneyu(units_a, units_b, alternative="two-sided").pvalue)
     p_spread = float(stats.levene(a, b, center="median").pvalue)
     wall = np.exp(a), np.exp(b)
-    common = {"confidence_level": options.confidence, "n_resamples": options.resamples, "method": "BCa"}
 
     def cov_ratio(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
         def log_cov(v: np.ndarray) -> np.ndarray:
@@ -124,8 +125,21 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
         return own(y) - own(x)
 
     rng = np.random.default_rng(options.seed)
-    spread = stats.bootstrap(wall, cov_ratio, rng=rng, **common).confidence_interval
-    tails = stats.bootstrap((a, b), tail_difference, rng=rng, **common).confidence_interval
+
+    def resampled(
+        first: np.ndarray, second: np.ndarray, statistic: Callable[..., np.ndarray]
+    ) -> tuple[float, float]:
+        ends = interval(
+            [len(first), len(second)],
+            lambda i, j: statistic(first[i], second[j]),
+            confidence=options.confidence,
+            resamples=options.resamples,
+            rng=rng,
+        )
+        return float(ends[0][0]), float(ends[1][0])
+
+    spread = resampled(*wall, cov_ratio)
+    tails = resampled(a, b, tail_difference)
     # Medians and scales are removed first: this test is about the shape only.
     shape = [(v - np.median(v)) / max(stats.iqr(v), 1e-300) for v in (a, b)]
     p_tail = float(stats.permutation_test(shape, lambda x, y, axis=-1: np.quantile(y, 0.95, axis=axis) - np.quantile(x, 0.95, axis=axis),
@@ -134,10 +148,10 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
     ratio = float(np.exp(cov_ratio(*wall)))
     rows: list[dict[str, Any]] = [
         {"what": "location", "measure": "ratio of times", "value": shift[0], "low": shift[1], "high": shift[2], "p": p_location},
-        {"what": "spread", "measure": "ratio of CoV", "value": ratio, "low": float(np.exp(spread.low)),
-         "high": float(np.exp(spread.high)), "p": p_spread},
-        {"what": "tail", "measure": "change of log(q95 / median)", "value": float(tail_difference(a, b)), "low": float(tails.low),
-         "high": float(tails.high), "p": p_tail},
+        {"what": "spread", "measure": "ratio of CoV", "value": ratio, "low": float(np.exp(spread[0])),
+         "high": float(np.exp(spread[1])), "p": p_spread},
+        {"what": "tail", "measure": "change of log(q95 / median)", "value": float(tail_difference(a, b)), "low": tails[0],
+         "high": tails[1], "p": p_tail},
     ]  # fmt: skip
     for q in (0.05, 0.25, 0.5, 0.75, 0.95):
         rows.append(

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ...bootstrap import interval
 from ..study.interposition import OFF
 from ..study.tasks import condition_columns, load_profiles, usable
 from .model import model_of, percent
 from .profiles import COLUMN, difference_of_profiles
-from .resampling import bootstrap_rows
 from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
 
 __all__ = ["components", "decompose", "difference_of_profiles", "shapley"]
@@ -159,16 +158,25 @@ def decompose(
     model = model_of(good, raw[:, 0], condition_columns(good))
     q = np.linalg.qr(model.matrix)[0]
     left = raw - q @ (q.T @ raw)
-    common: dict[str, Any] = {
-        "confidence": options.confidence,
-        "resamples": options.resamples,
-        "seed": options.seed,
-    }
     k = len(columns)
+
+    def resampled(
+        data: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], method: str = "BCa"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return interval(
+            [len(data)],
+            lambda rows: statistic(data[rows]),
+            confidence=options.confidence,
+            resamples=options.resamples,
+            rng=np.random.default_rng(options.seed),
+            method=method,
+            batch=max(1, 2_000_000 // max(data.size, 1)),
+        )
+
     shares = shapley(left[None, :, : 1 + k])[:, 0]
-    share_low, share_high = bootstrap_rows(left[:, : 1 + k], shapley, **common)
+    share_low, share_high = resampled(left[:, : 1 + k], shapley)
     more = _slow_minus_fast(left[None])[:, 0]
-    more_low, more_high = bootstrap_rows(left, _slow_minus_fast, method="percentile", **common)
+    more_low, more_high = resampled(left, _slow_minus_fast, "percentile")
     slowest, fastest = int(np.argmax(left[:, 0])), int(np.argmin(left[:, 0]))
     middle = float(np.median(parts["wall"]))
     rows = []

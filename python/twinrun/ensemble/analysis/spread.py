@@ -17,10 +17,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
+from ... import bootstrap
 from .. import intervals
 from ..study.tasks import condition_columns, statuses, usable
 from .model import percent, residuals, span
-from .resampling import BLOCKS, bootstrap
+from .resampling import BLOCKS
 from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
 
 __all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
@@ -43,15 +44,20 @@ def variation_interval(
     """(coefficient of variation, low, high, what was resampled)."""
     value = float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else math.nan
     if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
-        low, high = bootstrap(
-            (x,),
-            lambda a: float(np.std(a, ddof=1) / np.mean(a)) if len(a) > 1 else math.nan,
-            blocks=blocks,
+        members = bootstrap.members_of(blocks)
+
+        def of(units: np.ndarray) -> float:
+            part = x[np.concatenate([members[u] for u in units])]
+            return float(np.std(part, ddof=1) / np.mean(part)) if len(part) > 1 else math.nan
+
+        low, high = bootstrap.interval(
+            [len(members)],
+            lambda rows: np.array([of(units) for units in rows]),
             confidence=options.confidence,
             resamples=options.resamples,
-            seed=options.seed,
+            rng=np.random.default_rng(options.seed),
         )
-        return value, low, high, "blocks"
+        return value, float(low[0]), float(high[0]), "blocks"
     found = intervals.variation(list(x), options.confidence, options.resamples)
     if not found.known:
         return value, math.nan, math.nan, "tasks"
