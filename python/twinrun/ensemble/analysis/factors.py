@@ -2,8 +2,9 @@
 
 The model is of logarithms, with blocks (`design`), so an effect is a ratio: 1.03 is 3% longer than the base
 level, which is named. The effect on variation is the same analysis of absolute deviations from each
-condition's median (Brown and Forsythe, for several factors at once): it answers whether checkpoints make the
-time *vary*. Tests are corrected by Holm.
+condition's median (Brown and Forsythe, JASA 69, 1974, for several factors at once): it answers whether
+checkpoints make the time *vary*. Deviations are of the times as they are; blocks are a term of the model of
+deviations, and permutations stay within them. Tests are corrected by Holm.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from .model import Model, cells_of, levels_of, model_of, percent, terms_tested
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
+
+_REPEATED = 4  # tasks of a condition in each block, from which on deviations are from their own median
 
 
 def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -234,13 +237,11 @@ def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Anal
     if not columns:
         return nothing("variation_factors", title, "No condition was varied.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))
-    # Blocks are removed first: no condition causes their effect.
-    model = model_of(good, y, columns)
-    if model.block_columns:
-        at = [0, *model.block_columns]
-        coefficients = np.asarray(model.fit().params)[at]
-        y = y - model.matrix[:, at] @ coefficients
-    cell = cells_of(good, columns)
+    # Deviations are of the times as they are: effects of blocks, taken out first, would be estimated from the
+    # very tasks whose deviations are compared (with two tasks a block both would deviate alike).
+    cell = cells_of(good, [*columns, "block"])
+    if pd.Series(cell).value_counts().min() < _REPEATED:
+        cell = cells_of(good, columns)
     groups = pd.Series(y).groupby(cell.to_numpy())
     deviation = np.abs(y - groups.transform("median").to_numpy())
     # The median of an odd number leaves a zero that is no observation (Hines and O'Hara Hines, 2000).
@@ -254,7 +255,6 @@ def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Anal
     if len(part) < 8 or condition_columns(part) != columns:
         return nothing("variation_factors", title, f"Which condition makes the time vary cannot be decided with {len(good)} tasks.",
                        len(good))  # fmt: skip
-    part = part.assign(block=0)
     return _analysis(
         "variation_factors", title, part, deviation[keep], options, times=False, left_out=left_out
     )
