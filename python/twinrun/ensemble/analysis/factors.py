@@ -18,7 +18,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import Model, cells_of, levels_of, model_of, percent, terms_tested
+from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
@@ -96,6 +96,14 @@ def _analysis(
     name: str, title: str, good: pd.DataFrame, y: np.ndarray, options: Options, *, times: bool, left_out: int
 ) -> Analysis:
     columns = condition_columns(good)
+    # With a node of its own for each task, nodes are part of what makes tasks differ.
+    shared = good["node"].notna().all() and good["node"].duplicated().any()
+    with_node = confounded(good, columns, "node") if shared else []
+    if with_node:
+        names = " and ".join(map(_short, with_node))
+        return nothing(name, title, f"What the conditions do cannot be decided: levels of {names} had nodes of their own, so the design cannot "
+                       f"tell the effect of {names} from that of the node; to tell them apart, run each level on each node "
+                       f"({len(good)} tasks on {good['node'].nunique()} nodes).", len(good))  # fmt: skip
     model = model_of(good, y, columns)
     if not model.terms or model.freedom < 3:
         return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "

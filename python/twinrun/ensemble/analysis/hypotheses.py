@@ -21,7 +21,7 @@ from statsmodels.stats.multitest import multipletests
 from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
 from .factors import as_verified
-from .model import levels_of, model_of
+from .model import confounded, levels_of, model_of
 from .result import OPEN, TOLD, Analysis, Judge, Options
 
 __all__ = ["hypotheses"]
@@ -63,6 +63,8 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
     row["n"] = len(good)
     if good[column].map(str).nunique() < 2:
         return {**row, "why": "not both levels have tasks"}
+    if good["node"].duplicated().any() and confounded(good, [column], "node"):
+        return {**row, "why": "each level had nodes of its own: run each level on each node"}
     model = model_of(good, np.log(good[h.metric].to_numpy(dtype=float)), condition_columns(good))
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):
         return {**row, "why": "too few tasks, or the design cannot tell the factor from others"}

@@ -26,6 +26,7 @@ __all__ = [
     "Model",
     "Term",
     "cells_of",
+    "confounded",
     "crossed",
     "left_over",
     "levels_of",
@@ -142,6 +143,22 @@ def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
         if (grown == seen).all():
             return bool(seen.all())
         seen = grown | seen
+
+
+def confounded(frame: pd.DataFrame, columns: list[str], other: str) -> list[str]:
+    """Those of the columns whose effects the design cannot tell from those of the other column.
+
+    A column that is the other by another name is not listed.
+    """
+    if frame[other].isna().any() or frame[other].map(str).nunique() < 2:
+        return []
+    return [
+        c
+        for c in columns
+        if frame[c].map(str).nunique() > 1
+        and not (frame[c].map(str) == frame[other].map(str)).all()
+        and not crossed(frame, c, other)
+    ]
 
 
 def model_of(

@@ -5,7 +5,7 @@ nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies
 the rest instead, corrected for their number twice over: Benjamini-Hochberg on t tests, and the largest |t| of
 all nodes under permutation within blocks, which also knows about tails that are not normal. A node is called
 bad only if both say so. One fast run does not acquit a node, so the sentence names the effect that could
-have been found.
+have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestIndPower
 
-from ..study.tasks import usable
-from .model import crossed, left_over, percent
+from ..study.tasks import condition_columns, usable
+from .model import confounded, left_over, percent
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
@@ -66,14 +66,19 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         return nothing("nodes", title, f"Whether nodes differ cannot be decided: {len(good)} tasks on {len(count)} nodes; "
                        "each node needs two runs and more.", len(good))  # fmt: skip
     blocks = good["block"].nunique() > 1 and len(good) >= 2 * good["block"].nunique()
-    together = blocks and not crossed(good, "node", "block")
-    over = left_over(good, options.value, blocks=blocks and not together)
+    with_node = confounded(good, [*condition_columns(good), *(["block"] if blocks else [])], "node")
+    if with_node:
+        what = " and ".join(f.removeprefix("factors.") for f in with_node)
+        return nothing("nodes", title, f"Whether nodes differ cannot be decided: each {what} had nodes of its own, so the design cannot tell "
+                       f"the effect of a node from that of the {what}; to tell them apart, run each {what} on each node ({len(good)} tasks on "
+                       f"{len(count)} nodes).", len(good))  # fmt: skip
+    over = left_over(good, options.value, blocks=blocks)
     left = over.values
     labels = sorted(count.index)
     member = (names.to_numpy()[:, None] == np.array(labels)[None, :]).astype(float)
     n = member.sum(axis=0)
     total = len(left)
-    inside = good["block"].to_numpy() if blocks and not together else None
+    inside = good["block"].to_numpy() if blocks else None
 
     def t(values: np.ndarray) -> np.ndarray:
         """The two-sample t of each node against the rest, with pooled variance; a row for each series."""
@@ -144,10 +149,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
                 for c in bad[:3]
             )
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-            with_block = (
-                " (its block may be the cause: nodes and blocks cannot be told apart)" if together else ""
-            )
-            return f"Node {told}{more}{with_block}; {part} ({data}).", FOUND
+            return f"Node {told}{more}; {part} ({data}).", FOUND
         limit = float(np.expm1(np.max(np.abs(effect) + half)))
         if limit <= options.matters:
             return f"No node is off by more than {percent(limit)}; {part} ({data}).", NONE
@@ -170,9 +172,4 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
             axes.set_xticks(range(len(shown)), shown["node"], rotation=45, ha="right", fontsize=7)
 
     facts = {"detectable": seen, "variance_share": {"value": share, "low": share_low, "high": share_high}}
-    notes = (
-        ["nodes and blocks cannot be told apart: no node ran in more than one connected set of blocks"]
-        if together
-        else []
-    )
-    return Analysis("nodes", title, table, tell, total, options.alpha, claims, draw, facts, notes)
+    return Analysis("nodes", title, table, tell, total, options.alpha, claims, draw, facts)
