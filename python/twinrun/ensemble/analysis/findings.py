@@ -210,7 +210,7 @@ class Findings:
             why = "nothing that was looked at is shown to matter"
         else:
             why = "nothing could be tested"
-        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
+        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here, where tasks are independent of each other and have no heavy tail)."
 
     def lines(self) -> list[str]:
         """The summary for a terminal; the verdict comes last.

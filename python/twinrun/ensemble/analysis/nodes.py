@@ -153,7 +153,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         limit = float(np.expm1(np.max(np.abs(effect) + half)))
         if limit <= options.matters:
             return f"No node is off by more than {percent(limit)}; {part} ({data}).", NONE
-        least = f"a node {percent(seen)} slower could have been seen (in {percent(options.power)} of studies like this)"
+        least = f"a node {percent(seen)} slower could have been seen (in {percent(options.power)} of studies like this, before the correction over analyses)"
         if seen <= options.matters:
             return f"No bad node was found; {least}; {part} ({data}).", NONE
         return (

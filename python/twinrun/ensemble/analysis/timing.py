@@ -271,7 +271,7 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
                     f"({len(t)} tasks over {covered:.4g} s)."), FOUND  # fmt: skip
         if seen <= options.matters:
             return (f"No periodic noise is shown; +-{percent(seen)} of the time could have been seen, in {percent(options.power)} of studies "
-                    f"like this ({len(t)} tasks over {covered:.4g} s)."), NONE  # fmt: skip
+                    f"like this, before the correction over analyses ({len(t)} tasks over {covered:.4g} s)."), NONE  # fmt: skip
         return (f"Whether noise is periodic cannot be decided ({judge.p(claim)}, {len(t)} tasks over {covered:.4g} s): "
                 f"+-{percent(seen)} of the time could have been seen."), OPEN  # fmt: skip
 
