@@ -9,9 +9,9 @@ import click
 
 from ..comparison.tolerances import RulesInUse, Tolerances, read_tolerances
 from ..errors import TwinrunError, one_line
-from ..golden import CHUNK_BYTES
 from ..golden import check as check_run
 from ..golden import save as save_run
+from ..golden.writer import CHUNK_BYTES
 from ..outputs import check_outputs
 from ..report.document import incomparable_document, write_json
 from ..report.github import annotation_lines, error_annotation, uninterpreted, write_summary

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import weakref
 from collections.abc import Mapping
@@ -86,7 +85,7 @@ class Again:
         held_a, held_b = (
             os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
         )
-        return cls(held_a, held_b, dataclasses.replace(settings, progress=None), **asked)
+        return cls(held_a, held_b, settings, **asked)
 
     def __getstate__(self) -> dict:
         state = dict(self.__dict__)  # arrays are not pickled

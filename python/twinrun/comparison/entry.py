@@ -50,30 +50,33 @@ def compare_entry(
     try:
         ranges = piece.ranges(x.items, x.itemsize, scalars)
         compare_it = compare_part if x.parts is None else compare_placed
-        part = compare_it(x, y, place, settings, ranges)
+        part = compare_it(x, y, place, settings, ranges, request.progress)
         if ranges is not None:
             return Compared(piece.at, x.name, part=part, period=period)
         result = put_together([part])
-        note = _note_of_texts(request, x, y, result)
-        return Compared(piece.at, x.name, result=result, note=note, period=period)
+        texts = _texts_of(x, y, result)
+        note = "" if texts is None else _note_of_texts(request, result, texts)
+        return Compared(piece.at, x.name, result=replace(result, _texts=texts), note=note, period=period)
     except TwinrunError as error:
         return Compared(piece.at, x.name, problem=request.kept(error, match), period=period)
 
 
-def _note_of_texts(request: Request, x: FieldRef, y: FieldRef, found: FieldComparison) -> str:
-    """Gives a result the first two texts that differ, and notes them: their digests mean nothing to a
+def _texts_of(x: FieldRef, y: FieldRef, found: FieldComparison) -> tuple[str, str] | None:
+    """The first two texts that differ, where the fields hold digests of texts: a digest means nothing to a
     person.
     """
     if found.same or found.first_index is None or x.text is None or y.text is None:
-        return ""
+        return None
     try:
-        of_a, of_b = x.text(found.first_index), y.text(found.first_index)
-    except TwinrunError:  # only a note
-        return ""
-    found._texts = (f"{of_a:.200}", f"{of_b:.200}")
-    at = ", ".join(map(str, found.first_index[:-1]))
+        return f"{x.text(found.first_index):.200}", f"{y.text(found.first_index):.200}"
+    except TwinrunError:  # the verdict stands without them
+        return None
+
+
+def _note_of_texts(request: Request, found: FieldComparison, texts: tuple[str, str]) -> str:
+    at = ", ".join(map(str, found.first_index[:-1])) if found.first_index else ""
     name = f"{found.field}[{at}]" if at else found.field
     return (
-        f"{place_text((found.step, found.rank))}: {name} is {of_a:.200} in {request.a.label}, "
-        f"{of_b:.200} in {request.b.label}"
+        f"{place_text((found.step, found.rank))}: {name} is {texts[0]} in {request.a.label}, "
+        f"{texts[1]} in {request.b.label}"
     )

@@ -179,10 +179,8 @@ class FieldComparison:
     particles: dict | None = None
     ranks: int | None = None
     kind: str | None = None
-
-    def __post_init__(self) -> None:
-        # The first two texts that differ, of a field of their digests: for the verdict's line.
-        self._texts: tuple[str, str] | None = None
+    # The first two texts that differ, where the field holds digests of texts: for the verdict's line.
+    _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def same(self) -> bool:

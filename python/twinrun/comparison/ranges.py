@@ -7,7 +7,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .. import _core
@@ -155,10 +155,12 @@ def compare_part(
     place: Place,
     settings: Settings,
     ranges: Sequence[tuple[int, int]] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> FieldPart:
     """Compares ranges of a `divisible` field, or all of any field.
 
-    ranges: (first scalar, count), as `_core.compare` takes them.
+    ranges: (first scalar, count), as `_core.compare` takes them. progress: called now and then with the
+    place and the field, what is done and the total.
 
     Raises Incomparable, Stale and other TwinrunErrors, with the place in their text.
     """
@@ -206,9 +208,9 @@ def compare_part(
             reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
         elif settings.method == "auto" and not any(have):
             reason = reason or _DIRECT
-        progress = None
-        if settings.progress is not None:
-            progress = functools.partial(settings.progress, f"{place_text(place)} {a.name}")
+        advance = None
+        if progress is not None:
+            advance = functools.partial(progress, f"{place_text(place)} {a.name}")
         try:
             compared = _core.compare(
                 sides[0].source,
@@ -223,7 +225,7 @@ def compare_part(
                 memory=settings.memory,
                 io=settings.io,
                 cache=settings.cache,
-                progress=progress,
+                progress=advance,
                 device=settings.device,
                 devices=settings.devices,
                 ranges=ranges,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import Incomparable, TwinrunError
@@ -22,6 +23,7 @@ class Request:
     globs: of the fields that were chosen by name; None for all. key: the field with the IDs of particles.
     partial: what cannot be compared becomes a problem. common: what only one run has is left out. With
     neither, the first problem raises. by_time: steps are matched by their time.
+    progress: called with a label, what is done and the total.
     """
 
     a: Subject
@@ -33,6 +35,7 @@ class Request:
     partial: bool = False
     common: bool = False
     by_time: bool = False
+    progress: Callable[[str, int, int], None] | None = None
 
     @property
     def labels(self) -> str:

@@ -112,9 +112,9 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
         request,
         a=a.without_places(),
         b=b.without_places(),
-        settings=replace(request.settings, progress=None),
+        progress=None,
     )
-    made = iter(team.share(_Job(sent), parts, part_sizes, request.settings.progress))
+    made = iter(team.share(_Job(sent), parts, part_sizes, request.progress))
     return iter([[next(made) for _ in range(n)] for n in shares])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import Incomparable
@@ -68,7 +67,6 @@ class Settings:
     cache: str = "auto"
     device: str = "auto"
     devices: list[int] = dataclasses.field(default_factory=list)
-    progress: Callable[[str, int, int], None] | None = None
     ulps: int | None = None
     tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
     periods: Periods = dataclasses.field(default_factory=Periods)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -251,6 +251,7 @@ def compare_placed(
     place: Place,
     settings: Settings,
     ranges: Sequence[tuple[int, int]] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> FieldPart:
     """Compares a field that two runs cut differently, as the global array that its parts are parts of.
 
@@ -270,7 +271,7 @@ def compare_placed(
     if without:
         for of_run in (x, y):
             of_run.check_data()
-        part = compare_part(a, b, place, settings, ranges)
+        part = compare_part(a, b, place, settings, ranges, progress)
         # By the parts' own sources.
         part.found.stages["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
         part.reason = f"{cuts}: elements, as {without}"
@@ -293,7 +294,7 @@ def compare_placed(
         left = _stretches(sums.open, size, scalars)
         for of_run in (x, y) if left else ():
             of_run.check_data()
-        part = compare_part(a, b, place, replace(settings, method="direct"), left)
+        part = compare_part(a, b, place, replace(settings, method="direct"), left, progress)
         part.found.stages["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
         part.found = sums.result(part.found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0

@@ -233,7 +233,6 @@ def compare(
         cache=cache,
         device=use,
         devices=devices,
-        progress=progress,
         ulps=ulp,
         tolerances=rules,
         periods=_periods(period),
@@ -243,7 +242,7 @@ def compare(
     chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     request = Request(
-        subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time"
+        subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress
     )
     summary = Summary(request)
     wanted = Selection(request, None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -19,188 +19,11 @@ from ..runs.order import in_type, read_by_column, read_by_row
 from ..runs.subject import FieldRef, Place, label_refs
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
+from .result import GoldenElement, GoldenField, GoldenSpan
 
-__all__ = ["GoldenElement", "GoldenField", "GoldenSpan", "check_field", "golden_bytes", "known_fields"]
+__all__ = ["check_field", "golden_bytes", "known_fields"]
 
 _MEMORY = "/dev/shm"
-
-
-@dataclass(frozen=True)
-class GoldenElement:
-    """An element that differs, or that is undecided.
-
-    >>> from twinrun import golden
-    >>> facts = golden.save({"x": np.zeros(4)}, "golden/x", atol=1.0)
-    >>> element = golden.check("golden/x", {"x": np.array([0, 0, 8.0, 0])}).fields[0].first
-    >>> element.index, element.b, element.at_least <= 8 <= element.at_most
-    ((2,), 8.0, True)
-
-    Attributes
-    ----------
-    index : tuple of int
-        Where it is in the array, as the user knows it.
-    b : float, int or str
-        Its value now.
-    cells : int or None
-        How many cells the golden value lies above b; None where only the residue is known.
-    at_least, at_most : float
-        Bounds of |a - b|. `at_most` may be infinite.
-    verdict : {'different', 'undecided'}
-        Whether it is known to differ.
-    """
-
-    index: tuple[int, ...]
-    b: float | int | str
-    cells: int | None
-    at_least: float
-    at_most: float
-    verdict: str
-
-
-@dataclass(frozen=True)
-class GoldenSpan:
-    """A chunk that differs, or may differ.
-
-    Attributes
-    ----------
-    first, last : int
-        Its first and last scalar, both included, in the order of the array.
-    first_index, last_index : tuple of int
-        The same, as indices.
-    different : int
-        Scalars that differ, at least.
-    exact : bool
-        True: it is known of each scalar how many cells apart it is.
-    located : bool
-        True: the digests are explained by one outlier, which is wrong with a probability of 2^-23.
-    verdict : {'different', 'undecided'}
-        Whether the chunk is known to differ.
-    undecided : int
-        Scalars of which it is undecided whether they differ, where `exact`.
-    """
-
-    first: int
-    last: int
-    first_index: tuple[int, ...]
-    last_index: tuple[int, ...]
-    different: int
-    exact: bool
-    located: bool
-    verdict: str
-    undecided: int = 0
-
-
-@dataclass
-class GoldenField:
-    """What golden digests show of one field at one step and rank.
-
-    >>> from twinrun import golden
-    >>> facts = golden.save({"x": np.zeros(4)}, "golden/x", atol=1e-6)
-    >>> field = golden.check("golden/x", {"x": np.array([0, 0, 1.0, 0])}).fields[0]
-    >>> field.verdict, field.different, field.different_is_exact, field.place(field.first.index)
-    ('different', 1, True, 'rank 0, x[2]')
-
-    Attributes
-    ----------
-    step, rank : int or None
-        Where the field is; None where the run has no steps.
-    field, dtype, shape : str, str, tuple of int
-        Name, element type and shape of the field.
-    atol, rtol : float
-        The tolerance that the golden files were saved for.
-    elements : int
-        Scalars; a complex number counts twice.
-    bytes : int
-        Bytes of the field.
-    chunks : int
-        Chunks of the field.
-    residue_bits : int
-        Bits an element in the golden files.
-    cell : float
-        Width of a cell; 0 where the rule has none.
-    different : int
-        Scalars that differ, at least.
-    different_is_exact : bool
-        True: exactly so many differ, because nothing is undecided.
-    undecided : int
-        Scalars whose cells are known, and of which it is undecided whether they agree.
-    chunks_different : int
-        Chunks that differ.
-    chunks_undecided : int
-        Chunks of which not even the cells are known.
-    spans, listed : list of GoldenSpan, list of GoldenElement
-        Chunks and elements that differ or may differ, in order, up to `most_listed`.
-    spans_left_out, listed_left_out : int
-        How many more there are.
-    at_least, at_most : float or None
-        Bounds of the largest |a - b|. `at_most` is None where none is known.
-    kind : str or None
-        What elements are that are no numbers; `listed` then has them as text.
-    verdict : {'same', 'different', 'undecided'}
-        'undecided': cannot be decided within one cell.
-    first : GoldenElement or None
-        The first element that is known to differ; else the first that is undecided.
-    """
-
-    step: int | None
-    rank: int
-    field: str
-    dtype: str
-    shape: tuple[int, ...]
-    atol: float
-    rtol: float
-    elements: int
-    bytes: int
-    chunks: int
-    residue_bits: int
-    cell: float
-    different: int = 0
-    different_is_exact: bool = True
-    undecided: int = 0
-    chunks_different: int = 0
-    chunks_undecided: int = 0
-    spans: list[GoldenSpan] = dataclasses.field(default_factory=list)
-    spans_left_out: int = 0
-    listed: list[GoldenElement] = dataclasses.field(default_factory=list)
-    listed_left_out: int = 0
-    at_least: float = 0.0
-    at_most: float | None = 0.0
-    kind: str | None = None
-
-    @property
-    def verdict(self) -> str:
-        """'same', 'different' or 'undecided' (within one cell)."""
-        if self.different:
-            return "different"
-        return "undecided" if self.undecided or self.chunks_undecided else "same"
-
-    def __bool__(self) -> bool:
-        return self.verdict == "same"
-
-    @property
-    def first(self) -> GoldenElement | None:
-        """The first element that is known to differ; else the first that is undecided."""
-        return next(
-            (e for e in self.listed if e.verdict == "different"), self.listed[0] if self.listed else None
-        )
-
-    def place(self, index: tuple[int, ...] | None = None) -> str:
-        """Where the field is, as text: 'step 500, rank 0, x[1234, 2]'.
-
-        Parameters
-        ----------
-        index : tuple of int, default None
-            An element of the field; None for the field.
-
-        Returns
-        -------
-        str
-            The place.
-        """
-        parts = [] if self.step is None else [f"step {self.step}"]
-        parts.append(f"rank {self.rank}")
-        at = "" if not index else "[" + ", ".join(map(str, index)) + "]"
-        return ", ".join([*parts, self.field + at])
 
 
 def _moment(data_bytes: int) -> tempfile.TemporaryDirectory:
@@ -333,7 +156,7 @@ def check_field(
     memory: int = 1 << 28,
     io: str = "auto",
 ) -> GoldenField:
-    """Compares a field with the golden digests of field number `at`.
+    """Compares a field with the golden digests of field number `at`. The result has the name that was saved.
 
     An element differs where |a-b| > atol + rtol |a|.
 
@@ -344,17 +167,26 @@ def check_field(
     ref = in_type(ref, known.dtype)
     _alike(known, _told(golden)[0].get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
-    source = ref.source()
-    if source is None:
+    if ref.source() is None:
         raise Incomparable("only its metadata is at hand, and golden checks read data", where=ref.where)
     rule = _rule_of(known)
     per_item = 2 if ref.dtype in ("c64", "c128") else 1
-    scalar_bytes = ref.itemsize // per_item
-    chunk_scalars = known.chunk_bytes // scalar_bytes
-    result = GoldenField(
+    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
+                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
+    with _moment(ref.items * ref.itemsize) as folder:
+        target = os.path.join(folder, "now.twm")
+        build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
+        sides = _Sides(golden, at, _core.Metadata(target), rule)
+        opened = _open_chunks(sides, atol, rtol, known.dtype not in FLOATING)
+        tally = _Tally(atol, most_listed, opened.at_least, opened.at_most)
+        for first, x, settled in _settled(sides, opened.chunks, ref, atol, rtol):
+            tally.add(settled, x, first, ref)
+    if known.fortran_order:
+        tally.listed.sort(key=lambda e: e.index)
+    return GoldenField(
         step=place[0],
         rank=place[1],
-        field=ref.name,
+        field=known.name,
         dtype=ref.dtype,
         shape=ref.user_shape,
         atol=atol,
@@ -363,134 +195,179 @@ def check_field(
         bytes=ref.items * ref.itemsize,
         chunks=known.chunks,
         residue_bits=rule.bits,
-        cell=float(np.ldexp(1.0, rule.exponent)) if rule.kind == "absolute" else 0.0,
+        cell=_cell(rule),
         kind=ref.kind,
+        **tally.facts(),
     )
-    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
-                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(result.bytes) as folder:
-        target = os.path.join(folder, "now.twm")
-        build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
-        now = _core.Metadata(target)
+
+
+def _cell(rule: Rule) -> float:
+    """The width of a cell; 0 where the rule has none."""
+    return float(np.ldexp(1.0, rule.exponent)) if rule.kind == "absolute" else 0.0
+
+
+class _Sides:
+    """The digests of a field, saved and of the run, under one rule."""
+
+    def __init__(self, golden: _core.Metadata, at: int, now: _core.Metadata, rule: Rule) -> None:
+        self.golden, self.at, self.now, self.rule = golden, at, now, rule
+        self.known = golden.fields[at]
         facts = now.fields[0]
-        if _rule_of(facts) != rule or facts.chunks != known.chunks:
+        if _rule_of(facts) != rule or facts.chunks != self.known.chunks:
             raise TwinrunError("digests were made under another rule than the golden ones", where=golden.path)
-        fine_a, fine_b = _digests(golden, at, known), _digests(now, 0, facts)
-        open_chunks = _open_chunks(golden, at, now, fine_a, fine_b, rule, result)
-        sides = None
-        if rule.bits and open_chunks.size:
-            sides = [np.frombuffer(m.section(i, "residues"), np.uint8) for m, i in ((golden, at), (now, 0))]
-        block = 4096 // scalar_bytes
-        lines = (chunk_scalars // block) * -(-block * rule.bits // 512) * 64 if rule.bits else 0
-        for chunk in open_chunks.tolist():
-            first = chunk * chunk_scalars
-            n = min(chunk_scalars, result.elements - first)
-            raw = bytes(_core.read_source(source, first // per_item, n // per_item))
-            x = _values(raw, ref.dtype)
-            residues: list[np.ndarray | None] = [None, None]
-            if sides is not None:
-                residues = [
-                    _residues(s[chunk * lines : (chunk + 1) * lines], n, block, rule.bits) for s in sides
-                ]
-            s = settle(
-                x, residues[0], residues[1], int(fine_a[chunk]), int(fine_b[chunk]), rule, atol, rtol, block
-            )
-            _add(result, s, x, first, ref, most_listed)
-    if known.fortran_order:
-        result.listed.sort(key=lambda e: e.index)
-    return result
+        self.fine_a = _digests(golden, at, self.known)
+        self.fine_b = _digests(now, 0, facts)
+
+    def residues(self) -> list[np.ndarray]:
+        """The packed residues of both."""
+        sides = (self.golden, self.at), (self.now, 0)
+        return [np.frombuffer(metadata.section(at, "residues"), np.uint8) for metadata, at in sides]
 
 
-def _open_chunks(
-    golden: _core.Metadata,
-    at: int,
-    now: _core.Metadata,
-    fine_a: np.ndarray,
-    fine_b: np.ndarray,
-    rule: Rule,
-    result: GoldenField,
-) -> np.ndarray:
-    """The chunks that equal digests, or the core's proof, leave open; proofs for the others go into the
-    result.
-    """
-    atol, rtol = result.atol, result.rtol
-    integers = result.dtype not in FLOATING
-    equal = fine_a == fine_b
-    if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= result.cell:
-        (one,), (other,) = _core.load_sketches(golden, [at], -1), _core.load_sketches(now, [0], -1)
+def _settled(
+    sides: _Sides, chunks: np.ndarray, ref: FieldRef, atol: float, rtol: float
+) -> Iterator[tuple[int, np.ndarray, Settled]]:
+    """Reads chunks and settles each: its first scalar, its scalars, and what is known of them."""
+    rule, source = sides.rule, ref.need_source()
+    per_item = 2 if ref.dtype in ("c64", "c128") else 1
+    scalars = ref.items * per_item
+    scalar_bytes = ref.itemsize // per_item
+    chunk_scalars = sides.known.chunk_bytes // scalar_bytes
+    block = 4096 // scalar_bytes
+    chunk_lines = (chunk_scalars // block) * -(-block * rule.bits // 512) * 64 if rule.bits else 0
+    packed = sides.residues() if rule.bits and chunks.size else None
+    for chunk in chunks.tolist():
+        first = chunk * chunk_scalars
+        n = min(chunk_scalars, scalars - first)
+        x = _values(bytes(_core.read_source(source, first // per_item, n // per_item)), ref.dtype)
+        residues: list[np.ndarray | None] = [None, None]
+        if packed is not None:
+            lines = slice(chunk * chunk_lines, (chunk + 1) * chunk_lines)
+            residues = [_residues(side[lines], n, block, rule.bits) for side in packed]
+        a, b = int(sides.fine_a[chunk]), int(sides.fine_b[chunk])
+        yield first, x, settle(x, residues[0], residues[1], a, b, rule, atol, rtol, block)
+
+
+@dataclass(frozen=True)
+class _OpenChunks:
+    """Chunks that digests alone do not settle, and bounds of the largest |a - b| in the others."""
+
+    chunks: np.ndarray
+    at_least: float = 0.0
+    at_most: float | None = 0.0
+
+
+def _open_chunks(sides: _Sides, atol: float, rtol: float, integers: bool) -> _OpenChunks:
+    """The chunks that neither equal digests nor the core's proof settle."""
+    rule, cell = sides.rule, _cell(sides.rule)
+    equal = sides.fine_a == sides.fine_b
+    if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= cell:
+        (one,) = _core.load_sketches(sides.golden, [sides.at], -1)
+        (other,) = _core.load_sketches(sides.now, [0], -1)
         found = _core.compare_sketches([(one, other, atol, 0.0)], True)[0]
         widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
-        proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * result.cell)
-        result.at_most = min(proven, atol) if found.proven_by_tree + sum(found.proven_by_cells) else 0.0
-        result.at_least = max(result.at_least, (widest - 1) * result.cell if widest > 1 else 0.0)
-        return np.frombuffer(found.open, np.uint32)
-    if equal.any() and equal_cells_prove(rule, atol, rtol, integers):
-        if rule.kind == "absolute" and not (integers and rule.exponent <= 0):
-            result.at_most = min(result.cell, atol)
-        elif rule.kind == "relative":
-            result.at_most = None
-        return np.flatnonzero(~equal)
-    return np.arange(fine_a.size)
-
-
-def _number(value: np.generic) -> float | int:
-    return value.item()
-
-
-def _add(result: GoldenField, s: Settled, x: np.ndarray, first: int, ref: FieldRef, most: int) -> None:
-    """Adds the result of one chunk."""
-    result.different += s.different
-    undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0
-    if s.exact:
-        result.undecided += undecided
-        result.different_is_exact &= undecided == 0  # each of them may differ
-        result.at_least = max(result.at_least, float(s.least.max(initial=0.0)))
-        if result.at_most is not None:
-            result.at_most = max(result.at_most, float(s.most.max(initial=0.0)))
-    else:
-        result.at_most = None
-        result.different_is_exact = False
-        if s.different:
-            result.at_least = max(result.at_least, result.atol)
-    if s.verdict == SAME:
-        return
-    if s.verdict == DIFFERENT:
-        result.chunks_different += 1
-    elif not s.exact:
-        result.chunks_undecided += 1
-    said = "different" if s.verdict == DIFFERENT else "undecided"
-    last = first + x.size - 1
-    span = GoldenSpan(
-        first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said, undecided
-    )
-    result.spans_left_out += _list(result.spans, span, most)
-    telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
-    room = max(most - len(result.listed), 0)
-    shown = telling[:room].tolist()
-    # A span that differs is listed even where the list is full, because reports name it first.
-    if not any(e.verdict == "different" for e in result.listed) and DIFFERENT not in s.state[shown]:
-        shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
-    for i in shown:
-        element = GoldenElement(
-            ref.index(first + i),
-            _number(x[i]) if ref.tell is None else ref.tell(first + i),
-            int(s.cells[i]) if s.exact else None,
-            float(s.least[i]) if s.exact else result.atol,
-            float(s.most[i]),
-            "different" if s.state[i] == DIFFERENT else "undecided",
+        proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * cell)
+        return _OpenChunks(
+            np.frombuffer(found.open, np.uint32),
+            at_least=(widest - 1) * cell if widest > 1 else 0.0,
+            at_most=min(proven, atol) if found.proven_by_tree + sum(found.proven_by_cells) else 0.0,
         )
-        _list(result.listed, element, most)
-    result.listed_left_out += max(telling.size - room, 0)
+    if not equal.any() or not equal_cells_prove(rule, atol, rtol, integers):
+        return _OpenChunks(np.arange(equal.size))
+    at_most: float | None = 0.0
+    if rule.kind == "absolute" and not (integers and rule.exponent <= 0):
+        at_most = min(cell, atol)
+    elif rule.kind == "relative":
+        at_most = None
+    return _OpenChunks(np.flatnonzero(~equal), at_most=at_most)
 
 
-def _list(listed: list, entry: GoldenElement | GoldenSpan, most: int) -> int:
-    """Lists an entry where there is room, or instead of the last one if it is the first that differs.
+@dataclass
+class _Tally:
+    """What the chunks of a field add up to: the facts of `GoldenField` that depend on values.
 
-    Returns how many are left out.
+    Begins with what is known of the chunks that need no reading. atol: the tolerance. most: how many spans,
+    and how many elements, are listed.
     """
-    if len(listed) < most:
-        listed.append(entry)
-        return 0
-    if entry.verdict == "different" and all(e.verdict != "different" for e in listed):
-        listed[-1] = entry
-    return 1
+
+    atol: float
+    most: int
+    at_least: float
+    at_most: float | None
+    different: int = 0
+    different_is_exact: bool = True
+    undecided: int = 0
+    chunks_different: int = 0
+    chunks_undecided: int = 0
+    spans: list[GoldenSpan] = field(default_factory=list)
+    spans_left_out: int = 0
+    listed: list[GoldenElement] = field(default_factory=list)
+    listed_left_out: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """The facts by the names that `GoldenField` has for them."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("atol", "most")}
+
+    def add(self, s: Settled, x: np.ndarray, first: int, ref: FieldRef) -> None:
+        """Adds a chunk. x: its scalars. first: the number of the first one."""
+        self.different += s.different
+        undecided = int((s.state == UNDECIDED).sum()) if s.exact else 0
+        if s.exact:
+            self.undecided += undecided
+            self.different_is_exact &= undecided == 0  # each of them may differ
+            self.at_least = max(self.at_least, float(s.least.max(initial=0.0)))
+            if self.at_most is not None:
+                self.at_most = max(self.at_most, float(s.most.max(initial=0.0)))
+        else:
+            self.at_most = None
+            self.different_is_exact = False
+            if s.different:
+                self.at_least = max(self.at_least, self.atol)
+        if s.verdict == SAME:
+            return
+        if s.verdict == DIFFERENT:
+            self.chunks_different += 1
+        elif not s.exact:
+            self.chunks_undecided += 1
+        self._list_span(s, x.size, first, undecided, ref)
+        self._list_elements(s, x, first, ref)
+
+    def _list_span(self, s: Settled, size: int, first: int, undecided: int, ref: FieldRef) -> None:
+        said = "different" if s.verdict == DIFFERENT else "undecided"
+        last = first + size - 1
+        span = GoldenSpan(
+            first, last, ref.index(first), ref.index(last), s.different, s.exact, s.located, said, undecided
+        )
+        if len(self.spans) < self.most:
+            self.spans.append(span)
+            return
+        self.spans_left_out += 1
+        if _is_first_different(span, self.spans):
+            self.spans[-1] = span
+
+    def _list_elements(self, s: Settled, x: np.ndarray, first: int, ref: FieldRef) -> None:
+        telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
+        room = max(self.most - len(self.listed), 0)
+        shown = telling[:room].tolist()
+        # An element that differs is listed even where the list is full, because reports name it first.
+        if not any(e.verdict == "different" for e in self.listed) and DIFFERENT not in s.state[shown]:
+            shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
+        for i in shown:
+            element = GoldenElement(
+                ref.index(first + i),
+                x[i].item() if ref.tell is None else ref.tell(first + i),
+                int(s.cells[i]) if s.exact else None,
+                float(s.least[i]) if s.exact else self.atol,
+                float(s.most[i]),
+                "different" if s.state[i] == DIFFERENT else "undecided",
+            )
+            if len(self.listed) < self.most:
+                self.listed.append(element)
+            elif _is_first_different(element, self.listed):
+                self.listed[-1] = element
+        self.listed_left_out += max(telling.size - room, 0)
+
+
+def _is_first_different(entry: GoldenElement | GoldenSpan, listed: list) -> bool:
+    """Whether an entry is the first that differs; it then takes the last place of a full list."""
+    return bool(listed) and entry.verdict == "different" and all(e.verdict != "different" for e in listed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..words import number
 
 if TYPE_CHECKING:
-    from . import GoldenElement, GoldenField, GoldenSpan
+    from .result import GoldenElement, GoldenField, GoldenSpan
 
 __all__ = ["element_text", "span_text", "tolerance_text"]
 

@@ -46,7 +46,7 @@ def _plain(value: Any) -> Any:
 
 def field_document(f: FieldComparison) -> dict:
     """One entry of `fields`."""
-    d = {part.name: getattr(f, part.name) for part in dataclasses.fields(f)}
+    d = {part.name: getattr(f, part.name) for part in dataclasses.fields(f) if part.name[0] != "_"}
     d["verdict"] = "same" if f.same else "different"
     return d
 

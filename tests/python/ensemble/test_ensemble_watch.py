@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 from twinrun import _core
 from twinrun._core import variable_rules
 from twinrun.ensemble.run.engines import WATCH
+from twinrun.ensemble.watch import sampling
 from twinrun.ensemble.watch.conditions import keeps_variable
 from twinrun.ensemble.watch.cores import cores_of_level, list_of_numbers, numbers_of_list
 from twinrun.ensemble.watch.ends import ExitListener
 from twinrun.ensemble.watch.figures import most_memory
-from twinrun.ensemble.watch.sampling import Sampler
+from twinrun.ensemble.watch.sampling import Pace, Sampler
 
 CORES = sorted(os.sched_getaffinity(0))
 BURN = "import time\ndef burn(s):\n    while time.process_time() < s: pass\n"
@@ -448,20 +449,58 @@ def test_sigterm_ends_it_with_a_record(tmp_path: Path) -> None:
     assert (record["status"], record["signal"], record["interrupted"]) == ("killed", signal.SIGTERM, True)
 
 
-def test_sampling_costs_little(tmp_path: Path) -> None:
-    """CPU time of the watcher while the task burns half a second, at the usual period, in 8 threads."""
-    program = (
-        BURN
-        + """
-import threading
-t = [threading.Thread(target=burn, args=(0.5,)) for _ in range(8)]
-for x in t: x.start()
-for x in t: x.join()
+@pytest.mark.parametrize("cost", [1e-6, 1e-4, 1e-3, 0.02, 1.0])
+def test_readings_take_at_most_a_two_hundredth_of_a_core(cost: float) -> None:
+    """Whatever a reading costs: the more it costs, the later the next one is due."""
+    pace, now, readings = Pace(0.05, 0.0), 0.0, 0
+    for _ in range(1000):
+        now = max(now, pace.due)
+        pace.took(now, cost)
+        assert pace.due - now >= 200 * cost * (1 - 1e-9)
+        readings += 1
+    assert readings * cost <= (pace.due + 1e-9) / 200
+    assert pace.due >= 900 * 0.05, "readings of no cost are no more frequent than the period"
+
+
+def test_a_reading_opens_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of threads stay open between readings; lists of children and limits are read seldom."""
+    threads, readings = 8, 100
+    program = f"""
+import sys, threading
+ends = threading.Event()
+for _ in range({threads}): threading.Thread(target=ends.wait).start()
+print(flush=True)
+sys.stdin.read()
+ends.set()
 """
-    )
-    for listen in (True, False):
-        record = attempt(tmp_path / str(listen), [*PYTHON, program], listen=listen)
-        assert record["sampling"]["own_seconds"] < 0.02 * record["wall"], "a share of one core"
+    sampler = Sampler()
+    sampler.not_the_task.update(sampler.descendants())
+    with subprocess.Popen([*PYTHON, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as task:
+        assert task.stdout is not None
+        task.stdout.readline()  # all threads are there
+        sampler.sample()
+        count = {"open": 0, "pread": 0, "read_text": 0}
+
+        def counted(where: object, name: str) -> None:
+            real = getattr(where, name)
+
+            def call(*args: object) -> object:
+                count[name] += 1
+                return real(*args)
+
+            monkeypatch.setattr(where, name, call)
+
+        counted(os, "open")
+        counted(os, "pread")
+        counted(sampling, "read_text")
+        for _ in range(readings):
+            sampler.sample()
+        monkeypatch.undo()
+        task.communicate()
+    assert count["pread"] == (threads + 1) * readings, "one call for each thread"
+    # Each reading asks for the children of the watcher and of the main thread; each tenth, of all threads.
+    assert count["open"] == 2 * readings + threads * readings // 10
+    assert count["read_text"] <= 3 * 20, "three files, in ever longer intervals"
 
 
 def test_the_task_dies_with_its_watcher(tmp_path: Path) -> None:

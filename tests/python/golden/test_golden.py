@@ -972,3 +972,22 @@ def test_a_step_that_is_not_there_is_not_saved(runs: Path, tmp_path: Path) -> No
             check_error(done, f"has no step {missing}: nothing was saved")
             assert {p: p.read_bytes() for p in target.rglob("*")} == before
             assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_listed_where_no_entry_is_asked_for(tmp_path):
+    golden.save({"x": np.zeros(10)}, tmp_path / "g")
+    (field,) = golden.check(tmp_path / "g", {"x": np.ones(10)}, most_listed=0).fields
+    assert field.verdict == "different" and field.different >= 1
+    assert field.listed == [] and field.spans == [] and field.spans_left_out == 1
+
+
+def test_a_check_does_not_say_that_nothing_was_saved(tmp_path):
+    names = []
+    for name, steps in (("a", (1, 2)), ("b", (1,))):
+        names.append(tmp_path / name)
+        with twinrun.Run(names[-1]) as run:
+            for step in steps:
+                run.capture(step, {"x": np.zeros(4)})
+    golden.save(names[0], tmp_path / "g", steps="1,2")
+    with pytest.raises(twinrun.Incomparable, match="has no step 2: nothing was compared"):
+        golden.check(tmp_path / "g", names[1])
