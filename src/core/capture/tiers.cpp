@@ -247,9 +247,36 @@ bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
     return true;
 }
 
-void Tiers::settle(std::int64_t step, const Error* lost) {
-    if (lost == nullptr && ranks_ == 1) agreed(step);
+void Tiers::settle(std::int64_t step, const Error* lost, bool counts) {
+    try {
+        if (ranks_ == 1) resolve(step, lost == nullptr && counts);
+    } catch (const std::exception&) {  // no memory: what should have left stays
+    }
     settled_(step, lost);
+}
+
+// Steps may come to the last tier in another order than they were captured: a large one goes past
+// the local tier. Retention hears of a step once all that were captured before it are settled.
+void Tiers::resolve(std::int64_t step, bool there) {
+    {
+        const std::lock_guard guard(mutex_);
+        const auto own = std::find_if(unsettled_.begin(), unsettled_.end(),
+                                      [&](const Unsettled& u) { return u.step == step && !u.settled; });
+        if (own != unsettled_.end()) {
+            own->settled = true;
+            own->there = there;
+        }
+    }
+    for (;;) {
+        Unsettled first;
+        {
+            const std::lock_guard guard(mutex_);
+            if (unsettled_.empty() || !unsettled_.front().settled) return;
+            first = unsettled_.front();
+            unsettled_.pop_front();
+        }
+        if (first.there) agreed(first.step);
+    }
 }
 
 void Tiers::abandon(const Place& place, const std::string& folder) {
@@ -270,11 +297,16 @@ void Tiers::commit(std::span<const Ready> steps) {
     }
     std::size_t settled = 0;
     try {
+        if (ranks_ == 1) {
+            const std::lock_guard guard(mutex_);
+            for (const Ready& step : steps)
+                unsettled_.push_back({step.step});
+        }
         commit_all(steps, settled);
     } catch (const std::exception&) {
         const Error lost{ErrorCode::out_of_memory, "out of memory"};
         for (; settled < steps.size(); ++settled)
-            settled_(steps[settled].step, &lost);
+            settle(steps[settled].step, &lost);
         changed_.notify_all();
     }
 }
@@ -447,7 +479,7 @@ void Tiers::run() {
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
             // Captured again: that attempt has its own turn, and of this one nobody needs anything.
             lock.unlock();
-            settled_(step, nullptr);
+            settle(step, nullptr, false);
             lock.lock();
             changed_.notify_all();
             continue;
@@ -473,7 +505,7 @@ void Tiers::run() {
             } else if (done && ranks_ == 1) {
                 agreed_late(step);
             }
-            if (done) retain();
+            if (done || !again) retain();
         } catch (const std::exception&) {  // no memory: what should have left stays
         }
         lock.lock();

@@ -136,7 +136,9 @@ class Tiers {
     Result<> flush_one(std::int64_t step, std::string& folder);
     std::uint64_t local_bytes_of(std::int64_t step) const;
     bool evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock);
-    void settle(std::int64_t step, const Error* lost);
+    // counts: false for an attempt that a newer one replaces.
+    void settle(std::int64_t step, const Error* lost, bool counts = true);
+    void resolve(std::int64_t step, bool there);
     void commit_all(std::span<const Ready> steps, std::size_t& settled);
 
     FileSystem* system_ = nullptr;
@@ -166,6 +168,12 @@ class Tiers {
     bool broken_ = false;        // take_broken()
     bool flushing_ = false;
     bool stopping_ = false;
+    struct Unsettled {
+        std::int64_t step = 0;
+        bool settled = false;
+        bool there = false;
+    };
+    std::deque<Unsettled> unsettled_;   // of a run of one rank, in the order of capture
     std::vector<std::int64_t> agreed_;  // in the order of capture
     std::size_t data_dropped_ = 0;      // of these, the first so many
     std::thread thread_;

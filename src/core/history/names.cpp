@@ -142,6 +142,15 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
     return rest.empty() || is_random_end(rest);
 }
 
+// "group.data", "group.data.3"
+static bool is_group_data(std::string_view name) {
+    constexpr std::string_view data = "group.data";
+    if (!name.starts_with(data)) return false;
+    name.remove_prefix(data.size());
+    return name.empty() ||
+           (name.size() > 1 && name[0] == '.' && name.find_first_not_of("0123456789", 1) == name.npos);
+}
+
 bool is_proven(const std::string& folder, const std::string& name) {
     if (is_temporary(name)) return true;
     const std::string file = (fs::path(folder) / name).string();
@@ -165,6 +174,7 @@ bool is_proven(const std::string& folder, const std::string& name) {
             if (!is_file || !beside.ends_with(kMetadataSuffix)) continue;
             if (const auto said = said_by((fs::path(folder) / beside).string())) return *said;
         }
+        if (!is_group_data(name)) return false;
     } else if (const auto said = said_by(fs::path(file).replace_extension(kMetadataSuffix).string())) {
         return *said;
     }

@@ -223,6 +223,37 @@ def test_provenance_of_python_is_kept(tmp_path: Path) -> None:
 # ---- what is kept, and where ----
 
 
+def test_not_all_that_is_named_like_a_group_file_is_one(tmp_path):
+    path = tmp_path / "history"
+    with twinrun.Run(path) as run:
+        run.capture(1, {"x": np.arange(100.0)})
+    (folder,) = path.glob("step-*1")
+    notes = folder / "group.notes"
+    notes.write_bytes(b"my notes" * 512)
+    with twinrun.Run(path, existing="replace"):
+        pass
+    with twinrun.Run(path, existing="append"):
+        pass
+    assert notes.read_bytes() == b"my notes" * 512
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("kept", ["keep_steps", "keep_data_steps"])
+def test_a_step_that_goes_past_the_local_tier_stays_the_newest(tmp_path, background, kept):
+    path = tmp_path / "history"
+    large = np.full(40000, 2.0)
+    for attempt in range(5):  # whichever comes to the history first
+        with twinrun.Run(
+            path, existing="replace", local=tmp_path / "local", local_limit="200 KiB", background=background,
+            **{kept: 1},
+        ) as run:  # fmt: skip
+            run.capture(1, {"x": np.full(15000, 1.0)})
+            run.capture(2, {"x": large})  # more than the tier may hold
+        with twinrun.Run(path, existing="append") as run:
+            assert 2 in run.steps, attempt
+            assert (run.load(2)["x"] == large).all()
+
+
 def test_retention(tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "a", atol=1e-3, keep_steps=3, keep_data_steps=1) as run:
         for step in range(6):
