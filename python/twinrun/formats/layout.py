@@ -124,8 +124,8 @@ def array_fields(
             base, sizes = kind.subdtype
             walk(label, base, at, inner + sizes)
         elif kind.names is not None:
-            if inner:
-                add_coded(label, np.dtype((kind, inner)), at)
+            if inner or not kind.names:  # without members there still is a shape
+                add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
                 return
             for member in kind.names:
                 member_dtype, offset = kind.fields[member][:2]  # type: ignore[index]

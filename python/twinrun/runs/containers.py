@@ -220,6 +220,8 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
     if kind.names is not None:
         for member in kind.names:
             flat.walk(_joined(name, member), value[member])
+        if not kind.names:
+            flat.texts(name, [f"struct without members, of shape {list(value.shape)}"])
     elif dtype_of(kind) is None and kind.kind in "SUOVT" and kind.name != "bfloat16":
         if kind.kind == "V" and kind.type is not np.void:  # a type of another package
             flat.add(name, value)
@@ -231,7 +233,12 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
 
 
 def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
+    if value is np.ma.masked:
+        flat.texts(name, ["masked"])
+        return
     if value.dtype.names is not None:
+        if not value.dtype.names:
+            _numpy(flat, name, np.ma.getdata(value))
         for member in value.dtype.names:
             flat.walk(_joined(name, member), value[member])
         return

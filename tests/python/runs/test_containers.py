@@ -655,3 +655,23 @@ def test_a_name_of_the_caller_is_no_label() -> None:
 def test_the_verdict_shows_texts() -> None:
     found = twinrun.compare({"s": ["x", "y"]}, {"s": ["x", "z"]})
     assert verdict_line(found) == "different: first at rank 0, s@text[1]: 'y' against 'z'"
+
+
+@pytest.mark.parametrize("beside", [{}, {"x": np.arange(3.0)}])
+def test_a_struct_without_members_has_a_shape(beside, tmp_path):
+    three, four = np.zeros(3, []), np.zeros(4, [])
+    assert twinrun.compare({**beside, "o": three}, {**beside, "o": three.copy()}).verdict == "same"
+    assert twinrun.compare({**beside, "o": three}, {**beside, "o": four}).verdict == "different"
+    masked = np.ma.array(three), np.ma.array(four)
+    assert twinrun.compare({**beside, "o": masked[0]}, {**beside, "o": masked[1]}).verdict == "different"
+    for name, array in (("a", three), ("b", three), ("c", four)):
+        np.save(tmp_path / f"{name}.npy", array)
+    assert twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").verdict == "same"
+    with pytest.raises(twinrun.Incomparable):
+        twinrun.compare(tmp_path / "a.npy", tmp_path / "c.npy")
+
+
+def test_the_masked_constant_is_compared():
+    assert twinrun.compare({"a": np.ma.masked}, {"a": np.ma.masked}).verdict == "same"
+    with pytest.raises(twinrun.TwinrunError):
+        twinrun.compare({"a": np.ma.masked}, {"a": 0.0})
