@@ -65,8 +65,13 @@ Result<> check_part(const std::string& path, const LocalHistory& part, const His
                     const HistoryId& of) {
     const bool same = part.is_of(settings, rank, ranks, history, of);
     if (same || part.journal.steps.empty() || is_flushed(part)) return success();
-    return Error{ErrorCode::mismatch, path + ": holds steps of another run, on their way to " + part.history +
-                                          ": bring them there with 'twinrun flush', or remove the folder"};
+    // The history at their place is another one now: there they cannot go.
+    const bool replaced = part.history == history && !part.of.empty() && !of.empty() && part.of != of;
+    return Error{ErrorCode::mismatch,
+                 path + ": holds steps of another run, on their way to " + part.history +
+                     (replaced ? ", which was replaced since: bring them elsewhere with 'twinrun flush --to'"
+                               : ": bring them there with 'twinrun flush'") +
+                     ", or remove the folder"};
 }
 
 }  // namespace twinrun

@@ -155,3 +155,13 @@ def test_a_manifest_that_is_a_link(tmp_path: Path) -> None:
         with pytest.raises(twinrun.TwinrunError, match="no regular file"):
             twinrun.Run(mine, existing=existing)
     assert looks(tmp_path) == before
+
+
+def test_steps_of_a_history_that_was_replaced_have_another_way(tmp_path):
+    history, local = tmp_path / "history", tmp_path / "local"
+    with twinrun.Run(history, local=local, flusher="none") as run:
+        run.capture(1, {"x": np.arange(9.0)})
+    with twinrun.Run(history, existing="replace") as run:
+        run.capture(1, {"x": np.zeros(9)})
+    with pytest.raises(twinrun.TwinrunError, match="replaced since: .*flush --to"):
+        twinrun.Run(history, local=local, existing="append")
