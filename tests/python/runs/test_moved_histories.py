@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import command
-from test_foreign_files import looks
+from folders import looks
 
 import twinrun
 
@@ -163,5 +163,5 @@ def test_steps_of_a_history_that_was_replaced_have_another_way(tmp_path):
         run.capture(1, {"x": np.arange(9.0)})
     with twinrun.Run(history, existing="replace") as run:
         run.capture(1, {"x": np.zeros(9)})
-    with pytest.raises(twinrun.TwinrunError, match="replaced since: .*flush --to"):
+    with pytest.raises(twinrun.TwinrunError, match=r"replaced since: .*flush --to"):
         twinrun.Run(history, local=local, existing="append")
