@@ -247,35 +247,32 @@ bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
     return true;
 }
 
-void Tiers::settle(std::int64_t step, const Error* lost, bool counts) {
+void Tiers::settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts) {
     try {
-        if (ranks_ == 1) resolve(step, lost == nullptr && counts);
+        if (ranks_ == 1) resolve(step, folder, lost == nullptr && counts);
     } catch (const std::exception&) {  // no memory: what should have left stays
     }
     settled_(step, lost);
 }
 
 // Steps may come to the last tier in another order than they were captured: a large one goes past
-// the local tier. Retention hears of a step once all that were captured before it are settled.
-void Tiers::resolve(std::int64_t step, bool there) {
-    {
-        const std::lock_guard guard(mutex_);
-        const auto own = std::find_if(unsettled_.begin(), unsettled_.end(),
-                                      [&](const Unsettled& u) { return u.step == step && !u.settled; });
-        if (own != unsettled_.end()) {
-            own->settled = true;
-            own->there = there;
-        }
+// the local tier. Retention hears of a step once all that were captured before it are settled; by
+// one thread at a time, so that two which settle at once do not change places.
+void Tiers::resolve(std::int64_t step, const std::string& folder, bool there) {
+    const std::lock_guard guard(mutex_);
+    const auto own = std::find_if(unsettled_.begin(), unsettled_.end(), [&](const Unsettled& u) {
+        return u.step == step && !u.settled && (folder.empty() || u.folder == folder);
+    });
+    if (own != unsettled_.end()) {
+        own->settled = true;
+        own->there = there;
     }
-    for (;;) {
-        Unsettled first;
-        {
-            const std::lock_guard guard(mutex_);
-            if (unsettled_.empty() || !unsettled_.front().settled) return;
-            first = unsettled_.front();
-            unsettled_.pop_front();
-        }
-        if (first.there) agreed(first.step);
+    while (!unsettled_.empty() && unsettled_.front().settled) {
+        const Unsettled first = unsettled_.front();
+        unsettled_.pop_front();
+        const bool again = std::any_of(unsettled_.begin(), unsettled_.end(),
+                                       [&](const Unsettled& u) { return u.step == first.step; });
+        if (first.there && !again) add_agreed(first.step);
     }
 }
 
@@ -299,14 +296,16 @@ void Tiers::commit(std::span<const Ready> steps) {
     try {
         if (ranks_ == 1) {
             const std::lock_guard guard(mutex_);
-            for (const Ready& step : steps)
-                unsettled_.push_back({step.step});
+            for (const Ready& step : steps) {
+                unsettled_.push_back({step.step, step.files.folder});
+                forget_agreed(step.step);  // an earlier attempt's place is not this one's
+            }
         }
         commit_all(steps, settled);
     } catch (const std::exception&) {
         const Error lost{ErrorCode::out_of_memory, "out of memory"};
         for (; settled < steps.size(); ++settled)
-            settle(steps[settled].step, &lost);
+            settle(steps[settled].step, steps[settled].files.folder, &lost);
         changed_.notify_all();
     }
 }
@@ -361,10 +360,10 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
             ++settled;
             // Of lines that are there but may not be synced nothing is promised.
             if (!done) {
-                settle(steps[i].step, &done.error());
+                settle(steps[i].step, steps[i].files.folder, &done.error());
             } else if (!local || settings_.flusher == Flusher::none ||
                        !there[i - first]) {  // or replaced by the next
-                settle(steps[i].step, nullptr);
+                settle(steps[i].step, steps[i].files.folder, nullptr);
             }
         }
         if (!local || ends_local()) retain();
@@ -373,16 +372,20 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
 }
 
 void Tiers::agreed(std::int64_t step) {
-    again(step);
     const std::lock_guard guard(mutex_);
+    add_agreed(step);
+}
+
+void Tiers::add_agreed(std::int64_t step) {
+    forget_agreed(step);
     agreed_.push_back(step);
 }
 
 // Of a step that was captured earlier, by another run perhaps: it is not the newest because it
 // comes last. Its number tells its place.
 void Tiers::agreed_late(std::int64_t step) {
-    again(step);
     const std::lock_guard guard(mutex_);
+    forget_agreed(step);
     const auto behind =
         std::find_if(agreed_.begin(), agreed_.end(), [&](std::int64_t other) { return other > step; });
     data_dropped_ = std::min(data_dropped_, static_cast<std::size_t>(behind - agreed_.begin()));
@@ -391,6 +394,10 @@ void Tiers::agreed_late(std::int64_t step) {
 
 void Tiers::again(std::int64_t step) {
     const std::lock_guard guard(mutex_);
+    forget_agreed(step);
+}
+
+void Tiers::forget_agreed(std::int64_t step) {
     const auto had = std::find(agreed_.begin(), agreed_.end(), step);
     if (had == agreed_.end()) return;
     if (static_cast<std::size_t>(had - agreed_.begin()) < data_dropped_) --data_dropped_;
@@ -479,7 +486,7 @@ void Tiers::run() {
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
             // Captured again: that attempt has its own turn, and of this one nobody needs anything.
             lock.unlock();
-            settle(step, nullptr, false);
+            settle(step, {}, nullptr, false);  // the first of its attempts that is not settled
             lock.lock();
             changed_.notify_all();
             continue;
@@ -499,9 +506,9 @@ void Tiers::run() {
         try {
             if (!done && !again) {
                 const Error lost = Error(done.error()).at("is on the node-local tier only");
-                settle(step, &lost);
+                settle(step, folder, &lost);
             } else if (done && !again) {
-                settle(step, nullptr);
+                settle(step, folder, nullptr);
             } else if (done && ranks_ == 1) {
                 agreed_late(step);
             }
@@ -580,9 +587,14 @@ std::vector<std::int64_t> Tiers::local_only() const {
 
 std::vector<StoredPart> Tiers::stored(std::int64_t step) const {
     std::vector<StoredPart> parts;
+    std::uint32_t newest = 0;  // a step that went past a tier has left an earlier attempt there
     const auto add = [&](const std::string& path, const Journal& journal) {
         const auto entry = journal.steps.find(step);
         if (entry == journal.steps.end()) return;
+        const std::uint32_t attempt = attempt_of(entry->second.folder);
+        if (attempt < newest) return;
+        if (attempt > newest) parts.clear();
+        newest = attempt;
         parts.push_back({path, {}});
         parts.back().journal.steps.emplace(step, entry->second);
     };

@@ -137,8 +137,11 @@ class Tiers {
     std::uint64_t local_bytes_of(std::int64_t step) const;
     bool evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock);
     // counts: false for an attempt that a newer one replaces.
-    void settle(std::int64_t step, const Error* lost, bool counts = true);
-    void resolve(std::int64_t step, bool there);
+    // folder: which attempt; empty: the first that is not settled.
+    void settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts = true);
+    void resolve(std::int64_t step, const std::string& folder, bool there);
+    void add_agreed(std::int64_t step);  // with the mutex held; forget_agreed too
+    void forget_agreed(std::int64_t step);
     void commit_all(std::span<const Ready> steps, std::size_t& settled);
 
     FileSystem* system_ = nullptr;
@@ -170,6 +173,7 @@ class Tiers {
     bool stopping_ = false;
     struct Unsettled {
         std::int64_t step = 0;
+        std::string folder;
         bool settled = false;
         bool there = false;
     };

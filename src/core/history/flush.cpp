@@ -85,7 +85,10 @@ Result<> bring_needed(const std::string& from, const std::string& path, std::opt
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex) {
     const std::uint32_t ordinal = entry.files.difference;
+    const std::string data = (fs::path(from) / entry.folder / entry.files.data).string();
+    std::optional<Journal> journal;
     bool there = false;
+    bool superseded = false;
     {
         const auto guard = lock_of(mutex);
         const auto& steps = to.journal().steps;
@@ -98,8 +101,11 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
                        ? success()
                        : Result<>(another_step(to.path(), step));
         }
-        // A step that left must not come back.
-        if (!there && had == steps.end() && has_left(to.journal(), step, entry)) return success();
+        superseded = !there && is_superseded(to.journal(), step, entry);
+        const Journal& known = to.journal();
+        if (superseded &&
+            (ordinal == kNoBase || known.differences.contains(ordinal) || known.taken.contains(ordinal)))
+            return success();
         // A step that left its record must not come back either; if its difference is another
         // step's now, commit() reports that.
         if (!there && ordinal != kNoBase && to.journal().taken.contains(ordinal) &&
@@ -108,21 +114,28 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
             return success();
         }
     }
+    if (superseded) {  // later steps may need what was new in it
+        TWR_CHECK(bring_needed(from, data, journal, to, mutex));
+        return bring_difference(data, ordinal, to, mutex);
+    }
     if (!there) {
-        if (ordinal != kNoBase) {
-            std::optional<Journal> journal;
-            TWR_CHECK(bring_needed(from, (fs::path(from) / entry.folder / entry.files.data).string(), journal,
-                                   to, mutex));
-        }
+        if (ordinal != kNoBase) TWR_CHECK(bring_needed(from, data, journal, to, mutex));
         // The very files may be there, where the journal was restored from an older copy.
         const fs::path folder = fs::path(to.path()) / entry.folder;
         if (!is_marked(to.path(), entry.folder, to.id()) || !is_intact(to.path(), entry) ||
             (ordinal != kNoBase && !is_intact_difference((folder / entry.files.data).string(), ordinal)))
             TWR_CHECK(copy_step(from, entry, to));
     }
-    const auto guard = lock_of(mutex);
-    const HistoryWriter::Commit commit{step, entry};
-    return to.commit({&commit, 1});
+    {
+        const auto guard = lock_of(mutex);
+        if (!is_superseded(to.journal(), step, entry)) {
+            const HistoryWriter::Commit commit{step, entry};
+            return to.commit({&commit, 1});
+        }
+        // A newer attempt has come past the tier while this one was copied.
+        if (to.sure()) static_cast<void>(to.remove_files(entry.folder));
+    }
+    return flush_step(from, step, entry, to, mutex);
 }
 
 std::vector<std::int64_t> in_flush_order(const Journal& journal) {
@@ -141,10 +154,9 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
     for (const std::int64_t step : in_flush_order(journal)) {
         RankStep entry = journal.steps.at(step);
         const auto had = to.journal().steps.find(step);
-        if (had == to.journal().steps.end() && has_left(to.journal(), step, entry)) continue;
-        if (had != to.journal().steps.end() && attempt_of(had->second.folder) >= attempt_of(entry.folder)) {
-            if (attempt_of(had->second.folder) == attempt_of(entry.folder) &&
-                had->second.files.header_checksum != entry.files.header_checksum) {
+        if (is_superseded(to.journal(), step, entry)) continue;
+        if (had != to.journal().steps.end() && attempt_of(had->second.folder) == attempt_of(entry.folder)) {
+            if (had->second.files.header_checksum != entry.files.header_checksum) {
                 lost(step, another_step(to.path(), step));
             }
             continue;

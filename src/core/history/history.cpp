@@ -18,6 +18,12 @@ bool has_left(const Journal& journal, std::int64_t number, const RankStep& step)
     return left != journal.left.end() && attempt_of(step.folder) <= left->second;
 }
 
+bool is_superseded(const Journal& journal, std::int64_t number, const RankStep& step) {
+    const auto had = journal.steps.find(number);
+    if (had == journal.steps.end()) return has_left(journal, number, step);
+    return attempt_of(had->second.folder) > attempt_of(step.folder);
+}
+
 bool History::exists(const std::string& path) {
     std::error_code ignored;
     return fs::is_regular_file(manifest_path(path), ignored);

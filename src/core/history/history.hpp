@@ -85,6 +85,8 @@ struct Journal {
 
 // Whether this attempt at a step, or a later one, was dropped.
 bool has_left(const Journal& journal, std::int64_t number, const RankStep& step);
+// Whether the journal has a newer attempt, or this one was dropped: it must not come there (again).
+bool is_superseded(const Journal& journal, std::int64_t number, const RankStep& step);
 
 struct RankProvenance {
     std::uint32_t rank = 0;

@@ -1,6 +1,7 @@
 #include "history/names.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
@@ -33,6 +34,16 @@ bool is_partial_group(std::string_view name) {
     if (at == std::string_view::npos) return false;
     const std::string_view digits = name.substr(at + std::string_view(kPartialName).size());
     return digits.size() == kDigits && digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// "group.data", "group.data.00003"
+bool is_shared_file(const std::string& name) {
+    unsigned file = 0;
+    std::array<char, 32> own{};
+    if (name == kSharedFile) return true;
+    if (std::sscanf(name.c_str(), "group.data.%9u", &file) != 1) return false;
+    std::snprintf(own.data(), own.size(), "%s.%05u", kSharedFile, file);
+    return name == own.data();
 }
 
 constexpr const char* kBegunSuffix = ".begun";
@@ -142,15 +153,6 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
     return rest.empty() || is_random_end(rest);
 }
 
-// "group.data", "group.data.3"
-static bool is_group_data(std::string_view name) {
-    constexpr std::string_view data = "group.data";
-    if (!name.starts_with(data)) return false;
-    name.remove_prefix(data.size());
-    return name.empty() ||
-           (name.size() > 1 && name[0] == '.' && name.find_first_not_of("0123456789", 1) == name.npos);
-}
-
 bool is_proven(const std::string& folder, const std::string& name) {
     if (is_temporary(name)) return true;
     const std::string file = (fs::path(folder) / name).string();
@@ -174,7 +176,7 @@ bool is_proven(const std::string& folder, const std::string& name) {
             if (!is_file || !beside.ends_with(kMetadataSuffix)) continue;
             if (const auto said = said_by((fs::path(folder) / beside).string())) return *said;
         }
-        if (!is_group_data(name)) return false;
+        if (!is_shared_file(name)) return false;
     } else if (const auto said = said_by(fs::path(file).replace_extension(kMetadataSuffix).string())) {
         return *said;
     }

@@ -10,8 +10,6 @@ namespace twinrun {
 
 namespace {
 
-constexpr const char* kOnlyFile = "group.data";
-
 Error unsupported() {
     return Error{ErrorCode::unsupported,
                  "shared_files: these ranks have no way to write one file together: open the run with "
@@ -23,12 +21,12 @@ Error unsupported() {
 Result<std::string> Comm::prepare_shared(SharedFiles, bool) { return unsupported(); }
 Result<SharedPlace> Comm::write_shared(FileSystem&, const SharedPart&) { return unsupported(); }
 
-Result<std::string> SelfComm::prepare_shared(SharedFiles, bool) { return std::string(kOnlyFile); }
+Result<std::string> SelfComm::prepare_shared(SharedFiles, bool) { return std::string(kSharedFile); }
 
 Result<SharedPlace> SelfComm::write_shared(FileSystem& system, const SharedPart& part) try {
     if (!part.well) return Error{ErrorCode::internal, "a step that failed is not written"};
     const std::array parts{part.bytes};
-    TWR_CHECK(write_parts(system, part.folder, kOnlyFile, parts));
+    TWR_CHECK(write_parts(system, part.folder, kSharedFile, parts));
     return SharedPlace{0, part.bytes.size()};
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "out of memory"};

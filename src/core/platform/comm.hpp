@@ -22,6 +22,8 @@ enum class SharedFiles : std::uint8_t {
 
 // The beginning of the names of such files, and of all that is made on the way to them.
 inline constexpr const char* kSharedPrefix = "group.";
+// Its name, or the beginning of it: several are "group.data.00000" and on.
+inline constexpr const char* kSharedFile = "group.data";
 
 // This rank's part of a step's shared file.
 struct SharedPart {

@@ -223,18 +223,48 @@ def test_provenance_of_python_is_kept(tmp_path: Path) -> None:
 # ---- what is kept, and where ----
 
 
-def test_not_all_that_is_named_like_a_group_file_is_one(tmp_path):
+@pytest.mark.parametrize("name", ["group.notes", "group.data.1", "group.data.000001", "group.data.x"])
+def test_not_all_that_is_named_like_a_group_file_is_one(tmp_path, name):
     path = tmp_path / "history"
     with twinrun.Run(path) as run:
         run.capture(1, {"x": np.arange(100.0)})
     (folder,) = path.glob("step-*1")
-    notes = folder / "group.notes"
+    notes = folder / name
     notes.write_bytes(b"my notes" * 512)
     with twinrun.Run(path, existing="replace"):
         pass
     with twinrun.Run(path, existing="append"):
         pass
     assert notes.read_bytes() == b"my notes" * 512
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(("record", "kept"), [(None, {"keep_steps": 1}), (None, {}), ("runs", {})])
+def test_a_step_that_is_captured_again_past_the_local_tier_is_the_newest(tmp_path, background, record, kept):
+    path = tmp_path / "history"
+    small, large = np.arange(5000.0), np.arange(1e6, 1e6 + 40000)
+    for attempt in range(5):
+        with twinrun.Run(
+            path, existing="replace", local=tmp_path / "local", local_limit="200 KiB", background=background,
+            replace_steps=True, record=record, **kept,
+        ) as run:  # fmt: skip
+            run.capture(1, {"x": small})
+            run.capture(2, {"x": small + 1})
+            run.capture(1, {"x": large})
+            run.wait()
+            assert (run.load(1)["x"] == large).all()
+            steps = [1] if kept else [1, 2, 3]
+            if not kept:
+                run.capture(
+                    3, {"x": small}
+                )  # of a record: nothing new, and its content was the old attempt's
+        with twinrun.Run(path, existing="append", record=record) as run:
+            assert run.steps == steps, attempt
+            assert (run.load(1)["x"] == large).all()
+            if not kept:
+                assert (run.load(2)["x"] == small + 1).all()
+                assert (run.load(3)["x"] == small).all()
+        assert not twinrun.verify(path).problems
 
 
 @pytest.mark.parametrize("background", [False, True])
