@@ -34,7 +34,7 @@ SUFFIX = "@text"
 MASK = "@mask"  # of the name of a field that says which elements of another one have no value
 _EXACT_LABELS = (SUFFIX, MASK, "@shape")
 _BYTES = 16
-# Objects whose repr() tells all of their value.
+# Objects whose repr() tells all of their value, but for a unit of time.
 _EXACT = (
     datetime.date,
     datetime.time,
@@ -81,8 +81,10 @@ def spelled(value: object) -> bytes | None:
     kind = type(value)
     if tells_itself(kind):
         own = repr(value)
+        unit = getattr(value, "unit", "ns")  # pandas' times: repr() leaves it out
+        of_unit = "" if unit == "ns" else f"[{unit}]"
         if len(own) < 10_000:
-            return f"{kind.__qualname__}:{own}".encode("utf-8", "surrogatepass")
+            return f"{kind.__qualname__}{of_unit}:{own}".encode("utf-8", "surrogatepass")
     return None
 
 
