@@ -113,7 +113,7 @@ def log(run: str, as_json: bool) -> int:
     if history.torn:
         out.print("note: the last step was being committed when the run ended; it is not part of the history")
     if history.incomplete:
-        from ..runs.subject import incomplete_note
+        from ..runs.histories import incomplete_note
 
         out.print(f"note: {incomplete_note(history.incomplete)}", soft_wrap=True)
     said = f" kept in {byte_size(total_kept)}" if record is not None else ""

@@ -10,8 +10,9 @@ from rich.text import Text
 from .. import _core
 from ..errors import one_line
 from ..report.text import print_provenance
+from ..runs.fields import FieldRef
+from ..runs.opening import open_subject
 from ..runs.provenance import read_provenance
-from ..runs.subject import FieldRef, open_subject
 from ..words import byte_size
 from .common import console, format_options
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..errors import TwinrunError
 from ..runs.containers import is_container
-from ..runs.subject import Subject, open_subject
+from ..runs.opening import open_subject
+from ..runs.subject import Subject
 from .settings import Settings
 
 __all__ = ["Again", "Gone"]

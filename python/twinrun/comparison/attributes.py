@@ -12,7 +12,8 @@ from ..errors import Uncompared
 from ..formats.facts import SUMMARY, Fact
 from ..formats.model import summary_fields
 from ..formats.texts import SUFFIX
-from ..runs.subject import Opened, Place, Subject, refs_of_fields
+from ..runs.fields import refs_of_fields
+from ..runs.subject import Opened, Place, Subject
 
 __all__ = [
     "AttributeDifference",

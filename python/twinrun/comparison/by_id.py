@@ -18,8 +18,8 @@ import numpy as np
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import storage_dtype
+from ..runs.fields import FieldRef
 from ..runs.particles import INTEGERS, Particles, read_items
-from ..runs.subject import FieldRef
 from .field import FieldComparison, facts_of
 from .ids import NOBODY, Matched, gather_rows, ids_of_share, match_ids
 from .merge import Found, merged, with_places

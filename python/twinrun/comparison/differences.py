@@ -17,10 +17,10 @@ import numpy as np
 from .. import _core
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats.model import storage_dtype
+from ..runs.fields import FieldRef
 from ..runs.order import read_by_row
 from ..runs.particles import Particles, find_particles
 from ..runs.parts import give_places, parts_of_both
-from ..runs.subject import FieldRef
 from .again import Again, Gone
 from .attributes import under_one_name
 from .field import FieldComparison, place_text

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import TwinrunError
-from ..runs.subject import FieldRef, Place
+from ..runs.fields import FieldRef
+from ..runs.subject import Place
 from .field import FieldComparison, place_text
 from .matching import StepMatch
 from .outcome import Compared

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 
 from .. import _core
-from ..runs.subject import FieldRef, Place
+from ..runs.fields import FieldRef
+from ..runs.subject import Place
 from .merge import Found
 from .settings import Decision
 

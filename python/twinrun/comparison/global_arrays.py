@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from ..errors import Incomparable, TwinrunError, Unmatched
+from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order
 from ..runs.parts import give_places, parts_of_both
-from ..runs.subject import FieldRef, Place, check_alike
+from ..runs.subject import Place
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
 from .field import place_text

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import Incomparable
+from ..runs.fields import FieldRef
 from ..runs.particles import read_items
-from ..runs.subject import FieldRef
 
 __all__ = ["NOBODY", "Ids", "Matched", "gather_rows", "ids_of_share", "match_ids"]
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.texts import MASK
+from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order, in_one_type
-from ..runs.subject import FieldRef, Opened, Place, Subject, check_alike
+from ..runs.subject import Opened, Place, Subject
 from .field import place_text
 from .tolerances import missing_steps
 

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterable, Mapping, Set
 
 from ..errors import Incomparable, TwinrunError
-from ..runs.subject import FieldRef, Place
+from ..runs.fields import FieldRef
+from ..runs.subject import Place
 from .attributes import under_one_name, with_summaries
 from .by_id import order_note
 from .entry import compare_entry, pieces_of_share

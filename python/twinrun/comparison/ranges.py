@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
+from ..runs.fields import FieldRef
 from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import columns_of, row_major_place
-from ..runs.subject import FieldRef, Place
+from ..runs.subject import Place
 from .field import FieldComparison, facts_of, place_text
 from .merge import Found, merged
 from .settings import Decision, Settings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..errors import Incomparable
 from ..formats.texts import never_tolerated
+from ..runs.fields import FieldRef
 from ..runs.index import FLOATING
-from ..runs.subject import FieldRef
 from .tolerances import Periods, Rule, Tolerances
 
 __all__ = ["Decision", "Settings"]

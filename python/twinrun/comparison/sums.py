@@ -18,8 +18,9 @@ import numpy as np
 from .. import _core
 from ..errors import DamagedFile
 from ..formats.model import ITEMSIZE
+from ..runs.fields import FieldRef
 from ..runs.parts import Parts
-from ..runs.subject import FieldRef, Place
+from ..runs.subject import Place
 from .merge import Found
 from .ranges import FieldPart, compare_part
 from .settings import Decision, Settings

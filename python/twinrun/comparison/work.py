@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..arguments import check_settings, chosen_devices
 from ..errors import TwinrunError
-from ..runs.subject import Place, Subject, open_subject
+from ..runs.opening import open_subject
+from ..runs.subject import Place, Subject
 from .again import Again
 from .facts import uncompared_things
 from .field import FieldComparison

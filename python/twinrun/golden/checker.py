@@ -14,7 +14,8 @@ from ..comparison.field import place_text
 from ..comparison.tolerances import missing_steps
 from ..comparison.work import parse_steps
 from ..errors import Incomparable, MissingFile, TwinrunError
-from ..runs.subject import Opened, Place, Subject, open_subject
+from ..runs.opening import open_subject
+from ..runs.subject import Opened, Place, Subject
 from .attributes import check_attributes
 from .fields import check_field
 from .folder import open_metadata

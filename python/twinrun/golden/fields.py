@@ -14,9 +14,10 @@ import numpy as np
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.model import labels_told, storage_dtype
+from ..runs.fields import FieldRef, label_refs
 from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
-from ..runs.subject import FieldRef, Place, label_refs
+from ..runs.subject import Place
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 from .result import GoldenElement, GoldenField, GoldenSpan

@@ -17,10 +17,12 @@ from ..arguments import check_settings, checked_path
 from ..comparison.field import place_text
 from ..errors import Incomparable, TwinrunError, Uncompared
 from ..formats.texts import never_tolerated
+from ..runs.fields import FieldRef
 from ..runs.index import FLOATING
+from ..runs.opening import open_subject
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
-from ..runs.subject import FieldRef, Opened, Place, Subject, open_subject
+from ..runs.subject import Opened, Place, Subject
 from .attributes import saved_attributes
 from .fields import golden_bytes
 from .folder import file_name, old_files, put_in_place

@@ -20,7 +20,7 @@ from ..comparison.tolerances import is_position
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import TwinrunError
 from ..formats.model import storage_dtype
-from ..runs.subject import FieldRef
+from ..runs.fields import FieldRef
 
 __all__ = ["Places", "Plane", "look"]
 

@@ -1,7 +1,11 @@
 """What can be compared: histories, files, folders and arrays, as steps, ranks and fields.
 
-    subject         one side of a comparison: its steps, its fields, whether its metadata is as new as its
-                    data
+    opening         a path, or arrays, as one side of a comparison
+    subject         one side of a comparison: its places (step, rank), and the fields of each
+    histories       captured histories as such
+    files           files of other programs as such, one or a folder
+    fields          one field of a place: its layout, where its elements are, its metadata
+    metadata        whether metadata is as new as its data
     arrays          arrays of a program, on the CPU or a GPU, as the core reads them
     containers      dictionaries, lists, models and tables as named arrays
     entries         arrays of a program as the core captures and digests them

@@ -19,8 +19,9 @@ from ..errors import Incomparable, Stale, TwinrunError
 from ..formats import FileContent, open_file
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.model import labels_of, summary_fields
+from .fields import FieldRef, label_refs, refs_of_fields
+from .metadata import metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
-from .subject import FieldRef, label_refs, metadata_path, refs_of_fields, status_code, untouched
 
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
 

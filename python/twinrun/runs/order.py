@@ -20,7 +20,7 @@ from ..formats.layout import Decoded
 from ..formats.model import Field, decoded, storage_dtype
 from ..formats.strided import Strided
 from .arrays import DeviceArrayView, row_major
-from .subject import FieldRef
+from .fields import FieldRef
 
 __all__ = [
     "columns_of",

@@ -11,7 +11,7 @@ import numpy as np
 from .. import _core
 from ..errors import Incomparable
 from ..formats.model import storage_dtype
-from .subject import FieldRef
+from .fields import FieldRef
 
 __all__ = ["INTEGERS", "Particles", "find_particles", "read_ids", "read_items", "without_ids"]
 

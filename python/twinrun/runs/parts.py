@@ -15,8 +15,8 @@ from .. import _core
 from ..errors import Incomparable
 from ..formats import Field
 from ..formats.model import storage_dtype
+from .fields import FieldRef
 from .order import read_by_row
-from .subject import FieldRef
 
 __all__ = ["Parts", "give_places", "parts_of_both"]
 

@@ -21,8 +21,9 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.model import labels_told
 from ..marks import METADATA_SUFFIX
 from .entries import captured_entries, own_tolerances
+from .fields import check_alike
+from .histories import HistorySubject
 from .index import FLOATING
-from .subject import HistorySubject, check_alike
 
 __all__ = ["FieldSketchComparison", "Sketch", "SketchComparison", "sketch", "sketch_of"]
 

@@ -15,14 +15,9 @@ from ..errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
 from ..formats.files import is_metadata, open_regular, reading
 from ..formats.folder import is_history
 from ..marks import GOLDEN_MANIFEST, MANIFEST, METADATA_SUFFIX, STEP_MARK
-from .subject import (
-    FieldRef,
-    Journals,
-    check_layout,
-    metadata_path,
-    refs_of_metadata,
-    reopening,
-)
+from .fields import FieldRef, refs_of_metadata
+from .histories import Journals
+from .metadata import check_layout, metadata_path, reopening
 
 __all__ = ["Verified", "damaged_metadata", "verify"]
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from commands import check_error, command, load_json
+from gpu_libraries import imported, library
 from support import check_report, run_of_ranks
 
 import twinrun
@@ -22,38 +20,6 @@ NO_GPU = _core.devices()["reason"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(NO_GPU), reason=f"no GPU can be used: {NO_GPU}")]
 LIBRARIES = ["cupy", "torch", "jax", "numba"]
 CODES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"]
-
-
-def imported(name: str) -> ModuleType:
-    """A module, or a skip: any of these libraries may be there for another machine than this."""
-    try:
-        return importlib.import_module(name)
-    except Exception as e:
-        pytest.skip(f"{name} cannot be imported: {e}")
-
-
-def library(name: str) -> Callable[[np.ndarray], object]:
-    """What puts an array of the host onto the GPU."""
-    if name == "cupy":
-        return imported("cupy").asarray
-    if name == "torch":
-        torch = imported("torch")
-        if not torch.cuda.is_available():
-            pytest.skip("PyTorch sees no GPU")
-        return lambda a: torch.from_numpy(np.array(a)).cuda()
-    if name == "numba":
-        cuda = imported("numba.cuda")
-        if not cuda.is_available():
-            pytest.skip("Numba sees no GPU")
-        return cuda.to_device
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    jax = imported("jax")
-    jax.config.update("jax_enable_x64", True)
-    try:
-        target = jax.devices("gpu")[0]
-    except RuntimeError:
-        pytest.skip("JAX sees no GPU")
-    return lambda a: jax.device_put(a, target)
 
 
 def sample(code: str, shape: tuple, seed: int = 1) -> np.ndarray:

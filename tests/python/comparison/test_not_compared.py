@@ -16,7 +16,7 @@ from twinrun import golden
 from twinrun.comparison.words import verdict_line
 from twinrun.errors import Uncompared
 from twinrun.report import document
-from twinrun.runs.subject import open_subject
+from twinrun.runs.opening import open_subject
 
 
 @pytest.fixture

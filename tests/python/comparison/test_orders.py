@@ -15,7 +15,8 @@ import twinrun
 from twinrun import golden
 from twinrun.comparison.ranges import compare_part, put_together
 from twinrun.comparison.settings import Settings
-from twinrun.runs.subject import FieldRef, open_subject
+from twinrun.runs.fields import FieldRef
+from twinrun.runs.opening import open_subject
 
 SHAPES = [(7,), (5, 6), (1, 9), (9, 1), (3, 500), (500, 3), (4, 5, 6), (2, 1, 700), (33, 2, 3, 5)]
 F = np.asfortranarray

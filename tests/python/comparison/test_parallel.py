@@ -31,7 +31,8 @@ from twinrun.comparison.outcome import Outcome, in_shares
 from twinrun.comparison.ranges import compare_part, put_together
 from twinrun.comparison.settings import Settings
 from twinrun.errors import MissingPackage, TwinrunError
-from twinrun.runs import subject
+from twinrun.runs import histories
+from twinrun.runs.fields import FieldRef
 
 HERE = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
@@ -556,7 +557,7 @@ def test_parts_of_a_divided_field_are_put_together() -> None:
     a, b = np.zeros(30_000), np.zeros(30_000)
     b[[100, 29_000]] = 1.0, 3.0
     x, y = (
-        subject.FieldRef(
+        FieldRef(
             "x", "f64", "little", v.shape, False, "arrays", memory=twinrun.runs.arrays.taken("x", v, None)
         )
         for v in (a, b)
@@ -612,8 +613,8 @@ def test_records_of_many_ranks_need_few_open_files(tmp_path: Path, monkeypatch: 
         )
     ]
     free = twinrun.compare(*runs)
-    monkeypatch.setattr(subject, "_records_kept", lambda: 2)
-    opened = subject.HistorySubject(str(runs[0]))
+    monkeypatch.setattr(histories, "_records_kept", lambda: 2)
+    opened = histories.HistorySubject(str(runs[0]))
     bound = twinrun.compare(opened, str(runs[1]))
     assert len(opened._records) == 2
     assert [f.different for f in bound.fields] == [f.different for f in free.fields] == [2000] * 12

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun.errors import Incomparable
 from twinrun.runs.arrays import taken
+from twinrun.runs.fields import FieldRef
 from twinrun.runs.parts import Parts as GlobalParts
-from twinrun.runs.subject import FieldRef, Opened, Place, Subject
+from twinrun.runs.subject import Opened, Place, Subject
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset, shape
 

@@ -16,7 +16,7 @@ from commands import cannot_compare, check_error, command, load_json
 
 import twinrun
 from twinrun.runs import index as indexing
-from twinrun.runs.subject import status_code
+from twinrun.runs.metadata import status_code
 
 Fields = dict[str, np.ndarray]
 

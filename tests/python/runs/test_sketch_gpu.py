@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_device_gpu import library
+from gpu_libraries import library
 from test_sketch import check_equal, pairs_of_arrays, perturbed, sample, staged
 
 import twinrun

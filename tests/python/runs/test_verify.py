@@ -13,7 +13,7 @@ from commands import check_error, command
 from support import run_of_ranks
 
 import twinrun
-from twinrun.runs import subject
+from twinrun.runs import histories
 from twinrun.runs import verify as verification
 
 STEP = "step-0000000001"
@@ -343,7 +343,7 @@ def test_a_comparison_tells_that_a_step_left(
     with twinrun.Run(path, keep_steps=2) as run:
         for step in (0, 1):
             run.capture(step, x(step))
-        meanwhile(monkeypatch, subject.HistorySubject, "metadata", lambda: run.capture(2, x(2)))
+        meanwhile(monkeypatch, histories.HistorySubject, "metadata", lambda: run.capture(2, x(2)))
         options = ("--common",) if common else ()
         done = command("compare", path, tmp_path / "b", *options)
     said = done.out + done.err
@@ -359,7 +359,7 @@ def test_show_tells_that_a_step_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "a"
     with twinrun.Run(path, keep_steps=1) as run:
         run.capture(0, x(0))
-        meanwhile(monkeypatch, subject.HistorySubject, "metadata", lambda: run.capture(1, x(1)))
+        meanwhile(monkeypatch, histories.HistorySubject, "metadata", lambda: run.capture(1, x(1)))
         check_error(command("show", path), "step 0 left the history while it was read")
 
 

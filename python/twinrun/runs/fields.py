@@ -1,0 +1,312 @@
+"""One field of one place of a run: its layout, where its elements are, and its metadata."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from .. import _core
+from ..errors import DamagedFile, Incomparable, Stale
+from ..formats import Field, FileContent
+from ..formats.facts import SUMMARY
+from ..formats.model import ITEMSIZE, label_field, labels_of, labels_told, storage_dtype, summary_fields
+from .arrays import ArrayView, DeviceArrayView
+
+__all__ = [
+    "FieldLayout",
+    "FieldRef",
+    "check_alike",
+    "decoded_source",
+    "label_refs",
+    "places_of",
+    "refs_of_fields",
+    "refs_of_metadata",
+]
+
+
+def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:
+    """A source whose elements `field.read` decodes."""
+    storage = storage_dtype(dtype)
+
+    def fetch(first: int, count: int, address: int) -> None:
+        assert field.read is not None
+        values = field.read(first, count)
+        if values.size != count or values.dtype != storage:
+            raise DamagedFile(f"{values.size} elements of {values.dtype} where {count} of {storage} belong")
+        raw = (ctypes.c_uint8 * (count * storage.itemsize)).from_address(address)
+        np.ctypeslib.as_array(raw).view(storage)[:] = values
+
+    return _core.decoded_source(dtype, items, fetch)
+
+
+@dataclass
+class FieldRef:
+    """One field of one place. shape: in the order of the stored elements (reversed where fortran_order)."""
+
+    name: str
+    dtype: str
+    byte_order: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    where: str
+    extents: list[tuple[str, int, int, int]] | None = None  # path, offset, stride, count
+    reader: Field | None = None
+    memory: ArrayView | DeviceArrayView | None = None
+    metadata: _core.Metadata | None = None
+    metadata_field: int = 0
+    facts: _core.FieldFacts | None = None  # of the metadata's field
+    no_data: bool = False
+    recorded: tuple[_core.RecordStore, int] | None = None  # the record that holds its elements, and the step
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
+        None  # shape of the global array and offset in it, as `shape`
+    )
+    key: str | None = None  # of particles: the field of their IDs and their group, as the file names them
+    group: str | None = None
+    own_name: str = ""  # in its file
+    unit: str | None = None  # of dates and time spans; None for plain numbers
+    kind: str | None = None  # of elements that are no numbers: their kind
+    tell: Callable[[int], str] | None = None  # such an element as text
+    parts: object = None  # of a global array: where its parts are (parts.Parts)
+    open_reader: Callable[[], Field | None] | None = None  # of the format, where elements must be decoded
+    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: the text at an index
+    told_as_text: bool = False  # see formats.Field
+
+    @property
+    def items(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def user_shape(self) -> tuple[int, ...]:
+        """Shape as the user knows it."""
+        return self.shape[::-1] if self.fortran_order else self.shape
+
+    @property
+    def reads_anywhere(self) -> bool:
+        """Whether a part of its elements, or of its metadata, can be read at the cost of that part."""
+        in_files = self.extents is not None or self.recorded is not None or self.no_data
+        return in_files or (self.reader is not None and self.reader.reads_anywhere)
+
+    @property
+    def user_place(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Shape of the global array and offset in it, as the user knows them."""
+        if self.place is None or not self.fortran_order:
+            return self.place
+        return self.place[0][::-1], self.place[1][::-1]
+
+    @property
+    def digest(self) -> str | None:
+        """The kind of its metadata's digests."""
+        return None if self.facts is None else self.facts.digest
+
+    def need_metadata(self) -> _core.Metadata:
+        """The facts of its metadata, if it has metadata."""
+        assert self.metadata is not None
+        return self.metadata
+
+    def need_source(self, cache: str = "auto") -> _core.Source:
+        """Its elements, where it is known to have them."""
+        source = self.source(cache)
+        assert source is not None
+        return source
+
+    def index(self, scalar: int) -> tuple[int, ...]:
+        """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
+        part: tuple[int, ...] = ()
+        if self.dtype in ("c64", "c128"):
+            scalar, component = divmod(scalar, 2)
+            part = (component,)
+        at = []
+        for size in reversed(self.shape):
+            scalar, i = divmod(scalar, size)
+            at.append(i)
+        return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
+
+    def load(self) -> None:
+        """Opens the file of a field that its metadata alone told until now; what the file says of it counts from then on."""
+        if self.reader is None and self.open_reader is not None and not self.no_data:
+            self.reader = self.open_reader()
+            self.told_as_text = self.reader is not None and self.reader.told_as_text
+
+    def source(self, cache: str = "auto") -> _core.Source | None:
+        """A source of its elements; None if only metadata was kept."""
+        if self.no_data:
+            return None
+        if self.recorded is not None and self.items:
+            store, step = self.recorded
+            return store.source(step, self.name, self.dtype, self.items)
+        if self.memory is not None:
+            m = self.memory
+            if isinstance(m, DeviceArrayView):
+                return _core.device_source(
+                    m.dtype, m.shape, m.strides, m.address, m.device, m.stream, m.swap, m.owner
+                )
+            return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
+        if self.extents is not None:
+            return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
+        self.load()
+        if self.reader is None:
+            raise Stale(
+                f"describes field {self.name!r}, which its data file does not hold",
+                where=self.where,
+                fix="index it again with 'twinrun index'",
+            )
+        if self.reader.problem is not None:
+            raise self.reader.problem
+        return decoded_source(self.dtype, self.items, self.reader)
+
+
+class FieldLayout(Protocol):
+    """The type and shape of a field of a run or a sketch."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def user_shape(self) -> tuple[int, ...]: ...
+    @property
+    def fortran_order(self) -> bool: ...
+
+
+def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
+    """Raises Incomparable where the types or shapes of two fields differ. what: names the field."""
+    if a.dtype != b.dtype:
+        raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+    kinds = getattr(a, "kind", None), getattr(b, "kind", None)
+    if kinds[0] != kinds[1]:
+        said = [kind or "numbers" for kind in kinds]
+        raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
+    units = getattr(a, "unit", None), getattr(b, "unit", None)
+    if units[0] != units[1]:
+        # the same integers stand for other times, or for plain numbers
+        said = [unit or "plain numbers" for unit in units]
+        raise Incomparable(
+            f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="units of time must agree"
+        )
+    if a.user_shape != b.user_shape:
+        raise Incomparable(
+            f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
+            fix="shapes must agree",
+        )
+
+
+def refs_of_metadata(
+    metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
+) -> list[FieldRef]:
+    """The fields that a metadata file describes. reopen: gives its data opened, for those that must be decoded."""
+    files = metadata.data_files
+    refs = []
+    for at, facts in enumerate(metadata.fields):
+        ref = FieldRef(
+            name=facts.name,
+            dtype=facts.dtype,
+            byte_order=facts.byte_order,
+            shape=facts.shape,
+            fortran_order=facts.fortran_order,
+            where=metadata.path,
+            metadata=metadata,
+            metadata_field=at,
+            facts=facts,
+        )
+        ref.key = facts.key or None
+        if facts.global_shape:
+            ref.place = facts.global_shape, facts.global_offset
+        if facts.extents or facts.items == 0:
+            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts.extents]
+        elif not files:
+            ref.no_data = True
+        elif reopen is not None:
+            ref.open_reader = functools.partial(_field_of, reopen, facts.name)
+        refs.append(ref)
+    return _as_labelled(refs)
+
+
+def _as_labelled(refs: list[FieldRef]) -> list[FieldRef]:
+    """The fields without labels; each field gets the unit and kind that its labels hold."""
+    told, labels = labels_told({ref.name: ref.shape for ref in refs})
+    kept = [ref for ref in refs if ref.name not in labels]
+    for ref in kept:
+        own = told.get(ref.name, {})
+        ref.unit, ref.kind = own.get("unit"), own.get("kind")
+    return kept
+
+
+def _field_of(reopen: Callable[[], FileContent], name: str) -> Field | None:
+    content = reopen()
+    if name in content.fields or name != SUMMARY:
+        return content.fields.get(name)
+    return next(iter(summary_fields(content.facts, 0, content.path)), None)
+
+
+def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
+    """The fields of an opened file that has no metadata."""
+    refs = []
+    for name, f in fields.items():
+        ref = FieldRef(
+            name,
+            f.dtype,
+            f.byte_order,
+            f.shape,
+            f.fortran_order,
+            path,
+            key=f.key,
+            group=f.group,
+            own_name=f.name,
+            unit=f.unit,
+            text=f.text,
+            told_as_text=f.told_as_text,
+            kind=f.kind,
+            tell=f.tell,
+        )
+        if f.extents is not None:
+            ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
+        else:
+            ref.reader = f
+        refs.append(ref)
+    return refs
+
+
+def label_refs(refs: Sequence[FieldRef], where: str) -> list[FieldRef]:
+    """The labels that hold units and kinds of these fields in metadata.
+
+    Raises Incomparable where a field has such a name.
+    """
+    taken = sorted(labels_told({ref.name: ref.shape for ref in refs})[1])
+    if taken:
+        raise Incomparable(
+            f"field {taken[0]!r} has no elements, and metadata keeps the unit or the kind of a field by such a name",
+            where=where,
+            fix="name it otherwise, or choose fields",
+        )
+    labels = [label for ref in refs for label in labels_of(ref.name, ref.unit, ref.kind)]
+    return refs_of_fields({label: label_field(label) for label in labels}, "labels")
+
+
+def places_of(ref: FieldRef) -> list[tuple[int, int, int]]:
+    """Where the elements lie in their files; adjacent extents are joined."""
+    found: list[tuple[int, int, int]] = []
+    last = None
+    for path, offset, stride, count in ref.extents or ():
+        if (
+            found
+            and last == path
+            and found[-1][1] == stride
+            and found[-1][0] + found[-1][2] * stride == offset
+        ):
+            found[-1] = (*found[-1][:2], found[-1][2] + count)
+        else:
+            found.append((offset, stride, count))
+        last = path
+    return found

@@ -1,0 +1,214 @@
+"""Files of other programs as a subject: one, or a folder of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import _core
+from ..arguments import checked_path
+from ..errors import FormatError
+from ..formats import FileContent, formats, open_file, open_whatever
+from ..formats.facts import FILE, Fact
+from ..formats.files import is_metadata
+from ..formats.folder import BYTES, DataFile
+from ..formats.model import label_field
+from .fields import FieldRef, refs_of_fields
+from .metadata import attach, metadata_path
+from .subject import Opened, Place, Subject
+
+__all__ = ["Files", "one_array_format"]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file, or one of several steps in it (step is None for fields without a step of their own)."""
+
+    file: DataFile | str
+    step: int | None
+
+    @property
+    def path(self) -> str:
+        return self.file if isinstance(self.file, str) else self.file.path
+
+
+class Files(Subject):
+    """Files of other programs: one, or a folder of them."""
+
+    def __init__(self, kind: str, path: str, files: Iterable[DataFile | str], options: dict) -> None:
+        self._options = options
+        self._times: dict[int | None, float] = {}
+        self._timed = False
+        self._by_place: dict[Place, list[_Part]] = {}
+        super().__init__(kind, path, [])
+        for file in files:
+            place = (None, 0) if isinstance(file, str) else (file.step, file.rank)
+            for step in self._steps_in(file):
+                self._by_place.setdefault(place if step is None else (step, place[1]), []).append(
+                    _Part(file, step)
+                )
+        self.unknown = {
+            place
+            for place, parts in self._by_place.items()
+            if not any(isinstance(part.file, str) or part.file.format != BYTES for part in parts)
+        }
+        self.unknown_names = [
+            part.file.prefix
+            for place in self.unknown
+            for part in self._by_place[place]
+            if not isinstance(part.file, str)
+        ]
+        self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
+
+    def _steps_in(self, file: DataFile | str) -> list[int | None]:
+        """Steps that a file names itself; [None] where it has one step."""
+        if not isinstance(file, str) and not formats()[file.format].many_steps:
+            return [None]
+        with self._open_file(file) as content:
+            steps = content.steps()
+            self._times.update(content.times.items())
+            alone = any(f.step is None for f in content.fields.values())
+            return [*steps, *([None] if alone else [])] or [None]
+
+    def times(self) -> dict[int | None, float]:
+        if not self._timed:
+            self._timed = True
+            for (step, _), parts in self._by_place.items():
+                for part in parts:
+                    if part.step is None and step not in self._times:
+                        with self._open_file(part.file) as content:
+                            if content.time is not None:
+                                self._times[step] = content.time
+        return self._times
+
+    def size(self, place: Place) -> int:
+        total = 0
+        for part in self._by_place[place]:
+            with contextlib.suppress(OSError):
+                total += os.stat(part.path).st_size
+        return total
+
+    def entry(self, place: Place) -> object:
+        return self._by_place[place]
+
+    def know(self, entries: Mapping[Place, Any]) -> None:
+        self._by_place = dict(entries)
+
+    def _open_file(self, file: DataFile | str) -> FileContent:
+        options = {k: v for k, v in self._options.items() if k != "format"}
+        if "format" in self._options:
+            told = self._options["format"]
+            return open_file(file, told, **options) if isinstance(file, str) else file.open(options)
+        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        fields = Opened()
+        fields.facts = {}
+        with contextlib.ExitStack() as stack:
+            for part in self._by_place[place]:
+                for ref in self._refs(part, use_metadata, stack, fields):
+                    if ref.name in fields:
+                        raise FormatError(
+                            f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
+                            where=part.path,
+                            fix="name one of them otherwise, or compare files",
+                        )
+                    fields[ref.name] = ref
+            yield fields
+
+    def _refs(
+        self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack, opened: Opened
+    ) -> list[FieldRef]:
+        path = part.path
+        checked_path(path)
+        content = stack.enter_context(self._open_file(part.file))
+        opened.notes += [f"{path}: {note}" for note in content.notes]
+        opened.one_array = opened.one_array or content.one_array
+        refs = refs_of_fields({n: f for n, f in content.fields.items() if f.step == part.step}, path)
+        only = refs[0].name if content.one_array and len(refs) == 1 else content.array_name
+        opened.array_name = only if self.kind == "file" else None
+        beside = metadata_path(path)
+        if use_metadata and is_metadata(beside, cut=True):
+            opened.notes += attach(_core.Metadata(beside), refs, content)
+        if part.step is not None:
+            refs, notes = _of_step(refs, content, part)
+            opened.notes += notes
+        named = self._names_here(part.file, refs, content)
+        for ref in refs:
+            ref.name = named(ref.name)
+        if (
+            not isinstance(part.file, str) and not content.fields
+        ):  # that it is there must be seen all the same
+            label = part.file.label
+            refs += refs_of_fields({label: label_field(label)}, path)
+        says = content.dialect or content.format
+        opened.formats.add(says)
+        if not isinstance(part.file, str) and self._in_a_file_of_any_name(part.file, content):
+            _keep(opened, Fact.of(part.file.label, FILE, content.format), says)
+        for fact in content.facts.values():
+            if fact.step in (None, part.step):
+                _keep(opened, replace(fact, owner=named(fact.owner)), says)
+        for name, why in content.skipped:
+            in_step = re.match(r"step-(\d+)/", name)
+            if in_step is None or int(in_step[1]) == part.step:
+                opened.skipped.append((named(name[in_step.end() :] if in_step else name), path, why))
+        return refs
+
+    @staticmethod
+    def _in_a_file_of_any_name(file: DataFile, content: FileContent) -> bool:
+        """Whether the names of the fields do not tell their file, which holds one step."""
+        told = file.use_prefix or content.format == BYTES or not content.fields
+        named_after = one_array_format(file.format) and len(content.fields) == 1
+        return not (told or named_after or content.steps())
+
+    @staticmethod
+    def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
+        """The prefix of a file's fields in its folder: see formats.folder. '' is the file itself."""
+        if isinstance(file, str):
+            return lambda name: name
+        if content.format == BYTES and file.format != BYTES:
+            return lambda name: file.relative
+        if one_array_format(file.format) and len(refs) == 1:
+            only = refs[0].name
+            return lambda name: file.prefix if name in (only, "") else f"{file.prefix}/{name}"
+        if file.use_prefix:
+            return lambda name: f"{file.prefix}/{name}" if name else file.prefix
+        return lambda name: name
+
+
+def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:
+    """Fields by the names that arrays have in every step, and notes.
+
+    Of a step that was written twice the later one counts.
+    """
+    named: dict[str, FieldRef] = {}
+    notes: list[str] = []
+    for ref in refs:
+        series = content.fields[ref.name].series or ref.name
+        if series in named:
+            notes.append(
+                f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
+            )
+        ref.name = series
+        named[series] = ref
+    return list(named.values()), notes
+
+
+def _keep(opened: Opened, fact: Fact, format: str) -> None:
+    """Adds a fact. A second fact with the same label gets another label."""
+    assert opened.facts is not None
+    label = fact.label
+    while label in opened.facts:
+        label += "'"
+    opened.facts[label] = fact
+    opened.format_of[label] = format
+
+
+def one_array_format(name: str) -> bool:
+    known = formats().get(name)
+    return known is not None and known.one_array

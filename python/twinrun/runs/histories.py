@@ -1,0 +1,190 @@
+"""A captured history as a subject."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .. import _core
+from ..errors import DamagedFile, FormatError, Incomparable, Stale, TwinrunError, Unmatched
+from ..formats.files import reading
+from .fields import FieldRef, refs_of_metadata
+from .metadata import check_current
+from .subject import Opened, Place, Subject
+
+__all__ = ["HistorySubject", "Journals", "incomplete_note"]
+
+
+def incomplete_note(steps: list[int]) -> str:
+    """Notes on steps that only some ranks committed."""
+    shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
+    what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
+    return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
+
+
+def _records_kept() -> int:
+    """How many records one of two runs may keep open: each has two files, and half of the process's files are
+    for others.
+    """
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+
+
+class Journals:
+    """The journals of a history, which a run may be writing.
+
+    They are read again only where they have grown.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: tuple[list, dict[Place, tuple[str, _core.RankFiles]]] | None = None
+
+    def written(self) -> list[tuple[str, int, int]]:
+        """The files and their sizes: lines are only added."""
+        with reading(self._path), os.scandir(self._path) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(".jsonl"))
+        found = []
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # replaced just now
+                facts = os.stat(os.path.join(self._path, name))
+                found.append((name, facts.st_ino, facts.st_size))
+        return found
+
+    def entries(self) -> dict[Place, tuple[str, _core.RankFiles]]:
+        """The committed steps: {(step, rank): (folder, files)}. Raises TwinrunError."""
+        written = self.written()
+        if self._read is None or self._read[0] != written:
+            steps = _core.open_history(self._path).steps
+            self._read = (
+                written,
+                {(s.step, r.rank): (s.folder, r) for s in steps for r in s.ranks},
+            )
+        return self._read[1]
+
+
+class HistorySubject(Subject):
+    """A captured history, or a rank's part of one on a node-local tier."""
+
+    def __init__(self, path: str) -> None:
+        self._journals = Journals(path)
+        history = _core.open_history(path)
+        self._files: dict[Place, tuple[str, _core.RankFiles]] = {
+            (s.step, r.rank): (s.folder, r) for s in history.steps for r in s.ranks
+        }
+        self._records: dict[int, _core.RecordStore] = {}
+        super().__init__("history", path, sorted(self._files), provenance=history.provenance)
+        if history.torn:
+            self.notes.append(
+                f"{path}: its last step was being committed when the run ended; it is not part of it"
+            )
+        if history.incomplete:
+            self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
+
+    def size(self, place: Place) -> int:
+        _, files = self._files[place]
+        return files.metadata_bytes + files.data_bytes
+
+    def entry(self, place: Place) -> object:
+        return self._files[place]
+
+    def know(self, entries: Mapping[Place, Any]) -> None:
+        self._files = dict(entries)
+
+    def without_places(self) -> HistorySubject:
+        light = super().without_places()
+        light._records, light._journals = {}, Journals(self.label)
+        return light
+
+    def metadata(self, place: Place) -> _core.Metadata:
+        """The metadata of a place, as it was committed; the data is not checked."""
+        folder, files = self._files[place]
+        if not files.metadata:
+            raise FormatError(
+                "holds files of another program, packed as they were",
+                where=self.label,
+                fix="give them back with 'twinrun restore', and name the folder where they are",
+            )
+        path = os.path.join(self.label, folder, files.metadata)
+        metadata = _core.Metadata(path)
+        if metadata.bytes != files.metadata_bytes or metadata.header_xxh3() != files.header_xxh3:
+            raise DamagedFile(
+                "is not the file that the manifest names", where=path, fix="restore the history"
+            )
+        return metadata
+
+    def _record(self, rank: int) -> _core.RecordStore:
+        """An open record.
+
+        Records stay open for the next steps, up to a limit of files: then the last used ones stay open.
+        """
+        store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
+        self._records[rank] = store  # a dict keeps the order of insertion
+        while len(self._records) > _records_kept():
+            del self._records[next(iter(self._records))]
+        return store
+
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        try:
+            now = self._journals.entries()
+        except TwinrunError:
+            return error
+        known = {place: entry for place, entry in self._files.items() if place[0] == step}
+        if all(now.get(place) == entry for place, entry in known.items()):
+            return error
+        if not any(place in now for place in known):
+            return Unmatched(
+                f"step {step} left the history while it was read", where=self.label, fix="a run is writing it"
+            )
+        return Incomparable(
+            f"step {step} was captured again, or its data left, while it was read",
+            where=self.label,
+            fix="a run is writing it: try again",
+        )
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        try:
+            with self._open(place, use_metadata) as fields:
+                yield fields
+        except TwinrunError as error:
+            why = error if isinstance(error, Incomparable) else self.explained(error, place[0])
+            if why is error:
+                raise
+            raise why from error
+
+    @contextlib.contextmanager
+    def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
+        metadata = self.metadata(place)
+        refs = refs_of_metadata(metadata)
+        step, rank = place
+        if self._files[place][1].difference is not None:
+            assert step is not None
+            for ref in refs:
+                if ref.items:  # a record has no segment for a field without elements
+                    ref.extents, ref.recorded = None, (self._record(rank), step)
+            yield self._by_name(refs, use_metadata)
+            return
+        if not self._files[place][1].data:  # the data was dropped or never kept: only metadata remains
+            for ref in refs:
+                if ref.items:
+                    ref.extents, ref.no_data = None, True
+            yield self._by_name(refs, use_metadata)
+            return
+        notes = []
+        try:  # only twinrun writes here: data that is not newer than its metadata belongs to a copy
+            metadata.check_data_files()
+        except Stale:
+            notes = check_current(metadata, refs)
+        opened = self._by_name(refs, use_metadata)
+        opened.notes = notes
+        yield opened
+
+    @staticmethod
+    def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:
+        if not use_metadata:
+            for ref in refs:
+                ref.metadata = None
+        return Opened({ref.name: ref for ref in refs})

@@ -1,0 +1,136 @@
+"""What a path, or the caller's arrays, are: the subject of a history, of files, of metadata or of arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from .. import _core
+from ..arguments import checked_path
+from ..errors import MissingFile, TwinrunError
+from ..formats import FileContent, formats
+from ..formats.facts import NOT_COMPARED, SUMMARY
+from ..formats.folder import is_data_set, is_history, list_folder, told_format
+from ..formats.model import unit_of
+from ..marks import METADATA_SUFFIX
+from .arrays import ArrayView, taken
+from .containers import Texts, flattened, is_container
+from .fields import FieldRef, refs_of_metadata
+from .files import Files, one_array_format
+from .histories import HistorySubject
+from .metadata import check_content, check_layout, reopening, untouched
+from .subject import Opened, Place, Subject
+
+__all__ = ["open_subject"]
+
+
+class _Arrays(Subject):
+    def __init__(
+        self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
+    ) -> None:
+        super().__init__("arrays", label, [(None, 0)])
+        self._one_array = one_array
+        self._refs = {}
+        for name, array in arrays.items():
+            v = taken(name, array, stream)
+            ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
+            if isinstance(v, ArrayView):
+                ref.unit = unit_of(v.owner.dtype)
+            if isinstance(array, Texts):
+                ref.text = array.text
+            self._refs[name] = ref
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        opened = Opened(self._refs)
+        opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
+        yield opened
+
+
+class _Metadata(Subject):
+    """A metadata file without its data."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("file", path, [(None, 0)])
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        metadata = _core.Metadata(self.label)
+        reopen = reopening(metadata)
+        with contextlib.ExitStack() as stack:
+            once = None if reopen is None else functools.cache(lambda: stack.enter_context(reopen()))
+            yield self._opened(metadata, once)
+
+    def _opened(self, metadata: _core.Metadata, reopen: Callable[[], FileContent] | None) -> Opened:
+        refs = refs_of_metadata(metadata, reopen)
+        opened = Opened()
+        for ref in refs:
+            if ref.name == NOT_COMPARED:
+                why = "what it was made from holds something that cannot be compared"
+                opened.skipped.append((ref.name, self.label, why))
+            elif ref.name == SUMMARY:
+                ref.kind = "code"
+        indexed, refs = refs, [ref for ref in refs if ref.name != NOT_COMPARED]
+        plain = [ref for ref in refs if ref.name != SUMMARY]
+        kinds = [ref.facts.format.partition(" ")[0] for ref in plain if ref.facts is not None]
+        opened.one_array = len(plain) == 1 and one_array_format(kinds[0])
+        opened.array_name = plain[0].name if opened.one_array else None
+        opened.formats = set(kinds)
+        try:
+            if not untouched(metadata):
+                if reopen is not None:
+                    check_layout(metadata, indexed, reopen())
+                opened.notes += check_content(metadata, refs)
+        except MissingFile:
+            opened.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
+            for ref in refs:
+                ref.no_data = True
+        opened.update({ref.name: ref for ref in refs})
+        return opened
+
+
+def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
+    """Opens a path, an array or a container of arrays as a subject (see `containers`).
+
+    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises
+    MissingFile, FormatError.
+    """
+    options = dict(options or {})
+    if isinstance(what, Subject):
+        return what
+    if is_container(what):
+        named = flattened("", what, "arrays")
+        if not named:
+            raise TwinrunError("an empty container has nothing to compare")
+        return _Arrays(named, "arrays", stream=stream)
+    if not isinstance(what, (str, os.PathLike)):
+        named = flattened("array", what)
+        return _Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
+    path = checked_path(what)
+    if not os.path.exists(path):
+        raise MissingFile("no such file or folder", where=path, fix="check the path")
+    if not os.path.isdir(path):
+        if path.endswith(METADATA_SUFFIX):
+            return _Metadata(path)
+        return Files("file", path, [path], options)
+    if is_history(path):
+        return HistorySubject(path)
+    forced = told_format(options)
+    if is_data_set(path, forced):
+        return Files("file", path, [path], options)
+    listing = list_folder(path, options)
+    if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
+        return Files("file", path, [path], options)  # opening it raises the error
+    if not listing.data():
+        raise MissingFile(
+            "a folder without a manifest and without data files of a known format",
+            where=path,
+            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files",
+        )
+    subject = Files("folder", path, listing.files, options)
+    subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
+    subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
+    subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]
+    return subject
