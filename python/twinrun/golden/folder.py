@@ -14,7 +14,7 @@ from ..formats.files import file_size
 from ..outputs import replacing
 from ..runs.subject import Place
 from .fields import known_fields
-from .manifest import MANIFEST, GoldenPlace, Manifest, checksum, is_manifest, is_metadata
+from .manifest import MANIFEST, GoldenPlace, Manifest, checksum, is_golden_file, is_manifest
 
 __all__ = ["file_name", "old_files", "open_metadata", "put_in_place"]
 
@@ -58,7 +58,7 @@ def old_files(folder: str) -> dict[str, GoldenPlace]:
 def _is_listed(folder: str, place: GoldenPlace) -> bool:
     """Whether the file of a place is, bit for bit, the one that golden.json lists."""
     path = os.path.join(folder, place.file)
-    if not is_metadata(path) or os.path.getsize(path) != place.bytes:
+    if not is_golden_file(path) or os.path.getsize(path) != place.bytes:
         return False
     with open(path, "rb") as file:
         return checksum(file.read()) == place.xxh3
@@ -79,7 +79,7 @@ def put_in_place(made: str, folder: str, old: Mapping[str, GoldenPlace], names: 
         if not os.path.lexists(path) or (name in old and _is_listed(folder, old[name])):
             continue
         # An interrupted `save` of the same run leaves this file.
-        if name in names and is_metadata(path) and filecmp.cmp(path, os.path.join(made, name), False):
+        if name in names and is_golden_file(path) and filecmp.cmp(path, os.path.join(made, name), False):
             continue
         raise TwinrunError(
             "is there already, and is not the file that golden.json lists", where=path, fix="move it away"

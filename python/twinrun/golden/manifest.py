@@ -30,8 +30,8 @@ __all__ = [
     "GoldenPlace",
     "Manifest",
     "checksum",
+    "is_golden_file",
     "is_manifest",
-    "is_metadata",
 ]
 
 VERSION = 1
@@ -106,7 +106,7 @@ def is_manifest(path: str) -> bool:
     return isinstance(said, dict) and said.get("format") == _FORMAT
 
 
-def is_metadata(path: str) -> bool:
+def is_golden_file(path: str) -> bool:
     """Whether a regular file, no link, begins like a metadata file: twinrun wrote it."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):

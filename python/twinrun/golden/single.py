@@ -19,7 +19,7 @@ from ..runs.fields import FieldRef
 from ..runs.index import FLOATING
 from ..runs.opening import open_subject
 from .fields import GoldenField, check_field, golden_bytes, known_fields
-from .manifest import is_metadata
+from .manifest import is_golden_file
 
 __all__ = ["NotReproduced", "Reproducible", "file_name"]
 
@@ -76,7 +76,7 @@ def _write(path: Path, content: bytes) -> bool:
         if path.read_bytes() == content:
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content, durable=False, ours=is_metadata)
+    write_whole(path, content, durable=False, ours=is_golden_file)
     return True
 
 
