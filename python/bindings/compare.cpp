@@ -19,8 +19,6 @@ using namespace nb::literals;
 
 namespace twinrun {
 
-namespace {
-
 DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage) {
     DeviceChoice choice;
     if (use == "cpu") {
@@ -42,6 +40,8 @@ Method parse_method(const std::string& name) {
     if (name == "published") return Method::published;
     raise({ErrorCode::invalid_argument, "method must be auto, staged, direct or published"});
 }
+
+namespace {
 
 const char* method_name(Method method) {
     switch (method) {
@@ -89,12 +89,6 @@ nb::dict stage_dict(const StageFacts& stage) {
     d["seconds"] = stage.seconds;
     return d;
 }
-
-// What comparing a field found. dtype: of the values of elements.
-struct PyFieldResult {
-    FieldResult result;
-    DType dtype;
-};
 
 void define_result(nb::module_& m) {
     nb::class_<PyFieldResult> result(m, "FieldResult", "What comparing a field found.");

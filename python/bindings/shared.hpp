@@ -12,6 +12,7 @@
 
 #include "base/result.hpp"
 #include "difference/difference.hpp"
+#include "engine/compare.hpp"
 #include "history/history.hpp"
 #include "metadata/metadata.hpp"
 #include "source/device_array.hpp"
@@ -97,6 +98,18 @@ DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::op
                                const std::vector<double>& period, std::uint64_t component_stride);
 void define_elements(nanobind::module_& m);
 
+// ---- compare.cpp ----
+
+// What comparing a field found. dtype: of the values of elements.
+struct PyFieldResult {
+    FieldResult result;
+    DType dtype;
+};
+
+DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage);
+Method parse_method(const std::string& name);
+void define_comparison(nanobind::module_& m);
+
 // ---- record.cpp ----
 
 nanobind::dict record_dict(const RecordSettings& settings);
@@ -109,7 +122,7 @@ void define_sessions(nanobind::module_& m);
 // ---- what only registers ----
 
 void define_aggregation(nanobind::module_& m);
-void define_comparison(nanobind::module_& m);
+void define_arrays(nanobind::module_& m);
 void define_environment(nanobind::module_& m);
 void define_golden(nanobind::module_& m);
 void define_histories(nanobind::module_& m);

@@ -274,7 +274,8 @@ class RandomHistory {
     }
     void add_segment() {
         if (now_.size() > 6) return;
-        const std::string name = "s" + std::to_string(below(9));
+        std::string name = "s";  // not by operator+, of which GCC 12 warns
+        name += std::to_string(below(9));
         if (find_segment(now_, name) != now_.size()) return;
         now_.insert(now_.begin() + static_cast<std::ptrdiff_t>(below(now_.size() + 1)),
                     {name, some_bytes(some_size()), static_cast<unsigned>(below(8))});

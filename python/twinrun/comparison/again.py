@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _core
 from ..errors import TwinrunError
 from ..runs.containers import is_container
 from ..runs.opening import open_subject
@@ -23,6 +24,8 @@ class Gone(TwinrunError):
 
 def _held(what: object) -> object:
     """What is needed to open one side again. Arrays are the caller's: nothing here keeps them alive."""
+    if isinstance(what, _core.HeldArrays):
+        return what
     if isinstance(what, Subject):
         return what if what.kind != "arrays" else None
     if isinstance(what, (list, tuple)) and is_container(what):
@@ -58,7 +61,10 @@ def _there(held: object) -> object:
         return [v for _, v in entries] if held.is_list else dict(entries)
     if isinstance(held, _Value):
         return held.value
-    found = held() if isinstance(held, weakref.ref) else None
+    if isinstance(held, _core.HeldArrays):
+        found = held.there()
+    else:
+        found = held() if isinstance(held, weakref.ref) else None
     if found is None:
         raise Gone("the arrays that were compared are gone", fix="keep them until this is done")
     return found
@@ -82,7 +88,7 @@ class Again:
 
     @classmethod
     def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
-        """Takes paths and arrays as `compare` does; arrays are not kept alive."""
+        """Takes paths and arrays as `compare` does, or arrays that are held; arrays are not kept alive."""
         held_a, held_b = (
             os.path.abspath(s) if isinstance(s, (str, os.PathLike)) else _held(s) for s in (a, b)
         )

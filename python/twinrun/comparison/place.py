@@ -17,7 +17,7 @@ from .matching import StepMatch, match_fields
 from .outcome import Outcome
 from .request import Request, Selection
 
-__all__ = ["compare_place"]
+__all__ = ["another_order", "compare_place"]
 
 
 def compare_place(
@@ -85,7 +85,7 @@ def compare_place(
                 found.problems.append((-1, request.kept(nothing, match)))
             if request.key is None and not order_is_noted:
                 results = [f for _, f in found.results]
-                found.order = _another_order(in_a, in_b, place, results, request.settings.memory)
+                found.order = another_order(in_a, in_b, place, results, request.settings.memory)
             found.recut = fields.recut
     except TwinrunError as error:
         if not request.goes_on:
@@ -100,7 +100,7 @@ def _all_skipped(fields: Iterable[str], wanted: Selection) -> bool:
     return bool(skipped) and all(skipped)
 
 
-def _another_order(
+def another_order(
     in_a: Mapping[str, FieldRef],
     in_b: Mapping[str, FieldRef],
     place: Place,

@@ -20,7 +20,7 @@ from .field import FieldComparison, facts_of, place_text
 from .merge import Found, merged
 from .settings import Decision, Settings
 
-__all__ = ["FieldPart", "compare_part", "divisible", "put_together"]
+__all__ = ["DIRECT", "FieldPart", "compare_part", "divisible", "put_together"]
 
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
@@ -29,7 +29,7 @@ _BUILT = "only one run had metadata: the other's was built on the fly, reading o
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 _NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
-_DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
+DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def compare_part(
                     built = stage if built is None else {k: built[k] + stage[k] for k in built}
             reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
         elif settings.method == "auto" and not any(have):
-            reason = reason or _DIRECT
+            reason = reason or DIRECT
         advance = None
         if progress is not None:
             advance = functools.partial(progress, f"{place_text(place)} {a.name}")

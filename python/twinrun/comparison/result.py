@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..runs.provenance import Difference, Provenance, difference
@@ -17,6 +17,8 @@ from .field import FieldComparison
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from .many_arrays import ArrayFields
 
 __all__ = ["Comparison", "histogram_edges"]
 
@@ -115,6 +117,32 @@ class Comparison:
     attributes: list[AttributeDifference] = field(default_factory=list)
     attributes_compared: int = 0
     _again: Again | None = field(default=None, repr=False, compare=False)
+    # Makes `fields` when they are asked for, where they are not there.
+    _pending: ArrayFields | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def _of_arrays(cls, fields: ArrayFields, **facts: Any) -> Comparison:
+        """A comparison whose fields are made when they are asked for."""
+        made = cls(
+            fields=[], bytes_compared=fields.bytes, bytes_read=fields.bytes_read,
+            verdict="same" if fields.same else "different", _pending=fields, **facts,
+        )  # fmt: skip
+        del made.fields
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "fields" or (pending := self.__dict__.get("_pending")) is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.fields: list[FieldComparison] = pending.all()
+        return self.fields
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "fields": self.fields, "_pending": None}
+
+    def _differing(self) -> Iterator[FieldComparison]:
+        if self._pending is not None and "fields" not in self.__dict__:
+            return self._pending.differing()
+        return (f for f in self.fields if not f.same)
 
     def differences(self) -> Iterator[Differences]:
         """Yields every element that differs, a stretch at a time.
@@ -212,7 +240,7 @@ class Comparison:
     @property
     def different(self) -> int:
         """Elements that differ, in all fields."""
-        return sum(f.different for f in self.fields)
+        return sum(f.different for f in self._differing())
 
     @property
     def first(self) -> FieldComparison | None:
@@ -221,7 +249,7 @@ class Comparison:
 
         None where they only differ in `attributes`, or not at all.
         """
-        return next((f for f in self.fields if not f.same), None)
+        return next(self._differing(), None)
 
     @property
     def first_divergence(self) -> dict | None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from ..arguments import check_settings, chosen_devices
 from ..errors import TwinrunError
+from ..runs.in_memory import Arrays
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
 from .again import Again
 from .facts import uncompared_things
 from .field import FieldComparison
+from .many_arrays import compare_arrays
 from .matching import ALIGNMENTS, match_steps
 from .outcome import Outcome
 from .request import Request, Selection
@@ -245,6 +247,16 @@ def compare(
     request = Request(
         subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress
     )
+    again = Again.of(
+        _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=use_metadata,
+        steps=steps, ranks=ranks, align=align, options=options, stream=stream,
+    )  # fmt: skip
+    found = compare_arrays(request) if steps is None and ranks is None and align == "step" else None
+    if found is not None:
+        return Comparison._of_arrays(
+            found[0], a=subject_a.label, b=subject_b.label, seconds=time.perf_counter() - start, notes=found[1],
+            device_asked=str(device), _again=again,
+        )  # fmt: skip
     summary = Summary(request)
     wanted = Selection(request, None)
     dropped = _unknown(subject_a, wanted), _unknown(subject_b, wanted)
@@ -255,11 +267,14 @@ def compare(
     summary.add(Outcome(met=wanted.met()))
     for step in compare_steps(request, matched.matches, team):
         summary.add_step(step)
-    again = Again.of(
-        a, b, settings, globs=globs, key=key, use_metadata=use_metadata, steps=steps, ranks=ranks, align=align,
-        options=options, stream=stream,
-    )  # fmt: skip
     return summary.comparison(str(device), time.perf_counter() - start, again)
+
+
+def _held(given: object, subject: Subject) -> object:
+    """What tells how to open one side again."""
+    if isinstance(subject, Arrays) and subject.plain is not None and given is not subject:
+        return subject.plain.held()
+    return given
 
 
 def _unknown(subject: Subject, wanted: Selection) -> Set[Place]:

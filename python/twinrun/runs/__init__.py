@@ -4,6 +4,7 @@
     subject         one side of a comparison: its places (step, rank), and the fields of each
     histories       captured histories as such
     files           files of other programs as such, one or a folder
+    in_memory       arrays of a program as such
     fields          one field of a place: its layout, where its elements are, its metadata
     metadata        whether metadata is as new as its data
     arrays          arrays of a program, on the CPU or a GPU, as the core reads them

@@ -9,44 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .. import _core
 from ..arguments import checked_path
-from ..errors import MissingFile, TwinrunError
+from ..errors import MissingFile
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
-from ..formats.model import unit_of
 from ..marks import METADATA_SUFFIX
-from .arrays import ArrayView, taken
-from .containers import Texts, flattened, is_container
-from .fields import FieldRef, refs_of_metadata
+from .fields import refs_of_metadata
 from .files import Files, one_array_format
 from .histories import HistorySubject
+from .in_memory import open_arrays
 from .metadata import check_content, check_layout, reopening, untouched
 from .subject import Opened, Place, Subject
 
 __all__ = ["open_subject"]
-
-
-class _Arrays(Subject):
-    def __init__(
-        self, arrays: Mapping[str, object], label: str, one_array: bool = False, stream: object = None
-    ) -> None:
-        super().__init__("arrays", label, [(None, 0)])
-        self._one_array = one_array
-        self._refs = {}
-        for name, array in arrays.items():
-            v = taken(name, array, stream)
-            ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, label, memory=v)
-            if isinstance(v, ArrayView):
-                ref.unit = unit_of(v.owner.dtype)
-            if isinstance(array, Texts):
-                ref.text = array.text
-            self._refs[name] = ref
-
-    @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        opened = Opened(self._refs)
-        opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
-        yield opened
 
 
 class _Metadata(Subject):
@@ -100,14 +75,8 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     options = dict(options or {})
     if isinstance(what, Subject):
         return what
-    if is_container(what):
-        named = flattened("", what, "arrays")
-        if not named:
-            raise TwinrunError("an empty container has nothing to compare")
-        return _Arrays(named, "arrays", stream=stream)
     if not isinstance(what, (str, os.PathLike)):
-        named = flattened("array", what)
-        return _Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
+        return open_arrays(what, stream)
     path = checked_path(what)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")

@@ -182,3 +182,9 @@ def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lacks the lines"):
         table.rewrite(document, "new")
     assert document.read_text() == "text\n"
+
+
+def test_the_users_view_of_a_state_finds_the_right_answer() -> None:
+    done = subprocess.run([sys.executable, BENCH / "state_bench.py", "--quick"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| twinrun.compare, exact |") == 3

@@ -1,0 +1,71 @@
+"""Arrays of a program as a subject."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from .. import _core
+from ..errors import TwinrunError
+from ..formats.model import unit_of
+from .arrays import ArrayView, taken
+from .containers import Texts, flattened, is_container
+from .fields import FieldRef
+from .subject import Opened, Place, Subject
+
+__all__ = ["Arrays", "open_arrays"]
+
+
+class Arrays(Subject):
+    """Arrays by name.
+
+    plain: they are all dense arrays of native numbers on the host, which the core takes as a list; else None.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, object] | _core.ArrayList,
+        label: str,
+        one_array: bool = False,
+        stream: object = None,
+    ) -> None:
+        super().__init__("arrays", label, [(None, 0)])
+        self._one_array = one_array
+        self._stream = stream
+        self.plain = arrays if isinstance(arrays, _core.ArrayList) else None
+        self._refs = None if isinstance(arrays, _core.ArrayList) else self._fields(arrays)
+
+    def _fields(self, arrays: Mapping[str, object]) -> dict[str, FieldRef]:
+        refs = {}
+        for name, array in arrays.items():
+            v = taken(name, array, self._stream)
+            ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, self.label, memory=v)
+            if isinstance(v, ArrayView):
+                ref.unit = unit_of(v.owner.dtype)
+            if isinstance(array, Texts):
+                ref.text = array.text
+            refs[name] = ref
+        return refs
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        if self._refs is None:
+            assert self.plain is not None
+            self._refs = self._fields(self.plain.entries())
+        opened = Opened(self._refs)
+        opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
+        yield opened
+
+
+def open_arrays(what: object, stream: object = None) -> Arrays:
+    """An array or a container of arrays as a subject (see `containers`). Raises TwinrunError."""
+    plain = _core.ArrayList.of(what)
+    if plain is not None:
+        return Arrays(plain, "arrays", stream=stream)
+    if is_container(what):
+        named = flattened("", what, "arrays")
+        if not named:
+            raise TwinrunError("an empty container has nothing to compare")
+        return Arrays(named, "arrays", stream=stream)
+    named = flattened("array", what)
+    return Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)

@@ -1,0 +1,210 @@
+"""Containers of plain arrays are compared by one call of the core: what is found is what comparing them one by one finds."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun import _core
+from twinrun.errors import Incomparable, TwinrunError
+
+TYPES = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
+SHAPES = [(), (1,), (7,), (300,), (3, 5), (2, 3, 4), (0,), (2, 0), (5000,), (40, 50)]
+
+
+def random_array(random: np.random.Generator, kind: str, shape: tuple[int, ...], fortran: bool) -> np.ndarray:
+    values = random.integers(0, 2 if kind == "?" else 100, shape)
+    array = np.asarray(values + (0 if kind[0] not in "fc" else random.random(shape))).astype(kind)
+    if kind[0] in "fc" and array.size and random.random() < 0.3:
+        array.reshape(-1)[random.integers(array.size)] = random.choice([np.nan, np.inf, -0.0])
+    return np.asfortranarray(array) if fortran else array
+
+
+def changed(random: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """A copy in which some elements are others."""
+    other = array.copy(order="K")
+    if other.size and random.random() < 0.5:
+        for _ in range(random.integers(1, 4)):
+            at = tuple(random.integers(n) for n in other.shape)
+            other[at] = not other[at] if other.dtype == bool else other[at] + random.choice([1, 3])
+            if other.dtype.kind in "fc":
+                other[at] = random.choice([other[at] * (1 + 1e-6), np.nan, np.inf, other[at]])
+    return other
+
+
+def facts(result: twinrun.Comparison) -> dict:
+    """All that a comparison says but its times."""
+    said = {
+        part.name: getattr(result, part.name)
+        for part in dataclasses.fields(result)
+        if part.name not in ("seconds", "fields", "_again", "_pending")
+    }
+    said["fields"] = []
+    for field in result.fields:
+        own = dataclasses.asdict(field)
+        for stage in own["stages"].values():
+            stage.pop("seconds")
+        own.pop("seconds")
+        said["fields"].append(own)
+    said |= {name: getattr(result, name) for name in ("device", "different", "same", "first_divergence")}
+    return said
+
+
+def one_by_one(a: object, b: object, **how: object) -> twinrun.Comparison:
+    """The same comparison, whose progress somebody watches: array after array."""
+    return twinrun.compare(a, b, progress=lambda *_: None, **how)
+
+
+def outcome(compare: Callable, a: object, b: object, **how: object) -> str:
+    """What it finds, as text: a NaN equals itself there."""
+    try:
+        return "\n".join(f"{name}: {value!r}" for name, value in facts(compare(a, b, **how)).items())
+    except TwinrunError as e:
+        return f"{type(e)} {e}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 12),
+    how=st.fixed_dictionaries(
+        {},
+        optional={
+            "atol": st.sampled_from([0.0, 1e-3, 2.0]),
+            "rtol": st.sampled_from([0.0, 1e-5]),
+            "ulp": st.sampled_from([0, 4]),
+            "equal_nan": st.booleans(),
+            "tolerate_integers": st.booleans(),
+            "method": st.sampled_from(["auto", "direct"]),
+            "threads": st.sampled_from([0, 1, 3]),
+            "partial": st.booleans(),
+            "common": st.booleans(),
+            "device": st.sampled_from(["auto", "cpu"]),
+        },
+    ),
+)
+def test_many_arrays_are_compared_as_one_by_one(seed, count, how):
+    random = np.random.default_rng(seed)
+    a: dict = {}
+    b: dict = {}
+    for at in range(count):
+        kind, shape = random.choice(TYPES), SHAPES[random.integers(len(SHAPES))]
+        name = [f"x{at}", f"id{at}", "ids", at][random.integers(4)]
+        x = random_array(random, kind, shape, random.random() < 0.3)
+        y = changed(random, x)
+        if random.random() < 0.03:
+            y = y.astype("f8")  # another type, perhaps
+        if random.random() < 0.03:
+            y = np.ascontiguousarray(y).reshape(-1)
+        into = (a, b)
+        if random.random() < 0.3:
+            into = a.setdefault("inner", {}), b.setdefault("inner", {})
+        into[0][name] = x
+        if random.random() > 0.02:
+            into[1][name] = y
+    if random.random() < 0.3:
+        b = dict(reversed(b.items()))
+    assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+    assert _core.ArrayList.of(a) is not None
+
+
+def test_plain_arrays_are_taken_at_once() -> None:
+    x = np.arange(6.0)
+    taken = _core.ArrayList.of({"a": x, "b": {"c": x.reshape(2, 3).T, 1: np.int8(x)}})
+    assert taken is not None and list(taken.entries()) == ["a", "b.c", "b.1"]
+    assert all(v is w for v, w in zip(taken.entries().values(), [x], strict=False))
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {},
+        [np.ones(3)],
+        {"x": 1.0},
+        {"x": None},
+        {"x": np.float64(1)},
+        {"x": np.ones(4)[::2]},
+        {"x": np.ones((4, 4))[:, 1:]},
+        {"x": np.ones(3, ">f8")},
+        {"x": np.ones(3, "M8[s]")},
+        {"x": np.array(["a"])},
+        {"x": np.array([None])},
+        {"x": np.ones(3, np.longdouble)},
+        {"x": np.ones(3, [("a", "f8")])},
+        {"x": np.ma.ones(3)},
+        {"x": np.matrix([1.0])},
+        {"x@mask": np.ones(3)},
+        {"": np.ones(3)},
+        {"\udc80": np.ones(3)},
+        {"x": np.ones(3), "y": {}},
+        {"a.b": np.ones(3), "a": {"b": np.ones(3)}},
+        {1: np.ones(3), "1": np.ones(3)},
+        {True: np.ones(3)},
+        {("x",): np.ones(3)},
+    ],
+)
+def test_everything_else_is_left_to_python(container: object) -> None:
+    assert _core.ArrayList.of(container) is None
+    assert outcome(twinrun.compare, container, container) == outcome(one_by_one, container, container)
+
+
+def test_a_container_that_holds_itself_is_left_to_python() -> None:
+    own: dict = {"x": np.ones(2)}
+    own["own"] = own
+    assert _core.ArrayList.of(own) is None
+    with pytest.raises(TwinrunError, match="holds itself"):
+        twinrun.compare(own, own)
+
+
+def test_fields_are_made_when_they_are_asked_for() -> None:
+    a = {str(at): np.full(3, at) for at in range(50)}
+    b = {name: x + (name in ("7", "20")) for name, x in a.items()}
+    result = twinrun.compare(a, b)
+    assert not result and "fields" not in vars(result)
+    assert result.different == 6
+    first = result.first
+    assert first is not None and first.field == "7" and "fields" not in vars(result)
+    assert len(result.fields) == 50 and result.fields is result.fields and result.fields[7] is first
+    with pytest.raises(AttributeError):
+        result.field  # noqa: B018
+
+
+def test_a_result_is_copied_and_pickled_whole() -> None:
+    a = {"x": np.arange(4.0), "y": np.arange(3)}
+    result = twinrun.compare(a, {"x": np.arange(4.0) + 1, "y": np.arange(3)})
+    for other in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
+        assert facts(other) == facts(result)
+    assert "Comparison(" in repr(result)
+    fewer = dataclasses.replace(result, fields=result.fields[1:])
+    assert fewer.different == 0 and fewer.first is None
+
+
+def test_arrays_are_not_kept_alive() -> None:
+    a = {"x": np.arange(4.0), "y": {"z": np.zeros(5)}}
+    b = {"x": np.arange(4.0) + 1, "y": {"z": np.zeros(5)}}
+    references = [weakref.ref(x) for x in (a["x"], a["y"]["z"], b["x"])]
+    result = twinrun.compare(a, b)
+    assert [part.index.ravel().tolist() for part in result.differences()] == [[0, 1, 2, 3]]
+    del a, b
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    with pytest.raises(TwinrunError, match="gone"):
+        list(result.differences())
+    assert len(result.fields) == 2
+
+
+def test_names_that_only_one_side_has_are_errors() -> None:
+    a, b = {"x": np.ones(2), "y": np.ones(2)}, {"x": np.ones(2), "z": np.ones(2)}
+    with pytest.raises(Incomparable, match="'y'"):
+        twinrun.compare(a, b)
+    assert twinrun.compare(a, b, common=True).verdict == "same"
