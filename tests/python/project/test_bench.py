@@ -185,6 +185,8 @@ def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_users_view_of_a_state_finds_the_right_answer() -> None:
-    done = subprocess.run([sys.executable, BENCH / "state_bench.py", "--quick"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, BENCH / "state_bench.py", "--quick"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| twinrun.compare, exact |") == 3
