@@ -15,7 +15,7 @@ NB_MODULE(_core, m) {
     define_metadata(m);
     define_elements(m);
     define_comparison(m);
-    define_arrays(m);
+    define_field_lists(m);
     define_histories(m);
     define_records(m);
     define_sessions(m);

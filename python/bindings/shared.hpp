@@ -122,7 +122,7 @@ void define_sessions(nanobind::module_& m);
 // ---- what only registers ----
 
 void define_aggregation(nanobind::module_& m);
-void define_arrays(nanobind::module_& m);
+void define_field_lists(nanobind::module_& m);
 void define_environment(nanobind::module_& m);
 void define_golden(nanobind::module_& m);
 void define_histories(nanobind::module_& m);

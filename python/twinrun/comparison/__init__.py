@@ -5,7 +5,7 @@ request         what a comparison was asked for; which fields are wanted
 matching        which step, rank and field of one run belongs to which of the other
 schedule        the units of all steps, compared here or on all ranks of a team
 shares          units, and how they are cut into shares for the ranks of MPI
-many_arrays     containers of plain arrays, by one call of the core; everything else goes through units
+lists           all fields of a place by one call of the core, where nothing else is there
 unit            one unit: a place, or a whole step, of these:
   place           one rank of a step: its facts, and its fields
   particles       fields whose rows are matched by ID, whatever their rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import _core
@@ -12,7 +13,7 @@ from ..runs.subject import Place
 from .merge import Found
 from .settings import Decision
 
-__all__ = ["FieldComparison", "facts_of", "place_text"]
+__all__ = ["FieldComparison", "FieldGroup", "facts_of", "place_text"]
 
 
 def place_text(place: Place) -> str:
@@ -211,6 +212,57 @@ class FieldComparison:
         at += map(str, self.first_index or ())
         index = "[" + ", ".join(at) + "]" if at else ""
         return ", ".join([*parts, self.field + index])
+
+
+class FieldGroup:
+    """Many fields of one place, each made when it is asked for. Not made by several threads at once.
+
+    count: of fields. different: the numbers of those that differ, ascending. bytes: of one run. bytes_read: of both runs.
+    """
+
+    def __init__(self, count: int, different: Sequence[int], bytes: int, bytes_read: int) -> None:
+        self._count = count
+        self._different = different
+        self.bytes = bytes
+        self.bytes_read = bytes_read
+        self._made: dict[int, FieldComparison] = {}
+
+    def make(self, at: int) -> FieldComparison:
+        """The comparison of a field."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> FieldComparison:
+        made = self._made.get(at)
+        if made is None:
+            made = self._made[at] = self.make(at)
+        return made
+
+    @property
+    def same(self) -> bool:
+        """Nothing differs."""
+        return not self._different
+
+    def all(self) -> list[FieldComparison]:
+        """All, in their order."""
+        return [self[at] for at in range(self._count)]
+
+    def differing(self) -> Iterator[FieldComparison]:
+        """Those that differ, in their order."""
+        return (self[at] for at in self._different)
+
+    def __reduce__(self) -> tuple:
+        return _made_group, (self.all(), list(self._different), self.bytes, self.bytes_read)
+
+
+def _made_group(
+    fields: list[FieldComparison], different: list[int], bytes: int, bytes_read: int
+) -> FieldGroup:
+    group = FieldGroup(len(fields), different, bytes, bytes_read)
+    group._made = dict(enumerate(fields))
+    return group
 
 
 def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0) -> float | int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import Stale, TwinrunError
 from .attributes import AttributeDifference
-from .field import FieldComparison
+from .field import FieldComparison, FieldGroup
 from .ranges import FieldPart, put_together
 from .tolerances import Met
 
@@ -34,7 +34,8 @@ class Compared:
 class Outcome:
     """The result of a unit, or of a share of it.
 
-    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself.
+    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself; a group of results
+    is all pairs of a place.
     pairs: of a share, all field pairs of the unit: name, bytes, whether they are divisible. parts: ranges of
     fields that several shares divide, after the number of the field pair. order: (field pair, note) where
     particles only lie in another order. opening: bytes of headers and directories. keyed: fields of IDs.
@@ -44,7 +45,7 @@ class Outcome:
     skipped. periodic: fields that lie on circles. error: the error that ended the share.
     """
 
-    results: list[tuple[int, FieldComparison]] = field(default_factory=list)
+    results: list[tuple[int, FieldComparison | FieldGroup]] = field(default_factory=list)
     problems: list[tuple[int, TwinrunError]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order: tuple[int, str] | None = None
@@ -80,6 +81,15 @@ class Outcome:
         self.met = self.met | other.met
         self.periodic |= other.periodic
         self.parts += other.parts
+
+    def without(self, names: Container[str]) -> list[tuple[int, FieldComparison | FieldGroup]]:
+        """The results but those of these fields that were not matched by ID. A group comes one by one."""
+        every = [
+            (at, one)
+            for at, found in self.results
+            for one in (found.all() if isinstance(found, FieldGroup) else [found])
+        ]
+        return [(at, f) for at, f in every if f.field not in names or f.key is not None]
 
     def add_entry(self, found: Compared) -> None:
         """Adds what comparing a field pair found."""

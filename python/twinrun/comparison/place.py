@@ -13,11 +13,12 @@ from .by_id import order_note
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison, place_text
+from .lists import ListedFields, compare_lists
 from .matching import StepMatch, match_fields
 from .outcome import Outcome
 from .request import Request, Selection
 
-__all__ = ["another_order", "compare_place"]
+__all__ = ["compare_place"]
 
 
 def compare_place(
@@ -38,6 +39,13 @@ def compare_place(
     step = match.step
     place = (step, ranks[0] if match.step_a is not None else ranks[1])
     wanted = Selection(request, step)
+    if share[1] == 1 and not done:
+        at_once = compare_lists(request, match, ranks, place)
+        if at_once is not None:
+            if not order_is_noted:
+                at_once.order = _order_of_lists(request, match, ranks, place, at_once)
+            at_once.met = wanted.met()
+            return at_once
     try:
         with contextlib.ExitStack() as stack:
             in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
@@ -84,8 +92,8 @@ def compare_place(
                 )
                 found.problems.append((-1, request.kept(nothing, match)))
             if request.key is None and not order_is_noted:
-                results = [f for _, f in found.results]
-                found.order = another_order(in_a, in_b, place, results, request.settings.memory)
+                results = [f for _, f in found.results if isinstance(f, FieldComparison)]
+                found.order = _another_order(in_a, in_b, place, results, request.settings.memory)
             found.recut = fields.recut
     except TwinrunError as error:
         if not request.goes_on:
@@ -100,7 +108,22 @@ def _all_skipped(fields: Iterable[str], wanted: Selection) -> bool:
     return bool(skipped) and all(skipped)
 
 
-def another_order(
+def _order_of_lists(
+    request: Request, match: StepMatch, ranks: tuple[int, int], place: Place, found: Outcome
+) -> tuple[int, str] | None:
+    lists = [
+        f for _, group in found.results if isinstance(group, ListedFields) for f in group.lists_of_integers()
+    ]
+    if not lists:
+        return None
+    with (
+        request.a.open((match.step_a, ranks[0]), request.use_metadata) as in_a,
+        request.b.open((match.step_b, ranks[1]), request.use_metadata) as in_b,
+    ):
+        return _another_order(in_a, in_b, place, lists, request.settings.memory)
+
+
+def _another_order(
     in_a: Mapping[str, FieldRef],
     in_b: Mapping[str, FieldRef],
     place: Place,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,11 @@ from .again import Again
 from .attributes import AttributeDifference
 from .differences import Differences
 from .differences import differences as list_differences
-from .field import FieldComparison
+from .field import FieldComparison, FieldGroup
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
-
-    from .many_arrays import ArrayFields
 
 __all__ = ["Comparison", "histogram_edges"]
 
@@ -117,32 +115,36 @@ class Comparison:
     attributes: list[AttributeDifference] = field(default_factory=list)
     attributes_compared: int = 0
     _again: Again | None = field(default=None, repr=False, compare=False)
-    # Makes `fields` when they are asked for, where they are not there.
-    _pending: ArrayFields | None = field(default=None, repr=False, compare=False)
+    # What becomes `fields` when they are asked for, where they are not there.
+    _found: Sequence[FieldComparison | FieldGroup] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def _of_arrays(cls, fields: ArrayFields, **facts: Any) -> Comparison:
-        """A comparison whose fields are made when they are asked for."""
-        made = cls(
-            fields=[], bytes_compared=fields.bytes, bytes_read=fields.bytes_read,
-            verdict="same" if fields.same else "different", _pending=fields, **facts,
-        )  # fmt: skip
+    def _of(cls, found: Sequence[FieldComparison | FieldGroup], **facts: Any) -> Comparison:
+        """A comparison with these fields; of groups they are made when they are asked for."""
+        if not any(isinstance(one, FieldGroup) for one in found):
+            return cls(fields=list(found), **facts)  # type: ignore[arg-type]
+        made = cls(fields=[], _found=found, **facts)
         del made.fields
         return made
 
     def __getattr__(self, name: str) -> Any:
-        if name != "fields" or (pending := self.__dict__.get("_pending")) is None:
+        if name != "fields" or not (found := self.__dict__.get("_found")):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.fields: list[FieldComparison] = pending.all()
+        self.fields: list[FieldComparison] = [
+            f for one in found for f in (one.all() if isinstance(one, FieldGroup) else [one])
+        ]
         return self.fields
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "fields": self.fields, "_pending": None}
+        return {**self.__dict__, "fields": self.fields, "_found": ()}
 
     def _differing(self) -> Iterator[FieldComparison]:
-        if self._pending is not None and "fields" not in self.__dict__:
-            return self._pending.differing()
-        return (f for f in self.fields if not f.same)
+        found = self.fields if "fields" in self.__dict__ else self._found
+        for one in found:
+            if isinstance(one, FieldGroup):
+                yield from one.differing()
+            elif not one.same:
+                yield one
 
     def differences(self) -> Iterator[Differences]:
         """Yields every element that differs, a stretch at a time.

@@ -6,6 +6,7 @@ from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
 from .again import Again
+from .field import FieldComparison, FieldGroup
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -32,9 +33,7 @@ class Summary:
         for outcome in step.units:
             self._add_unit(found, outcome)
         if step.again is not None:
-            found.results = [
-                (at, f) for at, f in found.results if f.field not in step.recut or f.key is not None
-            ]
+            found.results = found.without(step.recut)
             self._add_unit(found, step.again)
         self._found.add(found)
 
@@ -84,13 +83,13 @@ class Summary:
         provenance_a, said_a = _provenance(a)
         provenance_b, said_b = _provenance(b)
         notes = list(dict.fromkeys([*notes, *said_a, *said_b]))
-        of_stages = sum(stage["bytes_read"] for f in results for stage in f.stages.values())
+        of_stages = sum(_bytes_read(f) for f in results)
         agree = all(f.same for f in results) and not found.attributes
-        return Comparison(
+        return Comparison._of(
+            results,
             a=a.label,
             b=b.label,
             verdict="incomparable" if problems else "same" if agree else "different",
-            fields=results,
             seconds=seconds,
             bytes_compared=sum(f.bytes for f in results),
             bytes_read=found.opening + of_stages,
@@ -115,6 +114,12 @@ class Summary:
             )  # fmt: skip
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
         return f"compared on the circle: {said}"
+
+
+def _bytes_read(found: FieldComparison | FieldGroup) -> int:
+    if isinstance(found, FieldGroup):
+        return found.bytes_read
+    return sum(stage["bytes_read"] for stage in found.stages.values())
 
 
 def _provenance(subject: Subject) -> tuple[Provenance | None, list[str]]:

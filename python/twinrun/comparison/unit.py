@@ -56,6 +56,6 @@ def _compare_step(request: Request, unit: Unit) -> Outcome:
         recut.update(dict.fromkeys(of_place.recut))
         found.add(of_place)
     if recut:
-        found.results = [(at, f) for at, f in found.results if f.field not in recut or f.key is not None]
+        found.results = found.without(recut)
         found.add(compare_global_arrays(request, match, only=set(recut), done=done))
     return found

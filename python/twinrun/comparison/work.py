@@ -19,7 +19,6 @@ from ..runs.subject import Place, Subject
 from .again import Again
 from .facts import uncompared_things
 from .field import FieldComparison
-from .many_arrays import compare_arrays
 from .matching import ALIGNMENTS, match_steps
 from .outcome import Outcome
 from .request import Request, Selection
@@ -251,12 +250,6 @@ def compare(
         _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=use_metadata,
         steps=steps, ranks=ranks, align=align, options=options, stream=stream,
     )  # fmt: skip
-    found = compare_arrays(request) if steps is None and ranks is None and align == "step" else None
-    if found is not None:
-        return Comparison._of_arrays(
-            found[0], a=subject_a.label, b=subject_b.label, seconds=time.perf_counter() - start, notes=found[1],
-            device_asked=str(device), _again=again,
-        )  # fmt: skip
     summary = Summary(request)
     wanted = Selection(request, None)
     dropped = _unknown(subject_a, wanted), _unknown(subject_b, wanted)

@@ -13,7 +13,7 @@ from ..errors import DamagedFile, FormatError, Incomparable, Stale, TwinrunError
 from ..formats.files import reading
 from .fields import FieldRef, refs_of_metadata
 from .metadata import check_current
-from .subject import Opened, Place, Subject
+from .subject import Listed, Opened, Place, Subject
 
 __all__ = ["HistorySubject", "Journals", "incomplete_note"]
 
@@ -181,6 +181,23 @@ class HistorySubject(Subject):
         opened = self._by_name(refs, use_metadata)
         opened.notes = notes
         yield opened
+
+    @contextlib.contextmanager
+    def listed(self, place: Place) -> Iterator[Listed | None]:
+        files = self._files[place][1]
+        if files.difference is not None:
+            yield None
+            return
+        metadata = self.metadata(place)
+        read = metadata.bytes_read
+        if files.data:
+            try:
+                metadata.check_data_files()
+            except Stale:
+                yield None
+                return
+        fields = _core.FieldList.of_metadata(metadata, bool(files.data))
+        yield None if fields is None else Listed(fields, of_arrays=False, bytes_read=read)
 
     @staticmethod
     def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:

@@ -11,7 +11,7 @@ from ..formats.model import unit_of
 from .arrays import ArrayView, taken
 from .containers import Texts, flattened, is_container
 from .fields import FieldRef
-from .subject import Opened, Place, Subject
+from .subject import Listed, Opened, Place, Subject
 
 __all__ = ["Arrays", "open_arrays"]
 
@@ -24,7 +24,7 @@ class Arrays(Subject):
 
     def __init__(
         self,
-        arrays: Mapping[str, object] | _core.ArrayList,
+        arrays: Mapping[str, object] | _core.FieldList,
         label: str,
         one_array: bool = False,
         stream: object = None,
@@ -32,8 +32,8 @@ class Arrays(Subject):
         super().__init__("arrays", label, [(None, 0)])
         self._one_array = one_array
         self._stream = stream
-        self.plain = arrays if isinstance(arrays, _core.ArrayList) else None
-        self._refs = None if isinstance(arrays, _core.ArrayList) else self._fields(arrays)
+        self.plain = arrays if isinstance(arrays, _core.FieldList) else None
+        self._refs = None if isinstance(arrays, _core.FieldList) else self._fields(arrays)
 
     def _fields(self, arrays: Mapping[str, object]) -> dict[str, FieldRef]:
         refs = {}
@@ -51,15 +51,19 @@ class Arrays(Subject):
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         if self._refs is None:
             assert self.plain is not None
-            self._refs = self._fields(self.plain.entries())
+            self._refs = self._fields(self.plain.arrays())
         opened = Opened(self._refs)
         opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
         yield opened
 
+    @contextlib.contextmanager
+    def listed(self, place: Place) -> Iterator[Listed | None]:
+        yield None if self.plain is None else Listed(self.plain, of_arrays=True)
+
 
 def open_arrays(what: object, stream: object = None) -> Arrays:
     """An array or a container of arrays as a subject (see `containers`). Raises TwinrunError."""
-    plain = _core.ArrayList.of(what)
+    plain = _core.FieldList.of_arrays(what)
     if plain is not None:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):

@@ -16,7 +16,7 @@ from ..errors import TwinrunError
 from ..formats.facts import Fact
 from .fields import FieldRef
 
-__all__ = ["Opened", "Place", "Subject"]
+__all__ = ["Listed", "Opened", "Place", "Subject"]
 
 Place = tuple[int | None, int]  # step, rank
 
@@ -47,6 +47,18 @@ class Opened(dict[str, FieldRef]):
         return made
 
 
+@dataclass
+class Listed:
+    """All fields of a place as the core takes them.
+
+    of_arrays: of arrays in memory, else of metadata. bytes_read: to open them.
+    """
+
+    fields: _core.FieldList
+    of_arrays: bool
+    bytes_read: int = 0
+
+
 _Same = TypeVar("_Same", bound="Subject")
 
 
@@ -74,6 +86,13 @@ class Subject:
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         """Fields and facts at a place, valid inside the `with`."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def listed(self, place: Place) -> Iterator[Listed | None]:
+        """All fields at a place as one list, valid inside the `with`; None where they must be opened one by one, or where there is
+        anything beside them.
+        """
+        yield None
 
     def times(self) -> dict[int | None, float]:
         """Physical time by step, of the steps that have it."""

@@ -346,7 +346,7 @@ void Pipeline::share(PendingStep& step) {
             part.folder = step.files->folder().c_str();
             part.bytes = step.files->image();
         }
-        auto place = comm_->write_shared(*system_, part);
+        auto place = comm_->write_shared(well ? step.place.writer->system() : *system_, part);
         if (!place) {
             shared = std::move(place).error();
         } else if (well) {
@@ -373,6 +373,16 @@ void Pipeline::give_up(PendingStep& step, Error error) {
     try {
         tiers_.abandon(step.place, step.folder);
     } catch (const std::exception&) {  // its files stay until the next run begins
+    }
+}
+
+// For want of memory, before the tiers heard of it. told: unless it was ready.
+void Pipeline::lose(PendingStep& step, bool told) {
+    if (told && !step.ready) return;
+    try {
+        if (step.ready) give_up(step, out_of_memory());
+        lost_(step, out_of_memory());
+    } catch (const std::exception&) {  // not even for these words
     }
 }
 
@@ -404,6 +414,8 @@ void Pipeline::commit_ready() {
             batch.resize(whole);
         }
         const std::size_t settled = std::max<std::size_t>(batch.size(), 1);
+        std::size_t told = 0;    // of the batch, of those that are lost
+        bool handed_on = false;  // to the tiers, which tell of every step
         lock.unlock();
         try {
             if (recorder_ != nullptr && !batch.empty()) {
@@ -416,11 +428,14 @@ void Pipeline::commit_ready() {
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }
             if (batch.empty()) lost_(*first, out_of_memory());
-            for (const auto& step : batch) {
-                if (!step->ready) lost_(*step, *step->error);
+            for (; told < batch.size(); ++told) {
+                if (!batch[told]->ready) lost_(*batch[told], *batch[told]->error);
             }
+            handed_on = true;
             tiers_.commit(ready);
-        } catch (const std::exception&) {  // no memory to tell of what was lost
+        } catch (const std::exception&) {
+            for (std::size_t i = 0; !handed_on && i < settled; ++i)
+                lose(batch.empty() ? *first : *batch[i], i < told);
         }
         if (recorder_ != nullptr)
             recorder_->settled(tiers_, first->place, first->step, first->ready ? &*first->ready : nullptr);

@@ -128,6 +128,7 @@ class Pipeline {
     void record(PendingStep& step);
     void share(PendingStep& step);
     void give_up(PendingStep& step, Error error);
+    void lose(PendingStep& step, bool told);
     void done(const std::shared_ptr<PendingStep>& step);
 
     Tiers& tiers_;

@@ -400,7 +400,7 @@ Result<> Session::Impl::begin() try {
         recorder.settings = *settings_.history.record;
         recorder.table_bytes = settings_.record_table_bytes;
         recorder.threads = std::min(settings_.flush_threads, team_->size());
-        TWR_TRY(recorder_, StepRecorder::create(system_, recorder, {folder_, tiers_->local_folder(), rank}));
+        TWR_TRY(recorder_, StepRecorder::create(recorder, {folder_, tiers_->local_folder(), rank}));
         pipeline_->record_with(*recorder_);
     }
     if (shares()) pipeline_->share_with(comm_, system_, shared_file_);

@@ -8,14 +8,13 @@ namespace twinrun {
 
 namespace fs = std::filesystem;
 
-StepRecorder::StepRecorder(FileSystem& system, RecorderOptions options, Places places)
-    : system_(system), options_(std::move(options)), places_(std::move(places)) {}
+StepRecorder::StepRecorder(RecorderOptions options, Places places)
+    : options_(std::move(options)), places_(std::move(places)) {}
 StepRecorder::~StepRecorder() = default;
 
-Result<std::unique_ptr<StepRecorder>> StepRecorder::create(FileSystem& system, const RecorderOptions& options,
-                                                           Places places) {
+Result<std::unique_ptr<StepRecorder>> StepRecorder::create(const RecorderOptions& options, Places places) {
     TWR_CHECK(options.settings.check());
-    return std::unique_ptr<StepRecorder>(new StepRecorder(system, options, std::move(places)));
+    return std::unique_ptr<StepRecorder>(new StepRecorder(options, std::move(places)));
 }
 
 // A step of this session is on the tier that it was recorded on, and later on the next one.
@@ -65,7 +64,7 @@ Result<> StepRecorder::begin(int device) {
     }
     const auto create = [&] {
         return Recorder::create(
-            system_, options_, [this](std::uint32_t ordinal) { return locate(ordinal); }, next);
+            options_, [this](std::uint32_t ordinal) { return locate(ordinal); }, next);
     };
     auto created = create();
     if (!created && options_.device != kHostMemory) {
@@ -148,17 +147,18 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
         if (same != theirs.steps.end() && same->second.files.difference < options_.settings.first_difference)
             TWR_CHECK(recorder_->rebase(same->second.files.difference));
     }
+    FileSystem& system = place.writer->system();
     const fs::path folder = fs::path(place.writer->path()) / ready.folder;
     ready.files.data = rank_name(places_.rank) + ".twr";
     const std::string path = (folder / ready.files.data).string();
-    auto done = recorder_->record(path, directory, segments);
+    auto done = recorder_->record(system, path, directory, segments);
     if (!done && recorder_->device_failed() && recorder_->move_to_host()) {
         TWR_CHECK(tiers.reserve_difference(recorder_->next_ordinal()));
-        done = recorder_->record(path, std::move(directory), segments);
+        done = recorder_->record(system, path, std::move(directory), segments);
     }
     if (!done) return std::move(done).error();
     const Recorder::Recorded recorded = *done;
-    TWR_CHECK(system_.sync_folder(folder.string()));
+    TWR_CHECK(system.sync_folder(folder.string()));
     ready.files.data_bytes = recorded.bytes;
     ready.files.difference = recorded.ordinal;
     ready.files.full_bytes = layout.file_bytes;

@@ -25,8 +25,7 @@ class StepRecorder {
         std::uint32_t rank = 0;
     };
     // What is on storage already is read with the first step.
-    static Result<std::unique_ptr<StepRecorder>> create(FileSystem& system, const RecorderOptions& options,
-                                                        Places places);
+    static Result<std::unique_ptr<StepRecorder>> create(const RecorderOptions& options, Places places);
     ~StepRecorder();
 
     // The data file that would have been; but for fields that are still on a device, dense, all work on them done.
@@ -43,11 +42,10 @@ class StepRecorder {
     void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
 
    private:
-    StepRecorder(FileSystem& system, RecorderOptions options, Places places);
+    StepRecorder(RecorderOptions options, Places places);
     Result<> begin(int device);
     Result<std::string> locate(std::uint32_t ordinal) const;
     void forget();
-    FileSystem& system_;
     RecorderOptions options_;
     Places places_;
     std::shared_ptr<RecordStore> stored_;  // what was there when the session began: on the last tier,

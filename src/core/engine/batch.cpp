@@ -77,10 +77,12 @@ class Batch {
             }
             take_blocks(true);
         }
+        CompareOptions own = options_;
+        own.stream.poll = [&](std::uint64_t, std::uint64_t) { return poll(true); };
         for (const std::size_t at : large_) {
             if (stopped_.load()) break;
-            compare(at, options_);
-            poll();
+            compare(at, own);
+            poll(false);
         }
         return std::move(results_);
     }
@@ -99,7 +101,7 @@ class Batch {
             if (at >= blocks_.size() || stopped_.load()) return;
             for (std::uint64_t i = blocks_[at].begin; i < blocks_[at].end; ++i)
                 compare(i, own);
-            if (polls) poll();
+            if (polls) poll(false);
         }
     }
 
@@ -113,14 +115,17 @@ class Batch {
         } catch (const std::exception& e) {
             results_[at] = Error{ErrorCode::internal, e.what()};
         }
+        done_.fetch_add(1);
     }
 
-    void poll() {
-        if (!options_.stream.poll) return;
-        const auto now = std::chrono::steady_clock::now();
-        if (now - polled_ < kPollInterval) return;
-        polled_ = now;
-        if (!options_.stream.poll(next_.load(), blocks_.size())) stopped_.store(true);
+    // Fields that are done, of all. now: whoever asks has waited long enough. False: the work ends.
+    bool poll(bool now) {
+        if (!options_.stream.poll) return true;
+        const auto at = std::chrono::steady_clock::now();
+        if (!now && at - polled_ < kPollInterval) return true;
+        polled_ = at;
+        if (!options_.stream.poll(done_.load(), pairs_.size())) stopped_.store(true);
+        return !stopped_.load();
     }
 
     std::span<const FieldPair> pairs_;
@@ -130,6 +135,7 @@ class Batch {
     std::vector<std::size_t> large_;
     std::uint64_t small_bytes_ = 0;
     std::atomic<std::size_t> next_{0};
+    std::atomic<std::uint64_t> done_{0};
     std::atomic<bool> stopped_{false};
     std::chrono::steady_clock::time_point polled_ = std::chrono::steady_clock::now();
 };

@@ -41,7 +41,7 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
     };
     const Journal& journal = record->writer_->journal();
     const std::uint32_t first = std::max(journal.next_difference, settings.record->first_difference);
-    TWR_TRY(record->recorder_, Recorder::create(system, recorder, locate, first));
+    TWR_TRY(record->recorder_, Recorder::create(recorder, locate, first));
     // The differences that are there already, of both records.
     std::vector<std::uint32_t> known;
     if (record->parent_ != nullptr) {
@@ -94,8 +94,8 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
     files.data = new_difference_name(folder.string(), files.rank);
     for (const RecordFile& file : directory.files)
         files.full_bytes += file.bytes;
-    TWR_TRY(const auto recorded,
-            recorder_->record((folder / files.data).string(), std::move(directory), image));
+    TWR_TRY(const auto recorded, recorder_->record(writer_->system(), (folder / files.data).string(),
+                                                   std::move(directory), image));
     files.data_bytes = recorded.bytes;
     files.difference = recorded.ordinal;
     files.blocked_seconds = blocked_seconds;

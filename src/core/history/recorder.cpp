@@ -74,9 +74,8 @@ class Recorder::Sink final : public PayloadSink {
     bool failed_ = false;
 };
 
-Recorder::Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
-                   std::uint32_t first)
-    : system_(system), options_(options), locate_(std::move(locate)), next_(first) {
+Recorder::Recorder(const RecorderOptions& options, RecordChain::Locate locate, std::uint32_t first)
+    : options_(options), locate_(std::move(locate)), next_(first) {
     chain_ = std::make_unique<RecordChain>(
         [this](std::uint32_t ordinal) -> Result<std::string> {
             std::error_code ignored;
@@ -88,15 +87,14 @@ Recorder::Recorder(FileSystem& system, const RecorderOptions& options, RecordCha
 }
 Recorder::~Recorder() = default;
 
-Result<std::unique_ptr<Recorder>> Recorder::create(FileSystem& system, const RecorderOptions& options,
-                                                   RecordChain::Locate locate,
+Result<std::unique_ptr<Recorder>> Recorder::create(const RecorderOptions& options, RecordChain::Locate locate,
                                                    std::uint32_t first_ordinal) try {
     TWR_CHECK(options.settings.check());
     if (!codec_available(options.settings.codec)) {
         return Error{ErrorCode::unsupported,
                      "this build of twinrun lacks zstd: build it with libzstd, or record without packing"};
     }
-    std::unique_ptr<Recorder> recorder(new Recorder(system, options, std::move(locate), first_ordinal));
+    std::unique_ptr<Recorder> recorder(new Recorder(options, std::move(locate), first_ordinal));
     TWR_CHECK(recorder->make_deduplicator());
     return recorder;
 } catch (const std::bad_alloc&) {
@@ -300,7 +298,8 @@ Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_byt
     return success();
 }
 
-Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirectory directory,
+Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::string& path,
+                                            RecordDirectory directory,
                                             std::span<const ImageSegment> image) try {
     TWR_CHECK(directory.check(options_.settings.chunk_bytes));
     if (next_ >= kMostOrdinals)
@@ -316,7 +315,7 @@ Result<Recorder::Recorded> Recorder::record(const std::string& path, RecordDirec
         device_failed_ = true;
         TWR_CHECK(bring(segments));
         device_failed_ = false;
-        TWR_TRY(auto writer, DifferenceWriter::create(system_, path, options_.settings.chunk_bytes, payload));
+        TWR_TRY(auto writer, DifferenceWriter::create(system, path, options_.settings.chunk_bytes, payload));
         Sink sink(*this, *writer);
         auto found = deduplicator_->step(ordinal, segments, sink);
         device_failed_ = !found && !sink.failed() && options_.device != kHostMemory;

@@ -30,7 +30,7 @@ class Recorder {
    public:
     // locate: of differences that are there already, and of those of the record that this one is against. first_ordinal: larger
     // than all of these.
-    static Result<std::unique_ptr<Recorder>> create(FileSystem& system, const RecorderOptions& options,
+    static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options,
                                                     RecordChain::Locate locate, std::uint32_t first_ordinal);
     ~Recorder();
 
@@ -52,10 +52,10 @@ class Recorder {
         std::uint64_t payload_chunks = 0;
         std::uint64_t collisions = 0;
     };
-    // Writes the step's difference to `path`: there, and synced, when it returns (its folder is not). directory: its segments
+    // Writes the step's difference to `path` on `system`: there, and synced, when it returns (its folder is not). directory: its segments
     // are those of `image`, in order; their content is not yet known. Segments are brought to options.device for it. After an
     // error, the next step stands alone.
-    Result<Recorded> record(const std::string& path, RecordDirectory directory,
+    Result<Recorded> record(FileSystem& system, const std::string& path, RecordDirectory directory,
                             std::span<const ImageSegment> image);
     // From now on what is new is found in host memory, and the next step stands alone. False: so it was already, or there is not
     // even host memory for it.
@@ -70,14 +70,12 @@ class Recorder {
 
    private:
     class Sink;
-    Recorder(FileSystem& system, const RecorderOptions& options, RecordChain::Locate locate,
-             std::uint32_t first);
+    Recorder(const RecorderOptions& options, RecordChain::Locate locate, std::uint32_t first);
     Result<> make_deduplicator();
     Result<> bring(std::vector<ImageSegment>& image);
     Result<std::uint32_t> depth_of(std::uint32_t ordinal);
     Result<> stand_alone(Difference& difference, std::uint64_t payload_bytes);
 
-    FileSystem& system_;
     RecorderOptions options_;
     RecordChain::Locate locate_;
     std::uint32_t next_;

@@ -39,22 +39,22 @@ Result<> HistoryWriter::detach() {
         return success();
     TWR_TRY(const auto bytes, read_whole_file(file_, kLargestManifest));
     const std::string temporary = temporary_name(file_);
-    TWR_TRY(auto copy, system_.create(temporary, bytes.size()));
+    TWR_TRY(auto copy, system().create(temporary, bytes.size()));
     TWR_CHECK(copy->write_at(0, bytes));
     TWR_CHECK(copy->sync());
-    TWR_CHECK(system_.replace(temporary, file_));
+    TWR_CHECK(system().replace(temporary, file_));
     TWR_CHECK(copy->close());
-    return system_.sync_folder(path_);
+    return system().sync_folder(path_);
 }
 
 Result<> HistoryWriter::append(const std::string& lines) {
     TWR_CHECK(check_place());
     if (journal_.torn) {
-        TWR_CHECK(system_.truncate(file_, journal_.whole_bytes));
+        TWR_CHECK(system().truncate(file_, journal_.whole_bytes));
         journal_.torn = false;
     }
     std::uint64_t size = 0;
-    TWR_TRY(auto file, system_.open_append(file_, size));
+    TWR_TRY(auto file, system().open_append(file_, size));
     if (size != journal_.whole_bytes && file_ == journal_path(path_, rank_, ranks_)) {
         return Error{ErrorCode::damaged, file_ + ": changed by another hand while the run went on: it had " +
                                              std::to_string(journal_.whole_bytes) + " bytes, now " +
@@ -262,9 +262,9 @@ Result<> HistoryWriter::remove_part() {
     for (const std::string& file : {file_, manifest_path(path_)}) {
         std::error_code ignored;
         if (fs::symlink_status(file, ignored).type() == fs::file_type::regular)
-            TWR_CHECK(system_.remove(file));
+            TWR_CHECK(system().remove(file));
     }
-    static_cast<void>(system_.remove_empty_folder(path_));
+    static_cast<void>(system().remove_empty_folder(path_));
     return success();
 }
 
@@ -290,7 +290,7 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
     }
     sure_ = true;
     for (const std::string& file : files)
-        static_cast<void>(system_.remove(file));
+        static_cast<void>(system().remove(file));
     return success();
 }
 

@@ -110,7 +110,8 @@ class HistoryWriter {
     [[nodiscard]] std::string folder_for(std::int64_t step, std::uint32_t attempt = 0) const;
     [[nodiscard]] const HistoryId& id() const { return id_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
-    [[nodiscard]] FileSystem& system() const { return system_; }
+    // For all that is made in this history: changes go to the folder that was opened, though it be moved.
+    [[nodiscard]] FileSystem& system() const { return anchored_ != nullptr ? *anchored_ : base_; }
     [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
     // Removes this rank's files in a step's folder, and if no other rank has files there, what they
     // shared and the folder. What is not twinrun's stays, and the folder with it.
@@ -164,6 +165,7 @@ class HistoryWriter {
     Result<> check_same(const History& history, const HistorySettings& settings) const;
     // Until `opening` is gone nobody else opens this history, but other ranks of the same run.
     Result<> lock(FileLock& opening, bool refuse);
+    Result<> anchor();
     Result<bool> lock_journal();
     Result<> check_refused() const;
     Result<> check_no_remains() const;
@@ -172,7 +174,8 @@ class HistoryWriter {
     [[nodiscard]] Error busy() const;
     Result<> read_back();
     Result<> be_sure() { return sure_ ? success() : read_back(); }
-    FileSystem& system_;
+    FileSystem& base_;
+    std::unique_ptr<FileSystem> anchored_;
     std::string path_;
     std::string file_;  // the journal
     HistoryId id_;

@@ -35,7 +35,7 @@ bool HistoryWriter::is_own(const std::string& folder) const {
 Result<> HistoryWriter::make_folder(const std::string& name) const {
     TWR_CHECK(check_place());
     const std::string folder = (fs::path(path_) / name).string();
-    TWR_TRY(const bool made, system_.make_marked_folder(folder, marker_name(id_)));
+    TWR_TRY(const bool made, system().make_marked_folder(folder, marker_name(id_)));
     // Or one that was made before there were markers.
     if (made || is_marked(path_, name, id_) || (!has_id_ && is_named(name))) return mark_begun(name);
     return Error{
@@ -62,16 +62,16 @@ Result<> HistoryWriter::mark_left(const HistoryId& id, const std::vector<std::st
         const std::string file = (place / left_name(id)).string();
         if (!is_marked(path_, folder, id) || is_there(file)) continue;
         Result<> marked = success();
-        if (auto mark = system_.create(file, 0); !mark) {
+        if (auto mark = system().create(file, 0); !mark) {
             marked = std::move(mark).error();
         } else {
             marked = (*mark)->close();
             made.push_back(file);
-            if (marked) marked = system_.sync_folder(place.string());
+            if (marked) marked = system().sync_folder(place.string());
         }
         if (marked) continue;
         for (const std::string& other : made)
-            static_cast<void>(system_.remove(other));
+            static_cast<void>(system().remove(other));
         return std::move(marked).error().at(path_ + ": cannot be replaced");
     }
     return success();
@@ -80,7 +80,7 @@ Result<> HistoryWriter::mark_left(const HistoryId& id, const std::vector<std::st
 Result<> HistoryWriter::mark_begun(const std::string& folder) const {
     const std::string file = (fs::path(path_) / folder / begun_name(rank_)).string();
     if (is_there(file)) return success();
-    TWR_TRY(const auto made, system_.create(file, 0));
+    TWR_TRY(const auto made, system().create(file, 0));
     return made->close();
 }
 
@@ -89,7 +89,7 @@ bool HistoryWriter::mark_leaving(const std::string& folder) const {
     if (has_id_ && !is_own(folder)) return false;
     const std::string place = (fs::path(path_) / folder).string();
     if (is_begun_by(place, rank_) || !mark_begun(folder)) return false;
-    static_cast<void>(system_.sync_folder(place));
+    static_cast<void>(system().sync_folder(place));
     return true;
 }
 
@@ -106,7 +106,7 @@ void HistoryWriter::clear(const std::set<std::string>& leaving, std::set<std::st
 void HistoryWriter::settle(const std::string& folder) const {
     // Where it cannot be removed, the next process does so.
     if (const fs::path place = fs::path(path_) / folder; is_begun_by(place.string(), rank_))
-        static_cast<void>(system_.remove((place / begun_name(rank_)).string()));
+        static_cast<void>(system().remove((place / begun_name(rank_)).string()));
 }
 
 bool HistoryWriter::is_named(const std::string& folder) const {
@@ -151,10 +151,10 @@ Result<> HistoryWriter::remove_leftovers() {
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
         if (leads && has_mark(place, left_name(id_)))  // this history was not replaced after all
-            TWR_CHECK(system_.remove((fs::path(place) / left_name(id_)).string()));
+            TWR_CHECK(system().remove((fs::path(place) / left_name(id_)).string()));
         if (is_unnamed_folder(name)) {
             if (leads && is_marked(path_, name, id_)) TWR_CHECK(remove_files(name, rank_));
-            if (leads) TWR_CHECK(system_.remove_empty_folder(place));
+            if (leads) TWR_CHECK(system().remove_empty_folder(place));
         } else if (known.contains(name)) {
             if (is_begun_by(place, rank_)) TWR_CHECK(remove_unnamed(name));
         } else if (is_marked(path_, name, id_)) {
@@ -172,7 +172,7 @@ Result<> HistoryWriter::remove_leftovers() {
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
         if (is_file && is_temporary(name) &&
             (name.starts_with(journal) || (leads && name.starts_with("manifest.jsonl."))))
-            TWR_CHECK(system_.remove((fs::path(path_) / name).string()));
+            TWR_CHECK(system().remove((fs::path(path_) / name).string()));
     }
     return success();
 }
@@ -186,13 +186,13 @@ Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<st
         // Where other files stay, they stay.
         const fs::path place = fs::path(path_) / folder;
         if (has_mark(place.string(), left_name(had.id)))
-            TWR_CHECK(system_.remove((place / left_name(had.id)).string()));
+            TWR_CHECK(system().remove((place / left_name(had.id)).string()));
     }
     if (had.ranks == 1) return success();
     for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
         const std::string file = journal_path(path_, rank, had.ranks);
         const auto head = journal_head(file);
-        if (head && head->id == (had.has_id ? had.id : "")) TWR_CHECK(system_.remove(file));
+        if (head && head->id == (had.has_id ? had.id : "")) TWR_CHECK(system().remove(file));
     }
     return success();
 }
@@ -244,13 +244,13 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     metadata_last(names);
     names.insert(names.end(), begun.begin(), begun.end());  // which says that the others may go
     for (const std::string& name : names)
-        TWR_CHECK(system_.remove(name));
+        TWR_CHECK(system().remove(name));
     // The last rank to leave takes what is of all: each looks once its own files are gone, so that
     // two that leave at once do not both leave it to the other.
     if (!names.empty()) list();
     if (others) return success();
     for (const std::string& name : shared)
-        TWR_CHECK(system_.remove(name));
+        TWR_CHECK(system().remove(name));
     return remove_marked_folder(place.string(), markers);
 }
 
@@ -259,16 +259,16 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
 Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
                                              const std::vector<std::string>& markers) {
     for (const std::string& name : markers)
-        TWR_CHECK(system_.remove(name));
-    const auto gone = system_.remove_empty_folder(folder);
+        TWR_CHECK(system().remove(name));
+    const auto gone = system().remove_empty_folder(folder);
     if (gone && !is_there(folder)) return success();
     for (const std::string& name : markers) {
-        auto marker = system_.create(name, 0);
+        auto marker = system().create(name, 0);
         if (!marker && is_there(name)) continue;  // another rank was faster
         if (!marker) return is_there(folder) ? Result<>(marker.error()) : success();
         TWR_CHECK((*marker)->close());
     }
-    return system_.sync_folder(folder);
+    return system().sync_folder(folder);
 }
 
 // Files of this rank that neither a step nor a difference has.
@@ -282,7 +282,7 @@ Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
     }
     metadata_last(names);
     for (const std::string& name : names)
-        TWR_CHECK(system_.remove(name));
+        TWR_CHECK(system().remove(name));
     settle(folder);
     return success();
 }

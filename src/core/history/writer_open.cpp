@@ -93,7 +93,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
 
 HistoryWriter::HistoryWriter(FileSystem& system, const std::string& path, const HistorySettings& settings,
                              std::uint32_t rank, std::uint32_t ranks, bool local)
-    : system_(system),
+    : base_(system),
       path_(real_path(path)),
       file_(journal_path(path_, rank, ranks)),
       rank_(rank),
@@ -230,11 +230,11 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
 Result<> HistoryWriter::write_first_line(const std::string& file, const std::string& object, bool replaces) {
     const std::string line = seal_line(object) + "\n";
     const std::string temporary = temporary_name(file);
-    TWR_TRY(auto output, system_.create(temporary, 0));
+    TWR_TRY(auto output, system().create(temporary, 0));
     TWR_CHECK(output->write_at(0, std::as_bytes(std::span(line))));
     TWR_CHECK(output->sync());
     // Not closed yet: a file that does not get its name is removed.
-    TWR_CHECK(replaces ? system_.replace(temporary, file) : system_.rename(temporary, file));
+    TWR_CHECK(replaces ? system().replace(temporary, file) : system().rename(temporary, file));
     TWR_CHECK(output->close());
     journal_ = {};
     journal_.whole_bytes = line.size();
@@ -245,7 +245,7 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
 // replaced.
 Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
                               const HistoryId& of) {
-    TWR_CHECK(system_.make_folders(path_));
+    TWR_CHECK(system().make_folders(path_));
     if (had == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
         id_ = new_id();
@@ -289,7 +289,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     if (ranks_ > 1) TWR_CHECK(begin_journal());
     TWR_TRY(const bool locked, lock_journal());
     if (!locked) return busy();
-    TWR_CHECK(system_.sync_folder(path_));
+    TWR_CHECK(system().sync_folder(path_));
     return remove_leftovers();
 }
 
@@ -319,7 +319,7 @@ Result<> HistoryWriter::begin_journal() {
         return head && head->id == (has_id_ ? id_ : "") ? success() : done;
     }
     made_ = true;
-    return system_.sync_folder(path_);
+    return system().sync_folder(path_);
 }
 
 Error HistoryWriter::busy() const {
@@ -336,16 +336,23 @@ Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
     for (int i = 0; i <= kTries; ++i) {
         if (i != 0) std::this_thread::sleep_for(kPause);
         if (refuse) TWR_CHECK(check_refused());
-        TWR_CHECK(system_.make_folders(path_));
+        TWR_CHECK(system().make_folders(path_));
         // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one
         // rank's.
         if (!opening.take(path_, rank_ != 0 && !local_)) continue;
         if (refuse) TWR_CHECK(check_refused());  // it may have been made just now
         TWR_TRY(const bool locked, lock_journal());
-        if (locked) return success();
+        if (locked) return anchor();
         opening.release();
     }
     return busy();
+}
+
+// From now on changes are made to this folder, whatever has its name.
+Result<> HistoryWriter::anchor() {
+    if (anchored_ != nullptr) return success();
+    TWR_TRY(anchored_, base_.anchored(path_));
+    return success();
 }
 
 Result<bool> HistoryWriter::lock_journal() {

@@ -162,12 +162,15 @@ class MetadataFile {
     Result<std::vector<PartialSum>> sums(std::size_t field);
     // Residues of scalars [first, first + to.size()), one a byte.
     Result<> residues(std::size_t field, std::uint64_t first, std::span<std::uint8_t> to);
-    // Bytes read from the file so far, for the report.
+    // Lets storage bring these bytes, where they are not read with all others.
+    void will_need(std::uint64_t offset, std::uint64_t bytes) const;
+    // Bytes read from the file so far, for the report: of a file that was read at once, those that were needed.
     [[nodiscard]] std::uint64_t bytes_read() const;
     void count_read(std::uint64_t bytes);
 
    private:
     MetadataFile() = default;
+    Result<> fetch(std::uint64_t offset, std::span<std::byte> to);
     struct Sums;
     std::shared_ptr<InputFile> file_;
     Directory directory_;

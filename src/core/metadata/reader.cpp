@@ -17,13 +17,18 @@ namespace twinrun {
 
 namespace {
 constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
-}
+// Metadata of so many fields that are so small is read at once: a page of it holds several fields' sections.
+constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
+}  // namespace
 
 struct MetadataFile::Sums {
     std::mutex mutex;
     std::unordered_map<std::string_view, std::size_t> by_name;  // made when the first name is looked for
     std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
     std::atomic<std::uint64_t> bytes_read{0};
+    bool at_once = false;  // all of the file is read where something of it is
+    std::once_flag once;
+    std::vector<std::byte> whole;  // empty: not read at once
 };
 
 Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path) try {
@@ -61,9 +66,32 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
             file->will_need(tree.sums_offset, divide_up(tree.length, kPageBytes) * 8);
         }
     }
+    const std::uint64_t fields = metadata->directory_.fields.size();
+    metadata->sums_->at_once =
+        fields > kMostAnnounced && file->size() <= std::min(kMostBytesAtOnce, fields * kPageBytes);
     return metadata;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory to read its directory"};
+}
+
+// Bytes of the file, not checked.
+Result<> MetadataFile::fetch(std::uint64_t offset, std::span<std::byte> to) {
+    if (sums_->at_once) {
+        std::call_once(sums_->once, [&] {
+            std::vector<std::byte> whole(file_->size());
+            if (file_->read_at(0, whole)) sums_->whole = std::move(whole);
+        });
+        const std::vector<std::byte>& whole = sums_->whole;
+        if (offset <= whole.size() && to.size() <= whole.size() - offset) {
+            std::memcpy(to.data(), whole.data() + offset, to.size());
+            return success();
+        }
+    }
+    return file_->read_at(offset, to);
+}
+
+void MetadataFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
+    if (!sums_->at_once) file_->will_need(offset, bytes);
 }
 
 std::optional<std::size_t> MetadataFile::find(const std::string& field) const {
@@ -112,7 +140,7 @@ Result<std::span<const std::uint64_t>> MetadataFile::page_sums(std::size_t field
         const SectionPlace& place = directory_.fields[field].place(section);
         std::vector<std::uint64_t> sums(divide_up(place.length, kPageBytes));
         const auto bytes = std::as_writable_bytes(std::span(sums));
-        TWR_CHECK(file_->read_at(place.sums_offset, bytes));
+        TWR_CHECK(fetch(place.sums_offset, bytes));
         count_read(bytes.size());
         if (xxh3(bytes) != place.sums_checksum) {
             return Error{ErrorCode::damaged,
@@ -155,7 +183,7 @@ Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t of
     const std::uint64_t begin = first * kPageBytes;
     const std::uint64_t stop = std::min(round_up(*end, kPageBytes), place.length);
     std::vector<std::byte> pages(stop - begin);
-    TWR_CHECK(file_->read_at(place.offset + begin, pages));
+    TWR_CHECK(fetch(place.offset + begin, pages));
     count_read(pages.size());
     TWR_CHECK(check_pages(field, section, first, pages));
     std::memcpy(to.data(), pages.data() + (offset - begin), to.size());
@@ -228,12 +256,12 @@ std::size_t MetadataNodes::run_of(std::span<const Range> positions, std::size_t 
 
 void MetadataNodes::announce(std::span<const Range> positions) {
     const SectionPlace& place = file_.directory().fields[field_].place(Section::tree);
-    file_.file().will_need(place.sums_offset, divide_up(place.length, kPageBytes) * 8);
+    file_.will_need(place.sums_offset, divide_up(place.length, kPageBytes) * 8);
     const std::size_t node = node_bytes();
     for (std::size_t i = 0; i < positions.size();) {
         const std::size_t end = run_of(positions, i);
         const std::uint64_t begin = positions[i].begin * node;
-        file_.file().will_need(place.offset + begin, positions[end - 1].end * node - begin);
+        file_.will_need(place.offset + begin, positions[end - 1].end * node - begin);
         i = end;
     }
 }

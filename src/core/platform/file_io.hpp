@@ -167,6 +167,10 @@ class FileSystem {
     virtual Result<std::unique_ptr<NewFiles>> open_new(const std::string& folder) {
         return open_new_files(folder);
     }
+    // For changes to this folder alone, which is there: see anchored.hpp. Null: this file system knows names only.
+    virtual Result<std::unique_ptr<FileSystem>> anchored(const std::string& /*root*/) {
+        return std::unique_ptr<FileSystem>();
+    }
 };
 
 FileSystem& posix_file_system();

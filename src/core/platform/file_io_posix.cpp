@@ -22,6 +22,7 @@
 #include <system_error>
 #include <utility>
 
+#include "platform/anchored.hpp"
 #include "platform/file_io_internal.hpp"
 #include "platform/names_posix.hpp"
 
@@ -47,6 +48,13 @@ bool direct_writes_wanted() {
     return wanted == nullptr || std::strcmp(wanted, "0") != 0;
 }
 
+// One that this process holds: see anchored.hpp. Its name in /proc is a link.
+bool is_descriptor(const std::string& folder) {
+    constexpr std::string_view kDescriptors = "/proc/self/fd/";
+    return folder.size() > kDescriptors.size() && folder.starts_with(kDescriptors) &&
+           folder.find_first_not_of("0123456789", kDescriptors.size()) == std::string::npos;
+}
+
 // A name, and the folder that has it: whoever puts a link in the folder's place afterwards changes nothing. Neither of both may
 // be a link; the caller has named folders above by their real path.
 class Place {
@@ -60,7 +68,8 @@ class Place {
         place.name_ = clean.has_filename() ? clean.filename().string() : ".";
         const std::string folder = clean.parent_path().string();
         if (folder.empty()) return place;
-        place.folder_ = Descriptor(open_at(AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW));
+        const int links = is_descriptor(folder) ? 0 : O_NOFOLLOW;
+        place.folder_ = Descriptor(open_at(AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | links));
         if (place.folder_.get() < 0) return refused(folder, "open the folder", errno);
         return place;
     }
@@ -249,6 +258,14 @@ int rename_new(const Place& from, const Place& to) {
 
 class PosixFileSystem final : public FileSystem {
    public:
+    Result<std::unique_ptr<FileSystem>> anchored(const std::string& root) override try {
+        auto system = std::make_unique<AnchoredFileSystem>(*this, root);
+        TWR_CHECK(system->anchor());
+        return std::unique_ptr<FileSystem>(std::move(system));
+    } catch (const std::bad_alloc&) {
+        return file_io::out_of_memory(root);
+    }
+
     Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t expected_bytes) override
         try {
         TWR_TRY(auto file, open(path, O_EXCL, true));

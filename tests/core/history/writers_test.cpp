@@ -8,11 +8,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <thread>
 
 #include "history/history.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
+#include "platform/anchored.hpp"
 #include "support/forwarding_file_system.hpp"
 
 namespace twinrun {
@@ -328,6 +330,108 @@ TEST_F(WritersTest, WhatCannotBeMarkedIsNotReplaced) {
     EXPECT_FALSE(fs::exists(run / step_folder(1, 0)));
     for (const std::int64_t step : {2, 3})
         EXPECT_TRUE(fs::exists(run / step_folder(step, 0) / "rank-00000.data")) << step;
+}
+
+// Before its n-th operation the history is moved away, and another one gets its place.
+class SwappingFileSystem final : public testing::ForwardingFileSystem {
+   public:
+    SwappingFileSystem(std::string run, std::string moved, std::string other)
+        : run_(std::move(run)), moved_(std::move(moved)), other_(std::move(other)) {}
+    void swap_before(int operation) { left_ = operation; }
+    [[nodiscard]] bool swapped() const { return left_ == 0; }
+
+    Result<std::unique_ptr<FileSystem>> anchored(const std::string& root) override {
+        auto system = std::make_unique<AnchoredFileSystem>(*this, root);
+        TWR_CHECK(system->anchor());
+        return std::unique_ptr<FileSystem>(std::move(system));
+    }
+    Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t bytes) override {
+        count();
+        return ForwardingFileSystem::create(path, bytes);
+    }
+    Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) override {
+        count();
+        return ForwardingFileSystem::open_append(path, size);
+    }
+    Result<> rename(const std::string& from, const std::string& to) override {
+        count();
+        return ForwardingFileSystem::rename(from, to);
+    }
+    Result<> replace(const std::string& from, const std::string& to) override {
+        count();
+        return ForwardingFileSystem::replace(from, to);
+    }
+    Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override {
+        count();
+        return ForwardingFileSystem::make_marked_folder(path, marker);
+    }
+    Result<> remove(const std::string& path) override {
+        count();
+        return ForwardingFileSystem::remove(path);
+    }
+    Result<> remove_empty_folder(const std::string& path) override {
+        count();
+        return ForwardingFileSystem::remove_empty_folder(path);
+    }
+    Result<> sync_folder(const std::string& path) override {
+        count();
+        return ForwardingFileSystem::sync_folder(path);
+    }
+
+   private:
+    void count() {
+        if (left_ <= 0 || --left_ != 0) return;
+        fs::rename(run_, moved_);
+        fs::rename(other_, run_);
+    }
+    std::string run_, moved_, other_;
+    int left_ = -1;
+};
+
+TEST_F(WritersTest, AHistoryThatGetsThePlaceIsNotTouched) {
+    const auto tree = [](const fs::path& root) {
+        std::map<std::string, std::string> files;
+        for (const auto& entry : fs::recursive_directory_iterator(root))
+            files[fs::relative(entry.path(), root).string()] = entry.is_regular_file() ? content(entry) : "";
+        return files;
+    };
+    const std::string other = (folder_ / "other").string();
+    const std::string moved = (folder_ / "moved").string();
+    int operation = 1;
+    for (bool swapped = true; swapped; ++operation) {
+        for (const std::string& path : {run_, other, moved})
+            fs::remove_all(path);
+        {
+            auto theirs =
+                HistoryWriter::open(posix_file_system(), other, HistorySettings{}, 0, 1, Existing::refuse);
+            ASSERT_TRUE(theirs);
+            for (const std::int64_t step : {1, 2, 3})
+                static_cast<void>(write_step(**theirs, step, 4096));
+        }
+        const auto before = tree(other);
+        SwappingFileSystem system(run_, moved, other);
+        {
+            auto writer = HistoryWriter::open(system, run_, HistorySettings{}, 0, 1, Existing::refuse);
+            ASSERT_TRUE(writer) << writer.error().message;
+            for (const std::int64_t step : {1, 2})
+                static_cast<void>(write_step(**writer, step, 4096));
+            const std::string begun = step_folder(3, 0);
+            ASSERT_TRUE((*writer)->make_folder(begun));
+            std::ofstream(fs::path(run_) / begun / "rank-00000.data") << std::string(4096, 'd');
+            system.swap_before(operation);
+            const std::int64_t dropped = 1;
+            static_cast<void>((*writer)->drop({&dropped, 1}));
+            static_cast<void>((*writer)->remove_files(begun));
+            const std::int64_t without = 2;
+            static_cast<void>((*writer)->drop_data({&without, 1}));
+            static_cast<void>((*writer)->make_folder(step_folder(2, 1)));
+            static_cast<void>((*writer)->system().create(
+                (fs::path((*writer)->path()) / step_folder(2, 1) / "x").string(), 0));
+        }
+        swapped = system.swapped();
+        EXPECT_EQ(tree(swapped ? run_ : other), before) << "operation " << operation;
+    }
+    EXPECT_GT(operation, 8);
 }
 
 TEST_F(WritersTest, WhatAKilledProcessMadeWithoutItsNameGoes) {

@@ -1,4 +1,4 @@
-"""Containers of plain arrays are compared by one call of the core: what is found is what comparing them one by one finds."""
+"""All fields of a place are compared by one call of the core: what is found is what comparing them one by one finds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import pickle
+import tempfile
 import weakref
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun import _core
+from twinrun.comparison import place
 from twinrun.errors import Incomparable, TwinrunError
 
 TYPES = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
@@ -47,7 +49,7 @@ def facts(result: twinrun.Comparison) -> dict:
     said = {
         part.name: getattr(result, part.name)
         for part in dataclasses.fields(result)
-        if part.name not in ("seconds", "fields", "_again", "_pending")
+        if part.name not in ("seconds", "fields", "_again", "_found")
     }
     said["fields"] = []
     for field in result.fields:
@@ -61,8 +63,10 @@ def facts(result: twinrun.Comparison) -> dict:
 
 
 def one_by_one(a: object, b: object, **how: object) -> twinrun.Comparison:
-    """The same comparison, whose progress somebody watches: array after array."""
-    return twinrun.compare(a, b, progress=lambda *_: None, **how)
+    """The same comparison, field after field."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, "compare_lists", lambda *_: None)
+        return twinrun.compare(a, b, **how)
 
 
 def outcome(compare: Callable, a: object, b: object, **how: object) -> str:
@@ -73,56 +77,88 @@ def outcome(compare: Callable, a: object, b: object, **how: object) -> str:
         return f"{type(e)} {e}"
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 1 << 32),
-    count=st.integers(1, 12),
-    how=st.fixed_dictionaries(
-        {},
-        optional={
-            "atol": st.sampled_from([0.0, 1e-3, 2.0]),
-            "rtol": st.sampled_from([0.0, 1e-5]),
-            "ulp": st.sampled_from([0, 4]),
-            "equal_nan": st.booleans(),
-            "tolerate_integers": st.booleans(),
-            "method": st.sampled_from(["auto", "direct"]),
-            "threads": st.sampled_from([0, 1, 3]),
-            "partial": st.booleans(),
-            "common": st.booleans(),
-            "device": st.sampled_from(["auto", "cpu"]),
-        },
-    ),
-)
-def test_many_arrays_are_compared_as_one_by_one(seed, count, how):
-    random = np.random.default_rng(seed)
+HOW = {
+    "atol": st.sampled_from([0.0, 1e-3, 2.0]),
+    "rtol": st.sampled_from([0.0, 1e-5]),
+    "ulp": st.sampled_from([0, 4]),
+    "equal_nan": st.booleans(),
+    "tolerate_integers": st.booleans(),
+    "method": st.sampled_from(["auto", "direct", "staged"]),
+    "threads": st.sampled_from([0, 1, 3]),
+    "partial": st.booleans(),
+    "common": st.booleans(),
+    "device": st.sampled_from(["auto", "cpu"]),
+}
+
+
+def random_pair(random: np.random.Generator, count: int, nested: bool, odd: float) -> tuple[dict, dict]:
+    """Two containers. odd: how often a field has another type, another shape, or is missing in b."""
     a: dict = {}
     b: dict = {}
     for at in range(count):
         kind, shape = random.choice(TYPES), SHAPES[random.integers(len(SHAPES))]
-        name = [f"x{at}", f"id{at}", "ids", at][random.integers(4)]
+        name = [f"x{at}", f"id{at}", "ids", at if nested else str(at)][random.integers(4)]
         x = random_array(random, kind, shape, random.random() < 0.3)
         y = changed(random, x)
-        if random.random() < 0.03:
-            y = y.astype("f8")  # another type, perhaps
-        if random.random() < 0.03:
+        if random.random() < odd:
+            y = y.real.astype("f8")  # another type, perhaps
+        if random.random() < odd:
             y = np.ascontiguousarray(y).reshape(-1)
         into = (a, b)
-        if random.random() < 0.3:
+        if nested and random.random() < 0.3:
             into = a.setdefault("inner", {}), b.setdefault("inner", {})
         into[0][name] = x
-        if random.random() > 0.02:
+        if random.random() >= odd or not b:
             into[1][name] = y
     if random.random() < 0.3:
         b = dict(reversed(b.items()))
+    return a, b
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 12), how=st.fixed_dictionaries({}, optional=HOW))
+def test_arrays_are_compared_as_one_by_one(seed, count, how):
+    a, b = random_pair(np.random.default_rng(seed), count, True, 0.03)
     assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
-    assert _core.ArrayList.of(a) is not None
+    assert _core.FieldList.of_arrays(a) is not None
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 8),
+    steps=st.integers(1, 3),
+    kept=st.sampled_from([{}, {}, {"keep_data": False}, {"keep_data_steps": 1}, {"record": "runs"}]),
+    made=st.sampled_from(
+        [{}, {"atol": 1e-3}, {"atol": 1e-3, "rtol": 1e-5}, {"digest": "published", "atol": 1e-3}]
+    ),
+    other=st.sampled_from([{}, {}, {}, {"atol": 1.0}, {"residue_bits": 0}, {"chunk_bytes": 8192}]),
+    how=st.fixed_dictionaries({}, optional=HOW),
+)
+def test_histories_are_compared_as_one_by_one(seed, count, steps, kept, made, other, how):
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        with (
+            twinrun.Run(f"{folder}/a", **kept, **made) as first,
+            twinrun.Run(f"{folder}/b", **kept, **{**made, **other}) as second,
+        ):
+            shapes = random_pair(random, count, False, 0.02)
+            for step in range(steps):
+                for run, fields in zip((first, second), shapes, strict=True):
+                    run.capture(step, {str(name): changed(random, x) for name, x in fields.items()})
+        assert outcome(twinrun.compare, f"{folder}/a", f"{folder}/b", **how) == outcome(
+            one_by_one, f"{folder}/a", f"{folder}/b", **how
+        )
+        assert outcome(twinrun.compare, f"{folder}/a", f"{folder}/a", **how) == outcome(
+            one_by_one, f"{folder}/a", f"{folder}/a", **how
+        )
 
 
 def test_plain_arrays_are_taken_at_once() -> None:
     x = np.arange(6.0)
-    taken = _core.ArrayList.of({"a": x, "b": {"c": x.reshape(2, 3).T, 1: np.int8(x)}})
-    assert taken is not None and list(taken.entries()) == ["a", "b.c", "b.1"]
-    assert all(v is w for v, w in zip(taken.entries().values(), [x], strict=False))
+    taken = _core.FieldList.of_arrays({"a": x, "b": {"c": x.reshape(2, 3).T, 1: np.int8(x)}})
+    assert taken is not None and list(taken.arrays()) == ["a", "b.c", "b.1"]
+    assert all(v is w for v, w in zip(taken.arrays().values(), [x], strict=False))
 
 
 @pytest.mark.parametrize(
@@ -154,14 +190,14 @@ def test_plain_arrays_are_taken_at_once() -> None:
     ],
 )
 def test_everything_else_is_left_to_python(container: object) -> None:
-    assert _core.ArrayList.of(container) is None
+    assert _core.FieldList.of_arrays(container) is None
     assert outcome(twinrun.compare, container, container) == outcome(one_by_one, container, container)
 
 
 def test_a_container_that_holds_itself_is_left_to_python() -> None:
     own: dict = {"x": np.ones(2)}
     own["own"] = own
-    assert _core.ArrayList.of(own) is None
+    assert _core.FieldList.of_arrays(own) is None
     with pytest.raises(TwinrunError, match="holds itself"):
         twinrun.compare(own, own)
 
