@@ -248,17 +248,21 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     TWR_CHECK(system_.make_folders(path_));
     if (had == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
-        id_ = new_id();
+        id_ = history == nullptr && !of.empty() ? of : new_id();
         has_id_ = true;
         Json first = settings_to_json(settings, ranks_);
         first["id"] = id_;
         if (had != nullptr) {
             replaced_ = had->replaced;
             replaced_.push_back(had->id);
-            // Only those that have left something.
+            // Only those that have left something. A process that died while it replaced one has
+            // left a journal of one before that.
             const auto names = folders_of_steps(path_);
+            const auto journals = journals_there(path_);
             std::erase_if(replaced_, [&](const HistoryId& id) {
                 return id != had->id &&
+                       std::none_of(journals.begin(), journals.end(),
+                                    [&](const auto& journal) { return journal.second == id; }) &&
                        std::none_of(names.begin(), names.end(),
                                     [&](const std::string& name) { return is_marked(path_, name, id); });
             });
