@@ -45,7 +45,7 @@ Result<> check_no_link(const std::string& path) {
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, const std::string& path,
                                                            const HistorySettings& settings,
                                                            std::uint32_t rank, std::uint32_t ranks,
-                                                           Existing existing) try {
+                                                           Existing existing, const HistoryId& id) try {
     // The rule that every field will use: a bad tolerance is refused before a folder is made.
     if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
         return std::move(rule).error().at(path);
@@ -65,7 +65,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
         TWR_CHECK(writer->check_nobody_writes());
-        TWR_CHECK(writer->begin(settings, nullptr, nullptr));
+        TWR_CHECK(writer->begin(settings, nullptr, nullptr, id));
         return writer;
     }
     History history;
