@@ -48,6 +48,13 @@ bool is_shared_file(const std::string& name) {
 
 constexpr const char* kBegunSuffix = ".begun";
 
+bool is_begun_by_any(const std::string& folder) {
+    const auto entries = entries_of(folder);
+    return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& entry) {
+        return is_begun_name(entry.name) && has_mark(folder, entry.name);
+    });
+}
+
 }  // namespace
 
 bool is_temporary(const std::string& name) {
@@ -156,8 +163,8 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
 }
 
 bool is_proven(const std::string& folder, const std::string& name) {
-    if (is_temporary(name))  // the rank was writing there
-        return !name.starts_with(kSharedPrefix) && is_begun_by(folder, rank_of(name));
+    if (is_temporary(name))  // a rank was writing there
+        return name.starts_with(kSharedPrefix) ? is_begun_by_any(folder) : is_begun_by(folder, rank_of(name));
     const std::string file = (fs::path(folder) / name).string();
     if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
     if (name.ends_with(".twr")) return is_difference_file(file);
