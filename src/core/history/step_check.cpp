@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "metadata/verify.hpp"
 #include "sketch/build.hpp"
 
 namespace twinrun {
@@ -74,21 +75,6 @@ Result<> DataCheck::check_padding(std::uint64_t offset, std::span<const std::byt
                                          " is of no field, and is not zero as it was captured"};
 }
 
-Result<> check_sections(MetadataFile& metadata) {
-    std::vector<std::byte> buffer;
-    for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
-        for (std::size_t s = 0; s < kSections; ++s) {
-            const auto section = static_cast<Section>(s);
-            const std::uint64_t length = metadata.directory().fields[f].place(section).length;
-            for (std::uint64_t at = 0; at < length; at += kReadBytes) {
-                buffer.resize(std::min<std::uint64_t>(kReadBytes, length - at));
-                TWR_CHECK(metadata.read(f, section, at, buffer));
-            }
-        }
-    }
-    return success();
-}
-
 Result<> check_blocks(const DifferenceFile& file) {
     const Difference& difference = file.difference();
     Compressor compressor;
@@ -112,7 +98,7 @@ bool is_intact(const std::string& path, const RankStep& entry) {
     if (!metadata || (*metadata)->file().size() != entry.files.metadata_bytes) return false;
     std::vector<std::byte> bytes(kHeaderBytes);
     if (!(*metadata)->file().read_at(0, bytes) || xxh3(bytes) != entry.files.header_checksum ||
-        !check_sections(**metadata))
+        !verify(**metadata))
         return false;
     if (entry.files.data.empty() || entry.files.difference != kNoBase) return true;
     const auto data = InputFile::open((folder / entry.files.data).string());

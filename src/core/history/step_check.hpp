@@ -40,8 +40,6 @@ class DataCheck {
     std::unique_ptr<StreamingChecksum> sum_ = std::make_unique<StreamingChecksum>();
 };
 
-// Reads all sections of a metadata file, which checks them.
-Result<> check_sections(MetadataFile& metadata);
 // Reads all blocks of a difference, which checks them.
 Result<> check_blocks(const DifferenceFile& file);
 
