@@ -12,6 +12,7 @@
 #include "capture/session.hpp"
 #include "history/flush.hpp"
 #include "history/history.hpp"
+#include "history/others.hpp"
 #include "history/part.hpp"
 #include "history/unnamed.hpp"
 #include "shared.hpp"
@@ -162,20 +163,40 @@ void define_histories(nb::module_& m) {
         },
         "path"_a);
     m.def(
+        "entries_of_others",
+        [](const std::filesystem::path& path, const std::vector<std::string>& known) {
+            const auto look = [&] {
+                const nb::gil_scoped_release unlocked;
+                return entries_of_others(path.native(), {known.begin(), known.end()});
+            };
+            return take(look());
+        },
+        "path"_a, "known"_a = std::vector<std::string>(),
+        "Journals and folders of steps that are another history's. known: folders that this one's journals "
+        "name.");
+    m.def(
         "flush",
-        [](const std::string& local, const std::string& history) {
+        [](const std::string& local, const std::string& history, const std::string& id) {
             std::vector<LostStep> lost;
             const auto run = [&] {
                 const nb::gil_scoped_release unlocked;
-                return flush_folder(posix_file_system(), local, history,
-                                    [&](std::int64_t step, const Error& error) {
-                                        lost.push_back({step, error});
-                                    });
+                return flush_folder(
+                    posix_file_system(), local, history,
+                    [&](std::int64_t step, const Error& error) {
+                        lost.push_back({step, error});
+                    },
+                    id);
             };
             const FlushFacts facts = take(run());
             return std::tuple(facts.steps, facts.bytes, lost_steps(lost));
         },
-        "local"_a, "history"_a);
+        "local"_a, "history"_a, "id"_a = "");
+    m.def(
+        "id_of_parts",
+        [](const std::vector<std::string>& parts, const std::string& history) {
+            return take(id_of_parts(parts, history));
+        },
+        "parts"_a, "history"_a);
     m.def("local_history", [](const std::string& path) {
         const LocalHistory local = take(LocalHistory::read(path));
         return std::tuple(local.rank, local.ranks, local.history);

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
     // What ends the run must not end what saves its steps.
     for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGPIPE})
         std::signal(signal, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of sizes is an error like a full disk
     const auto served = twinrun::serve_flushes(twinrun::posix_file_system(), 0, argv[1], argv[2]);
     if (served) return 0;
     std::fprintf(stderr, "twinrun_flush: %s\n", served.error().message.c_str());

@@ -40,16 +40,20 @@ def _check_place(history: str, local: str, parts: list[str]) -> None:
         check_folder("--to", history, [local])
 
 
-def _flush(path: str, history: str | None, local: str, parts: list[str]) -> bool:
-    """Copies the steps of one rank, and prints how many. Returns whether all were copied."""
+def _target(path: str, history: str | None) -> str:
+    """Where the steps of one rank go."""
     facts = _core.open_history(path)
     if facts.local_part is None or facts.to is None:
         raise TwinrunError(
             "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
         )
-    to = checked_path(history or facts.to)
-    _check_place(to, local, parts)
-    steps, size, lost = _core.flush(path, to)
+    return checked_path(history or facts.to)
+
+
+def _flush(path: str, to: str, history_id: str) -> bool:
+    """Copies the steps of one rank, and prints how many. Returns whether all were copied."""
+    facts = _core.open_history(path)
+    steps, size, lost = _core.flush(path, to, history_id)
     here = len(facts.steps) - steps - len(lost)
     before = f", {here} were there already" if here else ""
     console().print(
@@ -73,18 +77,35 @@ def flush(local: str, history: str | None) -> int:
     """Copy steps that a run left on a node-local tier to their history.
 
     LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however
-    it ended. Every byte is checked on the way; damaged steps stay where they are. Exit status: 0 all steps
-    are there, 2 not.
+    it ended. Every byte is checked on the way; damaged steps stay where they are. Steps of another run than
+    the history's are refused. A history that is not there is made again. Exit status: 0 all steps are there,
+    2 not.
     """
     local = checked_path(local)
     parts = _parts(local)
     if history is not None:
         _check_place(history, local, parts)
     done = True
+    targets: dict[str, list[str]] = {}
     for path in parts:
         try:
-            done = _flush(path, history, local, parts) and done
+            to = _target(path, history)
+            _check_place(to, local, parts)
+            targets.setdefault(to, []).append(path)
         except TwinrunError as e:  # steps of other ranks do not wait for this rank
             print(f"twinrun: {e}", file=sys.stderr)
             done = False
+    for to, ours in targets.items():
+        try:
+            history_id = _core.id_of_parts(ours, to)
+        except TwinrunError as e:  # parts of several runs: none is brought over
+            print(f"twinrun: {e}", file=sys.stderr)
+            done = False
+            continue
+        for path in ours:
+            try:
+                done = _flush(path, to, history_id) and done
+            except TwinrunError as e:
+                print(f"twinrun: {e}", file=sys.stderr)
+                done = False
     return 0 if done else 2

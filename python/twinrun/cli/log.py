@@ -18,10 +18,15 @@ _OF_FILES = ("rank", "data", "data_bytes", "metadata", "metadata_bytes", "header
              "full_bytes", "divergence", "offset", "file_bytes")  # fmt: skip
 
 
+def _folders(history: _core.History) -> list[str]:
+    return [step.folder for step in history.steps]
+
+
 def _document(history: _core.History) -> dict:
     """As JSON has it."""
     return {
         **{name: getattr(history, name) for name in _OF_HISTORY},
+        "others": _core.entries_of_others(history.path, _folders(history)),
         "provenance": [{"rank": p.rank, "json": p.json} for p in history.provenance],
         "steps": [
             {
@@ -116,6 +121,10 @@ def log(run: str, as_json: bool) -> int:
         from ..runs.histories import incomplete_note
 
         out.print(f"note: {incomplete_note(history.incomplete)}", soft_wrap=True)
+    from ..runs.histories import others_note
+
+    if others := others_note(history.path, _folders(history)):
+        out.print(one_line(f"note: {others}"), soft_wrap=True)
     said = f" kept in {byte_size(total_kept)}" if record is not None else ""
     out.print(
         f"{len(history.steps)} steps, {byte_size(total_data)} of data{said}, {byte_size(total_metadata)} of metadata"

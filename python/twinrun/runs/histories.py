@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import _core
@@ -15,7 +15,7 @@ from .fields import FieldRef, refs_of_metadata
 from .metadata import check_current
 from .subject import Listed, Opened, Place, Subject
 
-__all__ = ["HistorySubject", "Journals", "incomplete_note"]
+__all__ = ["HistorySubject", "Journals", "incomplete_note", "others_note"]
 
 
 def incomplete_note(steps: list[int]) -> str:
@@ -23,6 +23,21 @@ def incomplete_note(steps: list[int]) -> str:
     shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
     what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
     return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
+
+
+def others_note(path: str, known: Iterable[str] = ()) -> str:
+    """A note on what is another history's; "": nothing.
+
+    known: folders that journals of the history name. All but one are not looked into.
+    """
+    names = _core.entries_of_others(path, list(known))
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"{names[0]}{more} beside its manifest.jsonl: of another history: restore the manifest from a copy if it was "
+        "exchanged; or move them to their own"
+    )
 
 
 def _records_kept() -> int:
@@ -82,6 +97,8 @@ class HistorySubject(Subject):
             )
         if history.incomplete:
             self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
+        if others := others_note(path, (s.folder for s in history.steps)):
+            self.notes.append(f"{path}: {others}")
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]

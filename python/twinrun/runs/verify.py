@@ -16,7 +16,7 @@ from ..formats.files import is_metadata, open_regular, reading
 from ..formats.folder import is_history
 from ..marks import GOLDEN_MANIFEST, MANIFEST, METADATA_SUFFIX, STEP_MARK
 from .fields import FieldRef, refs_of_metadata
-from .histories import Journals
+from .histories import Journals, others_note
 from .metadata import check_layout, metadata_path, reopening
 
 __all__ = ["Verified", "damaged_metadata", "verify"]
@@ -229,6 +229,9 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
                 takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
                 problems.append(f"{what}{takes}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
+    others = others_note(path)
+    if others:
+        problems.append(f"{path}: {others}")
     return problems + unnamed, files, notes
 
 
@@ -301,6 +304,8 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     Whole files of a step that no journal names are a problem where the rank's journal is missing or empty: every
     rank begins its journal before its first file. Where its first line is there they are noted: the journal was
     cut or is an older copy, or the folder is a copy. What a run was writing when it was killed is not noted.
+    Journals and steps of another history than the manifest's are a problem: the manifest was exchanged, or two
+    histories were mixed.
 
     A file in a folder that is only called .twm is not checked, and is noted. It is taken for twinrun's, and for
     damaged where it cannot be read, if it begins as metadata does, if the file that it would describe is beside

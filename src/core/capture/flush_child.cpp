@@ -185,9 +185,11 @@ Result<> FlushChild::ask(const std::string& command) {
 Result<> serve_flushes(FileSystem& system, int socket, const std::string& local, const std::string& history) {
     TWR_TRY(const LocalHistory from, LocalHistory::read(local));
     auto to = HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append);
-    if (!to) {
-        send_all(socket, to.error().message + "\n");
-        return std::move(to).error();
+    const Result<> same = to ? check_of(local, from.of, history, (*to)->id()) : success();
+    if (!to || !same) {
+        Error why = to ? same.error() : std::move(to).error();
+        send_all(socket, why.message + "\n");
+        return why;
     }
     send_all(socket, "ok\n");
     std::string received;

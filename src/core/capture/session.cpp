@@ -25,6 +25,7 @@
 #include "base/utf8.hpp"
 #include "capture/agreement.hpp"
 #include "capture/device_stage.hpp"
+#include "capture/failure.hpp"
 #include "capture/intake.hpp"
 #include "capture/layout.hpp"
 #include "capture/pipeline.hpp"
@@ -349,7 +350,7 @@ Result<> Session::Impl::prepare() try {
 } catch (const std::bad_alloc&) {  // the other ranks wait for our word
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
 } catch (const std::exception& e) {
-    return Error{ErrorCode::io, path_ + ": " + e.what()};
+    return failure_of(path_, e);
 }
 
 // Of the memory, what is not the ring's: an eighth for digests, which are on the heap; and so is,
@@ -410,7 +411,7 @@ Result<> Session::Impl::begin() try {
 } catch (const std::bad_alloc&) {  // the other ranks wait for our word
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
 } catch (const std::exception& e) {
-    return Error{ErrorCode::io, path_ + ": " + e.what()};
+    return failure_of(path_, e);
 }
 
 Result<> Session::Impl::protect(CapturedField field) {
@@ -800,7 +801,7 @@ Result<std::unique_ptr<Session>> Session::open(FileSystem& system, Comm& comm, c
     TWR_CHECK(impl->open());
     return std::unique_ptr<Session>(new Session(std::move(impl)));
 } catch (const std::exception& e) {
-    return Error{ErrorCode::out_of_memory, path + ": " + e.what()};
+    return failure_of(path, e);
 }
 
 Result<> Session::protect(CapturedField field) { return impl_->protect(std::move(field)); }

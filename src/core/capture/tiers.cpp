@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "capture/failure.hpp"
 #include "capture/flush_child.hpp"
 #include "history/flushed.hpp"
 
@@ -50,7 +51,7 @@ Result<> Tiers::check_local(const std::string& path, std::uint32_t rank, std::ui
     }
     return success();
 } catch (const std::exception& e) {
-    return Error{ErrorCode::io, path + ": " + e.what()};
+    return failure_of(path, e);
 }
 
 Result<> Tiers::check_replace(FileSystem& system, const std::string& path, std::uint32_t rank,
@@ -63,7 +64,7 @@ Result<> Tiers::check_replace(FileSystem& system, const std::string& path, std::
     }
     return HistoryWriter::check_replace(system, path, settings.history, rank, ranks);
 } catch (const std::exception& e) {
-    return Error{ErrorCode::io, path + ": " + e.what()};
+    return failure_of(path, e);
 }
 
 Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string& path, std::uint32_t rank,
@@ -88,7 +89,7 @@ Result<std::unique_ptr<Tiers>> Tiers::open(FileSystem& system, const std::string
     }
     return tiers;
 } catch (const std::exception& e) {
-    return Error{ErrorCode::io, path + ": " + e.what()};
+    return failure_of(path, e);
 }
 
 Tiers::~Tiers() {

@@ -10,6 +10,7 @@
 #include "base/checksum.hpp"
 #include "history/step_check.hpp"
 #include "metadata/metadata.hpp"
+#include "metadata/verify.hpp"
 #include "record/delta_file.hpp"
 
 namespace twinrun {
@@ -53,7 +54,7 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
         metadata->file().size() != entry.files.metadata_bytes) {
         return Error{ErrorCode::damaged, metadata->path() + ": is not the file that the journal names"};
     }
-    TWR_CHECK(check_sections(*metadata));
+    TWR_CHECK(verify(*metadata));
     struct Cleanup {
         FileSystem& system;
         std::vector<std::string> files;

@@ -186,27 +186,57 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
     return facts;
 }
 
+Result<> check_of(const std::string& local, const HistoryId& of, const std::string& history,
+                  const HistoryId& id) {
+    if (of.empty() || of == id) return success();
+    return Error{ErrorCode::mismatch,
+                 history + ": is not the history that " + local +
+                     " was begun for: bring its steps to another folder with 'twinrun flush --to'"};
+}
+
+Result<HistoryId> id_of_parts(const std::vector<std::string>& parts, const std::string& history) {
+    HistoryId id;
+    std::string first;
+    if (History::exists(history)) return id;  // each part is held against it
+    for (const std::string& part : parts) {
+        TWR_TRY(const LocalHistory local, LocalHistory::read(part));
+        if (local.of.empty()) continue;
+        if (id.empty()) {
+            id = local.of;
+            first = part;
+        } else if (id != local.of) {
+            return Error{ErrorCode::mismatch,
+                         part + ": is a part of another run than " + first +
+                             ", and their steps would be mixed: bring the ranks' folders of each run to a "
+                             "folder of its own with 'twinrun flush --to', or move away those of the other "
+                             "run"};
+        }
+    }
+    return id;
+}
+
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
-                                const std::function<void(std::int64_t, const Error&)>& lost) {
+                                const std::function<void(std::int64_t, const Error&)>& lost,
+                                const HistoryId& id) {
     TWR_TRY(const LocalHistory from, LocalHistory::read(local));
     if (first_below(history, local)) {
         return Error{ErrorCode::invalid_argument,
                      history + ": is the folder of the part itself, or lies in it: name another folder"};
     }
-    TWR_TRY(const auto to,
-            HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append));
+    // Before the history is touched: opening it begins the journal of a rank that has none.
+    if (History::exists(history)) {
+        TWR_TRY(const HistoryId there, read_history_id(history));
+        TWR_CHECK(check_of(local, from.of, history, there));
+    }
+    TWR_TRY(const auto to, HistoryWriter::open(system, history, from.settings, from.rank, from.ranks,
+                                               Existing::append, from.of.empty() ? id : from.of));
     // Who wrote the history till now may have changed the part too.
     TWR_TRY(const LocalHistory now, LocalHistory::read(local));
-    if (now.history != from.history || now.settings != from.settings || now.rank != from.rank ||
-        now.ranks != from.ranks) {
+    if (now.history != from.history || now.of != from.of || now.settings != from.settings ||
+        now.rank != from.rank || now.ranks != from.ranks) {
         return Error{ErrorCode::mismatch, local + ": another run has taken it meanwhile: try again"};
     }
-    if (!to->made() && !now.of.empty() && now.of != to->id() &&
-        real_path(history) == real_path(now.history)) {
-        return Error{ErrorCode::mismatch,
-                     history + ": is not the history that " + local +
-                         " was begun for: bring its steps elsewhere with 'twinrun flush --to'"};
-    }
+    TWR_CHECK(check_of(local, now.of, history, to->id()));
     return flush_steps(local, now.journal, *to, lost);
 }
 

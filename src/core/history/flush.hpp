@@ -34,8 +34,22 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
                                const std::function<void(std::int64_t, const Error&)>& lost);
 
 // The same for a rank's folder on a node-local tier (local_path), whoever wrote it and however it
-// ended: the run may be dead, and must not be alive. The history is made if it is not there.
+// ended: the run may be dead, and must not be alive. A history that is not there is made: as the
+// one that the part belongs to (`of`), and has its ID; where the part does not know it, `id` (""
+// draws one). Error, before anything is written, if the part belongs to another history than the
+// one that is there.
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
-                                const std::function<void(std::int64_t, const Error&)>& lost);
+                                const std::function<void(std::int64_t, const Error&)>& lost,
+                                const HistoryId& id = {});
+
+// Error if a part that belongs to the history `of` ("": not known) is not one of the history with
+// this ID.
+Result<> check_of(const std::string& local, const HistoryId& of, const std::string& history,
+                  const HistoryId& id);
+
+// The ID that a history gets which is made of these parts (folders of ranks); "": none of them
+// knows it. Error, where the history is not there yet, if parts are of different histories: its
+// steps would be made of two runs.
+Result<HistoryId> id_of_parts(const std::vector<std::string>& parts, const std::string& history);
 
 }  // namespace twinrun

@@ -37,6 +37,8 @@ bool is_flushed(const LocalHistory& local) try {
     std::uint32_t ranks = 0;
     const auto settings = read_history_settings(local.history, ranks);
     if (!settings || ranks != local.ranks) return false;
+    const auto id = read_history_id(local.history);
+    if (!id || (!local.of.empty() && local.of != *id)) return false;
     const auto journal = read_rank_journal(local.history, local.rank, ranks);
     if (!journal) return false;
     const std::uint32_t first = settings->record ? settings->record->first_difference : 0;

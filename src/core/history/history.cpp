@@ -10,7 +10,27 @@
 namespace twinrun {
 
 namespace {
+
 namespace fs = std::filesystem;
+
+Result<> check_manifest(const std::string& path, const char* what) {
+    if (History::exists(path)) return success();
+    const std::string file = manifest_path(path);
+    std::error_code ignored;
+    const auto kind = fs::symlink_status(file, ignored).type();
+    const char* const is = kind == fs::file_type::directory ? "a folder"
+                           : kind == fs::file_type::symlink ? "a link that leads to no file"
+                           : kind == fs::file_type::fifo    ? "a pipe"
+                           : is_there(file)                 ? "no regular file"
+                                                            : nullptr;
+    if (is == nullptr)
+        return Error{ErrorCode::not_found, path + ": not " + what + ": there is no manifest.jsonl in it"};
+    return Error{ErrorCode::damaged, file + ": damaged: is " + is +
+                                         ", where the manifest of a history is expected: restore the file "
+                                         "from a copy, or move it away if it "
+                                         "is not twinrun's"};
+}
+
 }  // namespace
 
 bool has_left(const Journal& journal, std::int64_t number, const RankStep& step) {
@@ -30,9 +50,7 @@ bool History::exists(const std::string& path) {
 }
 
 Result<History> History::open(const std::string& path) {
-    if (!exists(path)) {
-        return Error{ErrorCode::not_found, path + ": not a history: there is no manifest.jsonl in it"};
-    }
+    TWR_CHECK(check_manifest(path, "a history"));
     History history;
     struct Parts {
         std::vector<RankStep> ranks;
@@ -73,14 +91,19 @@ Result<History> History::open(const std::string& path) {
 }
 
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks) {
-    if (!History::exists(path)) {
-        return Error{ErrorCode::not_found, path + ": not a history: there is no manifest.jsonl in it"};
-    }
+    TWR_CHECK(check_manifest(path, "a history"));
     History history;
     Journal ignored;
     TWR_CHECK(read_manifest(path, history, ignored));
     ranks = history.ranks;
     return std::move(history.settings);
+}
+
+Result<HistoryId> read_history_id(const std::string& path) {
+    History history;
+    Journal ignored;
+    TWR_CHECK(read_manifest(path, history, ignored));
+    return std::move(history.id);
 }
 
 Result<> check_children(const std::string& path, const Journal& journal, bool forget_missing) {
@@ -119,10 +142,7 @@ bool LocalHistory::is_of(const HistorySettings& other, std::uint32_t other_rank,
 }
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {
-    if (!History::exists(path)) {
-        return Error{ErrorCode::not_found,
-                     path + ": not a node-local part of a history: there is no manifest.jsonl in it"};
-    }
+    TWR_CHECK(check_manifest(path, "a node-local part of a history"));
     History history;
     Journal manifest;
     LocalHistory local;

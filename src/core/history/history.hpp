@@ -112,6 +112,8 @@ struct History {
 
 // What a manifest says: settings, and the number of ranks.
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks);
+// Its `id`, or what stands for it.
+Result<HistoryId> read_history_id(const std::string& path);
 // One rank's journal; of a rank that has none yet, or only one of a history that was here before: an empty one.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 

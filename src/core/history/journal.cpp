@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLongestHead = 4096;  // of a journal's first line
+constexpr std::size_t kLongestHead = 4096;      // of a journal's first line
+constexpr std::size_t kLongestBegun = 1 << 20;  // of a manifest's
 // Other programs have files of these names too.
 constexpr const char* kPerhapsNotOurs = ", or move it away if it is not twinrun's";
 
@@ -124,6 +125,35 @@ std::optional<JournalHead> journal_head(const std::string& file) try {
     return std::nullopt;
 }
 
+bool is_begun_lines(const std::string& file, const std::vector<HistoryId>& ids) try {
+    std::ifstream stream(file, std::ios::binary);
+    if (!stream) return false;
+    std::string line(kLongestBegun + 1, '\0');
+    stream.read(line.data(), static_cast<std::streamsize>(line.size()));
+    line.resize(static_cast<std::size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
+    const std::size_t end = line.find('\n');
+    if (end != std::string::npos) {
+        const auto object = open_line(line.substr(0, end));
+        if (!object) return false;
+        const Json j = Json::parse(*object);
+        if (ids.empty()) return j.contains("twinrun_history");
+        const HistoryId id = j.contains("id") ? id_of(j.at("id")) : "";
+        return j.contains("twinrun_journal") && std::find(ids.begin(), ids.end(), id) != ids.end();
+    }
+    const auto begins = [&](const std::string& head) {
+        return line.starts_with(head.substr(0, std::min(head.size(), line.size())));
+    };
+    if (line.size() > kLongestBegun) return false;
+    if (ids.empty()) return begins("{\"atol\":");
+    return std::any_of(ids.begin(), ids.end(), [&](const HistoryId& id) {
+        return begins(id.empty() ? "{\"rank\":" : "{\"id\":\"" + id + "\"");
+    });
+} catch (const std::bad_alloc&) {
+    throw;
+} catch (const std::exception&) {
+    return false;
+}
+
 Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal) {
     const std::string file = journal_path(history.path, rank, ranks);
     std::error_code ignored;
@@ -142,6 +172,16 @@ Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t 
         }
         return success();
     });
+}
+
+std::map<std::string, HistoryId> journals_there(const std::string& path) {
+    std::map<std::string, HistoryId> found;
+    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+        if (!is_file || !name.ends_with(".jsonl") || name != rank_name(rank_of(name)) + ".jsonl") continue;
+        const auto head = journal_head((fs::path(path) / name).string());
+        if (head && head->rank == rank_of(name)) found.emplace(name, head->id);
+    }
+    return found;
 }
 
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,8 +26,16 @@ struct JournalHead {
 };
 std::optional<JournalHead> journal_head(const std::string& file);
 
+// Whether a file under a temporary name is a manifest or a journal that somebody was writing, as far as its first line shows: empty, or
+// that line is whole, or was cut and begins as theirs do. ids: of which histories a journal may be, "" from before there were IDs; none: a
+// manifest.
+bool is_begun_lines(const std::string& file, const std::vector<HistoryId>& ids);
+
 // The journal of one rank of several; of a rank that has none yet, or only one of a history that was here before: nothing.
 Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal);
+// Every "rank-R.jsonl" in a folder that begins as a journal of that rank: its name, and the ID in its first line ("": from before there
+// were IDs), of whichever history.
+std::map<std::string, HistoryId> journals_there(const std::string& path);
 // Those that are there: a manifest may name any number of ranks.
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks);
 // Error if a link, a pipe or a folder lies in a journal's place: it would be taken for a rank that committed nothing.

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kRandomEnd = 21;                 // of temporary_name()
 constexpr const char* kPartialName = ".twr-partial.";  // of a shared file that MPI ranks are writing
 
-// Of temporary_name(): nothing that somebody else made has it.
+// Of temporary_name().
 bool is_random_end(std::string_view text) {
     return text.size() == kRandomEnd && text.starts_with('.') && text.ends_with(".tmp") &&
            text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -48,11 +48,20 @@ bool is_shared_file(const std::string& name) {
 
 constexpr const char* kBegunSuffix = ".begun";
 
+bool is_begun_by_any(const std::string& folder) {
+    const auto entries = entries_of(folder);
+    return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& entry) {
+        return is_begun_name(entry.name) && has_mark(folder, entry.name);
+    });
+}
+
 }  // namespace
 
 bool is_temporary(const std::string& name) {
     return name.size() > kRandomEnd && is_random_end(std::string_view(name).substr(name.size() - kRandomEnd));
 }
+
+std::string name_of_temporary(const std::string& name) { return name.substr(0, name.size() - kRandomEnd); }
 
 std::uint32_t rank_of(const std::string& name) {
     std::uint32_t rank = 0;
@@ -154,7 +163,8 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
 }
 
 bool is_proven(const std::string& folder, const std::string& name) {
-    if (is_temporary(name)) return true;
+    if (is_temporary(name))  // a rank was writing there
+        return name.starts_with(kSharedPrefix) ? is_begun_by_any(folder) : is_begun_by(folder, rank_of(name));
     const std::string file = (fs::path(folder) / name).string();
     if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
     if (name.ends_with(".twr")) return is_difference_file(file);

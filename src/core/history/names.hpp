@@ -29,8 +29,9 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank);
 // Whether a file in such a folder, that has a capture's name, was written by one, by what can be seen of it: spec/history.md,
 // "What is whose".
 bool is_proven(const std::string& folder, const std::string& name);
-// Whether random digits in the name prove it: of a file that was being written.
+// Whether a name ends with random digits, as those of files do that are being written; and what such a file is to be called.
 bool is_temporary(const std::string& name);
+std::string name_of_temporary(const std::string& name);
 // "rank-00003.begun", an empty file in a step's folder: the rank may have files there that its journal does not name.
 std::string begun_name(std::uint32_t rank);
 bool is_begun_by(const std::string& folder, std::uint32_t rank);  // folder: a path

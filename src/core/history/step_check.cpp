@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "metadata/verify.hpp"
 #include "sketch/build.hpp"
 
 namespace twinrun {
@@ -21,11 +22,15 @@ Result<DataCheck> DataCheck::create(MetadataFile& metadata) {
     DataCheck check(metadata);
     for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
         const FieldMetadata& field = metadata.directory().fields[f];
-        if (field.extents.empty() || field.place(Section::data_sums).length == 0) continue;
-        std::vector<std::uint64_t> sums(field.place(Section::data_sums).length / 8);
-        TWR_CHECK(metadata.read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
+        if (field.extents.empty() || field.data_bytes() == 0) continue;
         const std::uint64_t begin = field.extents[0].offset;
         const std::uint64_t end = begin + field.data_bytes();
+        if (field.place(Section::data_sums).length == 0) {
+            check.parts_.push_back({begin, end, std::nullopt, f});
+            continue;
+        }
+        std::vector<std::uint64_t> sums(field.place(Section::data_sums).length / 8);
+        TWR_CHECK(metadata.read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
         for (std::size_t i = 0; i < sums.size(); ++i) {
             const std::uint64_t first = begin + i * kDataSumBytes;
             std::uint64_t sum = sums[i];
@@ -40,13 +45,17 @@ Result<DataCheck> DataCheck::create(MetadataFile& metadata) {
 
 Result<> DataCheck::operator()(std::uint64_t offset, std::span<const std::byte> bytes) {
     const std::uint64_t end = offset + bytes.size();
+    std::uint64_t seen = offset;
     while (at_ < parts_.size() && parts_[at_].begin < end) {
         const Part& part = parts_[at_];
         const std::uint64_t from = std::max(part.begin, offset);
         const std::uint64_t to = std::min(part.end, end);
+        if (to < from) return Error{ErrorCode::damaged, "damaged: its metadata names the same bytes twice"};
+        if (seen < from) TWR_CHECK(check_padding(seen, bytes.subspan(seen - offset, from - seen)));
+        seen = std::max(seen, to);
         sum_->update(bytes.subspan(from - offset, to - from));
         if (to != part.end) break;
-        if (sum_->value() != part.sum) {
+        if (part.sum && sum_->value() != *part.sum) {
             return Error{ErrorCode::damaged, "damaged: field '" +
                                                  metadata_->directory().fields[part.field].name +
                                                  "', bytes from " + std::to_string(part.begin) +
@@ -55,22 +64,15 @@ Result<> DataCheck::operator()(std::uint64_t offset, std::span<const std::byte> 
         sum_ = std::make_unique<StreamingChecksum>();
         ++at_;
     }
-    return success();
+    return check_padding(seen, bytes.subspan(seen - offset));
 }
 
-Result<> check_sections(MetadataFile& metadata) {
-    std::vector<std::byte> buffer;
-    for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
-        for (std::size_t s = 0; s < kSections; ++s) {
-            const auto section = static_cast<Section>(s);
-            const std::uint64_t length = metadata.directory().fields[f].place(section).length;
-            for (std::uint64_t at = 0; at < length; at += kReadBytes) {
-                buffer.resize(std::min<std::uint64_t>(kReadBytes, length - at));
-                TWR_CHECK(metadata.read(f, section, at, buffer));
-            }
-        }
-    }
-    return success();
+Result<> DataCheck::check_padding(std::uint64_t offset, std::span<const std::byte> bytes) {
+    const auto other =
+        std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
+    if (other == bytes.end()) return success();
+    return Error{ErrorCode::damaged, "damaged: byte " + std::to_string(offset + (other - bytes.begin())) +
+                                         " is of no field, and is not zero as it was captured"};
 }
 
 Result<> check_blocks(const DifferenceFile& file) {
@@ -96,7 +98,7 @@ bool is_intact(const std::string& path, const RankStep& entry) {
     if (!metadata || (*metadata)->file().size() != entry.files.metadata_bytes) return false;
     std::vector<std::byte> bytes(kHeaderBytes);
     if (!(*metadata)->file().read_at(0, bytes) || xxh3(bytes) != entry.files.header_checksum ||
-        !check_sections(**metadata))
+        !verify(**metadata))
         return false;
     if (entry.files.data.empty() || entry.files.difference != kNoBase) return true;
     const auto data = InputFile::open((folder / entry.files.data).string());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,7 +17,8 @@
 
 namespace twinrun {
 
-// Checks data bytes that come in order against the sums of the fields that they belong to.
+// Checks data bytes that come in order against the sums of the fields that they belong to; bytes of
+// no field must be zero.
 class DataCheck {
    public:
     static Result<DataCheck> create(MetadataFile& metadata);
@@ -27,9 +29,10 @@ class DataCheck {
     struct Part {
         std::uint64_t begin;
         std::uint64_t end;
-        std::uint64_t sum;
+        std::optional<std::uint64_t> sum;  // none: its metadata has no sums
         std::size_t field;
     };
+    static Result<> check_padding(std::uint64_t offset, std::span<const std::byte> bytes);
     explicit DataCheck(MetadataFile& metadata) : metadata_(&metadata) {}
     MetadataFile* metadata_;
     std::vector<Part> parts_;
@@ -37,8 +40,6 @@ class DataCheck {
     std::unique_ptr<StreamingChecksum> sum_ = std::make_unique<StreamingChecksum>();
 };
 
-// Reads all sections of a metadata file, which checks them.
-Result<> check_sections(MetadataFile& metadata);
 // Reads all blocks of a difference, which checks them.
 Result<> check_blocks(const DifferenceFile& file);
 

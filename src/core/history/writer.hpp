@@ -28,10 +28,11 @@ class HistoryWriter {
     // names too. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other
     // settings or number of ranks than those of the history that is appended to; a manifest or a
     // journal that cannot be proven to be twinrun's; what is left of a history whose manifest is
-    // gone.
+    // gone. id: of a history that is made, if it is one that was lost and comes back; "": a new one.
     static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
                                                        const HistorySettings& settings, std::uint32_t rank,
-                                                       std::uint32_t ranks, Existing existing);
+                                                       std::uint32_t ranks, Existing existing,
+                                                       const HistoryId& id = {});
     // The same for this rank's part on a node-local tier; `history` is where it goes. Steps that
     // are there belong to that history, or are all in their own (is_flushed), or it is an error;
     // another history's part is made anew.
@@ -158,6 +159,7 @@ class HistoryWriter {
     // Lines that let files of these folders go.
     Result<> add_leaving(const std::vector<std::string>& objects, const std::set<std::string>& folders);
     Result<> remove_leftovers();
+    // of: of the history that a part belongs to; where it is none, the ID that is not drawn.
     Result<> begin(const HistorySettings& settings, const std::string* history, const History* had,
                    const HistoryId& of = {});
     void go_on(const History& history);

@@ -167,12 +167,16 @@ Result<> HistoryWriter::remove_leftovers() {
             TWR_CHECK(remove_files(name, std::nullopt, left ? MayGo{} : is_temporary));
         }
     }
-    // First lines that did not get their names.
-    const std::string journal = rank_name(rank_) + ".jsonl.";
+    // Manifests and journals that did not get their names.
+    std::vector<HistoryId> ours = replaced_;
+    ours.push_back(has_id_ ? id_ : "");
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
-        if (is_file && is_temporary(name) &&
-            (name.starts_with(journal) || (leads && name.starts_with("manifest.jsonl."))))
-            TWR_CHECK(system().remove((fs::path(path_) / name).string()));
+        const std::string file = (fs::path(path_) / name).string();
+        if (!is_file || !is_temporary(name)) continue;
+        const std::string becomes = name_of_temporary(name);
+        if ((becomes == rank_name(rank_) + ".jsonl" && is_begun_lines(file, ours)) ||
+            (leads && becomes == "manifest.jsonl" && is_begun_lines(file, {})))
+            TWR_CHECK(system().remove(file));
     }
     return success();
 }

@@ -45,7 +45,7 @@ Result<> check_no_link(const std::string& path) {
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, const std::string& path,
                                                            const HistorySettings& settings,
                                                            std::uint32_t rank, std::uint32_t ranks,
-                                                           Existing existing) try {
+                                                           Existing existing, const HistoryId& id) try {
     // The rule that every field will use: a bad tolerance is refused before a folder is made.
     if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
         return std::move(rule).error().at(path);
@@ -65,7 +65,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
     TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
         TWR_CHECK(writer->check_nobody_writes());
-        TWR_CHECK(writer->begin(settings, nullptr, nullptr));
+        TWR_CHECK(writer->begin(settings, nullptr, nullptr, id));
         return writer;
     }
     History history;
@@ -248,17 +248,21 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
     TWR_CHECK(system().make_folders(path_));
     if (had == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
-        id_ = new_id();
+        id_ = history == nullptr && !of.empty() ? of : new_id();
         has_id_ = true;
         Json first = settings_to_json(settings, ranks_);
         first["id"] = id_;
         if (had != nullptr) {
             replaced_ = had->replaced;
             replaced_.push_back(had->id);
-            // Only those that have left something.
+            // Only those that have left something. A process that died while it replaced one has
+            // left a journal of one before that.
             const auto names = folders_of_steps(path_);
+            const auto journals = journals_there(path_);
             std::erase_if(replaced_, [&](const HistoryId& id) {
                 return id != had->id &&
+                       std::none_of(journals.begin(), journals.end(),
+                                    [&](const auto& journal) { return journal.second == id; }) &&
                        std::none_of(names.begin(), names.end(),
                                     [&](const std::string& name) { return is_marked(path_, name, id); });
             });

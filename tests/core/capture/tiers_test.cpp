@@ -6,9 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 
+#include "capture/failure.hpp"
 #include "capture/session.hpp"
 #include "history/flush.hpp"
+#include "history/flushed.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun {
@@ -282,6 +285,105 @@ TEST_F(TiersTest, StepsOfAHistoryThatIsGoneAreNotTakenForAnother) {
     auto run = Session::open(posix_file_system(), comm_, run_, settings(Flusher::thread, Existing::replace));
     ASSERT_TRUE(run) << run.error().message;
     expect_whole(**run, {});
+}
+
+// Parts of two runs, as when they are gathered from several nodes: no step is made of both.
+TEST_F(TiersTest, PartsOfTwoRunsMakeNoHistory) {
+    const std::string other = (folder_ / "other").string();
+    const std::string made = (folder_ / "made").string();
+    for (const bool first : {true, false}) {
+        SessionSettings s = settings(Flusher::none);
+        s.local = first ? local_ : local_ + "-2";
+        ThreadsComm::run(2, [&](Comm& comm) {
+            auto run = Session::open(posix_file_system(), comm, first ? run_ : other, s);
+            ASSERT_TRUE(run) << run.error().message;
+            ASSERT_TRUE(capture(**run, 1));
+            ASSERT_TRUE((*run)->close());
+        });
+    }
+    const std::vector<std::string> mixed{local_path(local_, 0), local_path(local_ + "-2", 1)};
+    const auto id = id_of_parts(mixed, made);
+    ASSERT_FALSE(id);
+    EXPECT_EQ(id.error().code, ErrorCode::mismatch);
+    EXPECT_NE(id.error().message.find(mixed[1]), std::string::npos) << id.error().message;
+    EXPECT_FALSE(fs::exists(made));
+    const std::vector<std::string> parts{local_path(local_, 0), local_path(local_, 1)};
+    const auto own = id_of_parts(parts, made);
+    ASSERT_TRUE(own) << own.error().message;
+    EXPECT_EQ(*own, read_history_id(run_).value());
+    // One after the other: what is there says whose it is.
+    const auto flush_to = [&](const std::string& part, const std::string& history) {
+        return flush_folder(posix_file_system(), part, history,
+                            [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
+    };
+    ASSERT_TRUE(flush_to(parts[0], made));
+    const auto refused = flush_to(mixed[1], made);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::mismatch);
+    EXPECT_FALSE(fs::exists(journal_path(made, 1, 2))) << "nothing is written";
+    ASSERT_TRUE(flush_to(parts[1], made));
+    EXPECT_EQ(History::open(made)->steps.size(), 1U);
+    EXPECT_EQ(read_history_id(made).value(), *own) << "it is the same history again";
+    // Where the path is another run's now, and the history was lost.
+    fs::remove_all(run_);
+    ASSERT_TRUE(flush_to(mixed[1].substr(0, mixed[1].size() - 1) + "0", run_));
+    EXPECT_FALSE(flush_to(parts[1], run_));
+    EXPECT_TRUE(History::open(run_)->steps.empty());
+}
+
+// Who replaces a history may be killed before the ranks' journals are new.
+TEST_F(TiersTest, StepsOfAReplacedHistoryAreNotBroughtIntoTheOneInItsPlace) {
+    ThreadsComm::run(2, [&](Comm& comm) {
+        auto run = Session::open(posix_file_system(), comm, run_, settings(Flusher::none));
+        ASSERT_TRUE(run) << run.error().message;
+        ASSERT_TRUE(capture(**run, 1));
+        ASSERT_TRUE((*run)->close());
+    });
+    fs::copy(run_, folder_ / "before");
+    std::uint32_t ranks = 0;
+    const HistorySettings same = read_history_settings(run_, ranks).value();
+    ASSERT_TRUE(HistoryWriter::open(posix_file_system(), run_, same, 0, ranks, Existing::replace));
+    for (const bool journals : {true, false}) {
+        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+            const fs::path journal = journal_path(run_, rank, ranks);
+            fs::remove(journal);
+            if (journals) fs::copy_file(folder_ / "before" / journal.filename(), journal);
+        }
+        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+            const fs::path journal = journal_path(run_, rank, ranks);
+            const auto size = journals ? fs::file_size(journal) : 0;
+            const auto done = flush_folder(posix_file_system(), local_path(local_, rank), run_,
+                                           [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
+            ASSERT_FALSE(done);
+            EXPECT_NE(done.error().message.find("is not the history that"), std::string::npos)
+                << done.error().message;
+            EXPECT_EQ(fs::exists(journal), journals) << "nothing is written";
+            EXPECT_EQ(journals ? fs::file_size(journal) : 0, size);
+        }
+    }
+    EXPECT_TRUE(History::open(run_)->steps.empty());
+    // Nor are they given up because the other history has, or had, a later attempt at them.
+    auto writer = HistoryWriter::open(posix_file_system(), run_, same, 0, ranks, Existing::append);
+    ASSERT_TRUE(writer) << writer.error().message;
+    const auto part = LocalHistory::read(local_path(local_, 0));
+    ASSERT_TRUE(part);
+    RankStep later = part->journal.steps.at(1);
+    later.folder = step_folder(1, 1);
+    const HistoryWriter::Commit line{1, later};
+    ASSERT_TRUE((*writer)->commit({&line, 1}));
+    const std::int64_t one = 1;
+    ASSERT_TRUE((*writer)->drop({&one, 1}));
+    EXPECT_FALSE(is_flushed(*part));
+}
+
+TEST(RunFailure, AThreadThatCannotBeStartedSaysWhatToDo) {
+    const Error error =
+        failure_of("run", std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
+    EXPECT_EQ(error.code, ErrorCode::out_of_memory);
+    for (const char* said : {"run: no thread could be started", "ulimit -u", "flush_threads"})
+        EXPECT_NE(error.message.find(said), std::string::npos) << error.message;
+    EXPECT_EQ(failure_of("run", std::bad_alloc()).code, ErrorCode::out_of_memory);
+    EXPECT_EQ(failure_of("run", std::runtime_error("why")).message, "run: why");
 }
 
 // Looking at each of many fields reads the step's directory once.

@@ -2,6 +2,7 @@
 #include "history/part.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,27 @@ TEST_F(HistoryPartTest, AHistoryIsOpenedAsItIs) {
     EXPECT_EQ(opened->history.path, path);
     ASSERT_EQ(opened->history.steps.size(), 1U);
     EXPECT_EQ(opened->history.steps[0].step, 4);
+}
+
+TEST_F(HistoryPartTest, AManifestThatIsNoFileIsSaidToBeWhatItIs) {
+    const fs::path manifest = folder_ / "manifest.jsonl";
+    const std::string path = folder_.string();
+    const auto says = [&](const std::string& what) {
+        std::uint32_t ranks = 0;
+        for (const Error& error : {History::open(path).error(), read_history_settings(path, ranks).error(),
+                                   LocalHistory::read(path).error(), open_history_or_part(path).error()}) {
+            EXPECT_NE(error.message.find(what), std::string::npos) << error.message;
+        }
+    };
+    says("there is no manifest.jsonl");
+    fs::create_directory(manifest);
+    says(manifest.string() + ": damaged: is a folder");
+    fs::remove(manifest);
+    ASSERT_EQ(::mkfifo(manifest.c_str(), 0600), 0);
+    says(manifest.string() + ": damaged: is a pipe");
+    fs::remove(manifest);
+    fs::create_symlink("nowhere", manifest);
+    says(manifest.string() + ": damaged: is a link that leads to no file");
 }
 
 TEST_F(HistoryPartTest, APartHasItsRanksStepsAndSaysWhoseItIs) {

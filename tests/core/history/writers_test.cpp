@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "history/history.hpp"
+#include "history/others.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
 #include "platform/anchored.hpp"
@@ -447,6 +448,138 @@ TEST_F(WritersTest, WhatAKilledProcessMadeWithoutItsNameGoes) {
     EXPECT_FALSE(fs::exists(run / "manifest.jsonl.0123456789abcdef.tmp"));
     for (const char* name : {".twinrun-mine", ".twinrun-0123456789abcde0/mine", "manifest.jsonl.tmp"})
         EXPECT_TRUE(fs::exists(run / name)) << name;
+}
+
+// A name proves nothing of a file either that somebody was writing.
+TEST_F(WritersTest, WhatOnlyHasATemporaryNameOfOursStays) {
+    const fs::path run(run_);
+    const std::string end = ".0123456789abcdef.tmp";
+    std::string manifest, journal, other;
+    HistoryId id;
+    {
+        auto writer = open(0, 2, Existing::refuse);
+        ASSERT_TRUE(writer);
+        id = (*writer)->id();
+        static_cast<void>(write_step(**writer, 1, 4096));
+        manifest = content(manifest_path(run_));
+        journal = content(journal_path(run_, 0, 2));
+    }
+    fs::rename(run, folder_ / "before");
+    {
+        auto writer = open(0, 2, Existing::refuse);
+        ASSERT_TRUE(writer);
+        other = content(journal_path(run_, 0, 2));
+    }
+    fs::remove_all(run);
+    fs::rename(folder_ / "before", run);
+    const auto opened_with = [&](const std::string& name, const std::string& text) {
+        std::ofstream(run / name, std::ios::binary) << text;
+        const auto writer = open(0, 2, Existing::append);
+        EXPECT_TRUE(writer) << writer.error().message;
+        const bool stays = fs::exists(run / name) && content(run / name) == text;
+        EXPECT_EQ(stays, fs::exists(run / name));
+        fs::remove(run / name);
+        return stays;
+    };
+    const std::string line = journal.substr(0, journal.find('\n') + 1);
+    for (const std::string& begun : {std::string(), manifest, manifest.substr(0, 1), manifest.substr(0, 40),
+                                     manifest.substr(0, manifest.size() - 1)})
+        EXPECT_FALSE(opened_with("manifest.jsonl" + end, begun)) << begun;
+    for (const std::string& begun : {std::string(), journal, line, line.substr(0, 1), line.substr(0, 45),
+                                     line.substr(0, line.size() - 1)})
+        EXPECT_FALSE(opened_with("rank-00000.jsonl" + end, begun)) << begun;
+    std::string changed = manifest;
+    changed[20] ^= 1;
+    for (const std::string& mine : {std::string("mine, and no line of a history\n"), std::string("{\"mine\""),
+                                    std::string("\n"), changed, std::string(100, '\0'), journal})
+        EXPECT_TRUE(opened_with("manifest.jsonl" + end, mine)) << mine;
+    for (const std::string& mine : {std::string("mine\n"), other, other.substr(0, 45), manifest})
+        EXPECT_TRUE(opened_with("rank-00000.jsonl" + end, mine)) << mine;
+    for (const std::string& name : {"manifest.jsonl.mine" + end, "rank-00001.jsonl" + end})
+        EXPECT_TRUE(opened_with(name, "")) << name;
+    // In a step's folder: of a rank that is writing there.
+    const std::string step = step_folder(1, 0) + "/";
+    for (const std::string name : {"rank-00000.data", "rank-00000.twm", "rank-00000.twr"}) {
+        EXPECT_TRUE(opened_with(step + name + end, "mine")) << name;
+        std::ofstream(run / step / begun_name(0)).close();
+        EXPECT_FALSE(opened_with(step + name + end, "half")) << name;
+        EXPECT_FALSE(fs::exists(run / step / begun_name(0)));
+    }
+    const std::string left = step_folder(7, 0) + "/";  // without a line
+    fs::create_directory(run / left);
+    std::ofstream(run / left / marker_name(id)).close();
+    EXPECT_TRUE(opened_with(left + "rank-00000.data" + end, "mine"));
+    // A history that replaces it leaves it too.
+    std::ofstream(run / step / ("rank-00000.data" + end)) << "mine";
+    ASSERT_TRUE(open(0, 2, Existing::replace));
+    EXPECT_EQ(content(run / step / ("rank-00000.data" + end)), "mine");
+    EXPECT_FALSE(fs::exists(run / step / "rank-00000.data"));
+}
+
+// Killed again and again between a part's new manifest and its new journal.
+TEST_F(WritersTest, APartWhoseOpeningsWereKilledIsOpened) {
+    const auto open_part = [&](const HistoryId& of) {
+        return HistoryWriter::open_local(posix_file_system(), run_, HistorySettings{}, 0, 2, "/to/run", false,
+                                         of);
+    };
+    const HistoryId of(32, 'a');
+    ASSERT_TRUE(open_part(of));
+    const std::string journal = content(journal_path(run_, 0, 2));
+    for (int kills = 0; kills < 4; ++kills) {
+        const auto again = open_part(of);
+        ASSERT_TRUE(again) << again.error().message;
+        std::ofstream(journal_path(run_, 0, 2), std::ios::binary) << journal;
+    }
+    const auto last = open_part(of);
+    ASSERT_TRUE(last) << last.error().message;
+    ASSERT_TRUE(commit(**last, 1));
+    EXPECT_EQ(LocalHistory::read(run_)->journal.steps.size(), 1U);
+    EXPECT_EQ(entries_of_others(run_).value(), std::vector<std::string>());
+}
+
+// Else its steps are seen by nobody, and nobody misses them.
+TEST_F(WritersTest, WhatIsOfAnotherHistoryIsTold) {
+    const fs::path run(run_);
+    const fs::path first = folder_ / "first";
+    using Names = std::vector<std::string>;
+    for (const std::uint32_t ranks : {1U, 2U}) {
+        for (const bool again : {false, true}) {
+            fs::remove_all(run);
+            for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+                auto writer = open(rank, ranks, Existing::append);
+                ASSERT_TRUE(writer) << writer.error().message;
+                for (const std::int64_t step : {1, 2})
+                    static_cast<void>(write_step(**writer, step, 4096));
+            }
+            if (!again) fs::rename(run, first);
+        }
+        EXPECT_EQ(entries_of_others(run_).value(), Names());
+        fs::copy_file(manifest_path(first.string()), manifest_path(run_),
+                      fs::copy_options::overwrite_existing);
+        Names all = {step_folder(1, 0), step_folder(2, 0)};
+        if (ranks == 2) all.insert(all.begin(), {"rank-00000.jsonl", "rank-00001.jsonl"});
+        EXPECT_EQ(entries_of_others(run_).value(), all);
+        // Where journals name the folders, one says as much as all.
+        std::erase(all, step_folder(2, 0));
+        EXPECT_EQ(entries_of_others(run_, {step_folder(1, 0), step_folder(2, 0)}).value(), all);
+        fs::remove_all(first);
+    }
+    // Not what a history that is replaced leaves, nor a folder that is left for somebody else's files.
+    fs::remove_all(run);
+    fs::path other;
+    for (const Existing existing : {Existing::refuse, Existing::replace}) {
+        auto writer = open(0, 2, existing);
+        ASSERT_TRUE(writer) << writer.error().message;
+        if (existing == Existing::replace) break;
+        other = write_step(**writer, 1, 4096);
+        std::ofstream(other / "rank-00002.data") << std::string(4096, 'm');
+    }
+    EXPECT_TRUE(fs::exists(other / "rank-00002.data"));
+    EXPECT_EQ(entries_of_others(run_).value(), Names());
+    fs::create_directory(run / step_folder(3, 0));
+    std::ofstream(run / step_folder(3, 0) / marker_name(HistoryId(32, 'b'))).close();
+    std::ofstream(run / step_folder(3, 0) / "mine").close();
+    EXPECT_EQ(entries_of_others(run_).value(), Names());
 }
 
 // A run was killed: before the line that names a step, or after the one that lets it go.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -86,6 +87,19 @@ def test_two_steps_of_one_number_are_told(tmp_path: Path) -> None:
     assert value(tmp_path / "new", 2) == 0
 
 
+def test_parts_of_two_runs_make_no_history(tmp_path: Path) -> None:
+    local, other = tmp_path / "local", tmp_path / "other"
+    captured(tmp_path / "a", {1: ZERO}, local=local, flusher="none")
+    captured(tmp_path / "b", {1: ONE}, local=other, flusher="none")
+    shutil.copytree(other / "rank-00000", local / "rank-00001")
+    done = command("flush", local, "--to", tmp_path / "new")
+    assert done.status == 2 and "is a part of another run than" in done.err
+    assert not (tmp_path / "new").exists()
+    # Each goes to its own where that is there.
+    assert command("flush", local).status == 0
+    assert value(tmp_path / "a", 1) == 0 and value(tmp_path / "b", 1) == 1
+
+
 def test_another_history_at_its_path(tmp_path: Path) -> None:
     """A run whose folder was moved away writes into no other one that came there."""
     a, b = tmp_path / "a", tmp_path / "b"
@@ -102,6 +116,25 @@ def test_another_history_at_its_path(tmp_path: Path) -> None:
     assert looks(a) == before
     assert value(tmp_path / "moved", 1) == 0 and value(a, 3) == 1
     assert twinrun.verify(a)[0] == []
+
+
+@pytest.mark.parametrize("steps", [[1, 2], [8]])
+def test_a_manifest_of_another_run_is_told(steps: list[int], tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    captured(a, {1: ZERO, 2: ZERO})
+    captured(b, dict.fromkeys(steps, ONE))
+    for path in (a, b):
+        assert not twinrun.verify(path)[0] and "another history" not in command("log", path).out
+    shutil.copy(b / "manifest.jsonl", a / "manifest.jsonl")
+    shutil.copytree(b / "step-0000000008", a / "step-0000000008") if steps == [8] else None
+    said = "step-0000000001 and 1 more beside its manifest.jsonl: of another history"
+    problems = twinrun.verify(a).problems
+    assert f"{a}: {said}" in "\n".join(problems)
+    note = said if steps == [8] else said.replace(" and 1 more", "")
+    assert f"note: {note}" in command("log", a).out
+    compared = command("compare", a, a)
+    assert f"{a}: {note}" in compared.out if steps == [8] else compared.status == 2
+    assert json.loads(command("log", a, "--json").out)["others"][0] == "step-0000000001"
 
 
 @pytest.mark.parametrize("what", ["removed", "emptied"])

@@ -1,0 +1,29 @@
+// What an exception of the standard library means for a run.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "base/result.hpp"
+
+namespace twinrun {
+
+inline Error failure_of(const std::string& path, const std::exception& e) {
+    if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr)
+        return Error{ErrorCode::out_of_memory, path + ": not enough memory to open a run"};
+    // Storage reports its errors without exceptions: this is a thread.
+    const auto* const system = dynamic_cast<const std::system_error*>(&e);
+    if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+        return Error{
+            ErrorCode::out_of_memory,
+            path +
+                ": no thread could be started: raise the limit of processes and threads ('ulimit -u', "
+                "or that of the job or container), leave more address space ('ulimit -v'), or set "
+                "threads and flush_threads to fewer"};
+    }
+    return Error{ErrorCode::io, path + ": " + e.what()};
+}
+
+}  // namespace twinrun
