@@ -205,6 +205,17 @@ def _text(flat: _Flat, name: str, value: object) -> None:
     flat.add_texts(name, array)
 
 
+def _bytes(flat: _Flat, name: str, value: Any) -> None:
+    """Bytes that can be changed, or lie in the memory of another object; views of elements of other types are arrays."""
+    try:
+        if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in ("B", "c")):
+            flat.add(name, value)
+        else:
+            _text(flat, name, bytes(value))
+    except (BufferError, ValueError) as e:  # released or closed, or in a device's memory
+        raise _cannot(name, f"its bytes cannot be read: {e}") from None
+
+
 def _integer(flat: _Flat, name: str, value: int) -> None:
     if -(1 << 63) <= value < 1 << 64:
         flat.add(name, value)
@@ -455,12 +466,22 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
 
 def _arrow_array(flat: _Flat, name: str, value: Any) -> None:
     """An array of pyarrow: the column of a table. What its elements' type tells already has no label."""
+    _arrow_column(flat, name, value)
+
+
+def _arrow_scalar(flat: _Flat, name: str, value: Any) -> None:
+    """A scalar of pyarrow: what an array of it alone would have, without its axis."""
+    _arrow_column(flat, name, sys.modules["pyarrow"].repeat(value, 1), is_scalar=True)
+
+
+def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -> None:
     from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
     table = pa.table({"": value})
     for column, array in arrow_columns(table, name):
-        flat.walk(name + column, array)
+        is_value = column in ("", MASK)
+        flat.walk(name + column, array.reshape(()) if is_scalar and is_value else array)
     kind = value.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         flat.label(name, "type", arrow_type(table.schema.field(0), pa))
@@ -542,6 +563,11 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("pyarrow", "Array"): _arrow_array,
     ("pyarrow", "ChunkedArray"): _arrow_array,
     ("pyarrow", "Tensor"): _arrow_tensor,
+    ("pyarrow", "Scalar"): _arrow_scalar,
+    ("pyarrow", "Buffer"): _bytes,
+    ("builtins", "bytearray"): _bytes,
+    ("builtins", "memoryview"): _bytes,
+    ("mmap", "mmap"): _bytes,
     ("pint", "PlainQuantity"): _quantity,
     ("pint", "Quantity"): _quantity,
     ("astropy", "Quantity"): _quantity,

@@ -9,6 +9,7 @@ import decimal
 import enum
 import fractions
 import gc
+import mmap
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path, PurePosixPath
@@ -562,6 +563,66 @@ def test_arrays_of_arrow() -> None:
     tensors = [pa.Tensor.from_numpy(np.arange(3.0), dim_names=names) for names in (None, ["x"], ["y"])]
     assert verdict(tensors[0], tensors[0]) == verdict(tensors[0], np.arange(3.0)) == "same"
     assert "same" not in (verdict(tensors[1], tensors[2]), verdict(tensors[0], tensors[1]))
+
+
+def test_single_values_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    kinds = {
+        "text": pa.scalar("a"),
+        "another text": pa.scalar("b"),
+        "bytes": pa.scalar(b"a"),
+        "no text": pa.scalar(""),
+        "missing": pa.scalar(None, pa.string()),
+        "number": pa.scalar(97),
+        "short": pa.scalar(97, pa.int8()),
+        "missing number": pa.scalar(None, pa.int8()),
+        "date": pa.scalar(datetime.date(2000, 1, 1)),
+        "texts": pa.scalar(["a"]),
+        "other texts": pa.scalar(["b"]),
+        "struct": pa.scalar({"a": "x"}),
+        "struct of bytes": pa.scalar({"a": b"x"}),
+        "category": pa.array(["a"]).dictionary_encode()[0],
+        "map": pa.scalar([("k", "v")], pa.map_(pa.string(), pa.string())),
+        "array of text": pa.array(["a"]),
+        "array of numbers": np.array([97], np.int8),
+    }
+    for name, one in kinds.items():
+        for other, against in kinds.items():
+            told = verdict({"x": one}, {"x": against}, atol=200, tolerate_integers=other == name)
+            assert (told == "same") == (name == other), (name, other)
+            assert (verdict([{"x": one}, "z"], [{"x": against}, "z"]) == "same") == (name == other), (
+                name,
+                other,
+            )
+            assert (verdict(one, against) == "same") == (name == other), (name, other)
+    for one, against in (("text", "another text"), ("texts", "other texts"), ("struct", "struct of bytes")):
+        assert (
+            verdict({"x": kinds[one]}, {"x": kinds[against]}, atol=200, tolerate_integers=True) == "different"
+        )
+    assert verdict(pa.scalar("a"), pa.scalar("a", pa.large_string())) == "same"  # how it is stored
+    assert flattened("x", kinds["short"])["x"].shape == ()
+
+
+def test_bytes_of_any_class_are_bytes() -> None:
+    numbers = np.array([97, 98], np.uint8)
+    same = [b"ab", bytearray(b"ab"), memoryview(b"ab"), memoryview(b"ab").cast("c")]
+    try:
+        import pyarrow as pa
+    except ImportError:
+        pass
+    else:
+        same += [pa.py_buffer(b"ab"), pa.scalar("ab").as_buffer()]
+    with mmap.mmap(-1, 2) as mapped:
+        mapped[:] = b"ab"
+        for one in (*same, mapped):
+            assert verdict({"x": one}, {"x": b"ab"}) == verdict([one, "z"], [b"ab", "z"]) == "same"
+            for other in (b"ac", "ab", numbers, numbers.view(np.int8)):
+                assert verdict({"x": one}, {"x": other}, atol=200, tolerate_integers=True) != "same"
+    assert verdict({"x": memoryview(np.arange(3.0))}, {"x": np.arange(3.0)}) == "same"
+    released = memoryview(b"ab")
+    released.release()
+    with pytest.raises(twinrun.TwinrunError, match="bytes cannot be read"):
+        flattened("x", released)
 
 
 def test_the_order_of_ordered_categories_of_arrow() -> None:
