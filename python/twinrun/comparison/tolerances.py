@@ -139,15 +139,21 @@ class Met:
     """What a comparison met of its rules.
 
     matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
-    rule left out.
+    rule left out. left_out: whether one of these is no attribute.
     """
 
     matched: frozenset[int] = frozenset()
     without: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
+    left_out: bool = False
 
     def __or__(self, other: Met) -> Met:
-        return Met(self.matched | other.matched, self.without | other.without, self.skipped | other.skipped)
+        return Met(
+            self.matched | other.matched,
+            self.without | other.without,
+            self.skipped | other.skipped,
+            self.left_out or other.left_out,
+        )
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,7 @@ class RulesInUse:
         self._matched: set[int] = set()
         self._without: set[str] = set()
         self._skipped: set[str] = set()
+        self._left_out = False
 
     def find(self, name: str, step: int | None) -> Rule | None:
         """The first rule that matches a field."""
@@ -249,6 +256,7 @@ class RulesInUse:
         rule = self.tolerances.rules[at]
         if rule.skip:
             self._skipped.add(name)
+            self._left_out = True
         return rule
 
     def ignores(self, label: str, step: int | None) -> bool:
@@ -262,7 +270,9 @@ class RulesInUse:
 
     def met(self) -> Met:
         """What the rules met so far."""
-        return Met(frozenset(self._matched), frozenset(self._without), frozenset(self._skipped))
+        return Met(
+            frozenset(self._matched), frozenset(self._without), frozenset(self._skipped), self._left_out
+        )
 
 
 def attribute_glob(text: str) -> str:

@@ -227,6 +227,34 @@ def test_common_with_no_field_in_common(kind: str, tmp_path: Path) -> None:
         assert command("compare", a, b, "--common").status == 2
 
 
+@pytest.mark.parametrize("beside", ["attribute", "empty group", "attribute of a group"])
+def test_attributes_alone_are_no_comparison_of_files_with_fields(beside: str, tmp_path: Path) -> None:
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        for fields in (("T",), ()):
+            with h5py.File(tmp_path / f"{name}{len(fields)}.h5", "w") as file:
+                for field in fields:
+                    file[field] = np.full(3, value)
+                where = file if beside == "attribute" else file.create_group("g")
+                if beside != "empty group":
+                    where.attrs["k"] = 1
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tolerance]]\nfield = "T"\nskip = true\n')
+    a, b = tmp_path / "a1.h5", tmp_path / "b1.h5"
+
+    def check_refused(a: Path, b: Path) -> None:
+        for options in (["--leave-out", "T"], ["--leave-out", "T", "--common"], ["--tolerances", rules]):
+            said = command("compare", a, b, *options)
+            assert said.status == 2 and "nothing was compared" in said.err, options
+
+    check_refused(a, b)
+    check_refused(a, tmp_path / "b0.h5")
+    twinrun.index(a, b)
+    check_refused(a, b)
+    check_refused(tmp_path / "a1.h5.twm", tmp_path / "b1.h5.twm")
+    only = tmp_path / "a0.h5", tmp_path / "b0.h5"  # nothing but attributes is what they hold
+    assert twinrun.compare(*only).same and twinrun.compare(*only, leave_out=["T"]).same
+
+
 def test_comparing_changes_nothing_of_opened_runs(tmp_path: Path) -> None:
     """Notes, things that are left out and dropped places are of a comparison, not of the runs."""
     for run in "ab":
