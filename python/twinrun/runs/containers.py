@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TwinrunError
+from ..formats.facts import title_of
 from ..formats.model import dtype_of
 from ..formats.texts import MASK, SUFFIX, column_name, tells_itself, text_array
 
@@ -126,7 +127,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # The labels of `label`: a caller's own name may look like one.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit)\b"
 )
 
 
@@ -231,6 +232,7 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
     if kind.names is not None:
         for member in kind.names:
             flat.walk(_joined(name, member), value[member])
+        _titles(flat, name, kind)
         if not kind.names:
             flat.texts(name, [f"struct without members, of shape {list(value.shape)}"])
     elif dtype_of(kind) is None and kind.kind in "SUOVT" and kind.name != "bfloat16":
@@ -243,6 +245,13 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
         flat.add(name, value)
 
 
+def _titles(flat: _Flat, name: str, kind: np.dtype) -> None:
+    """What a struct's members are called beside their names."""
+    for member in kind.names or ():
+        if (title := title_of(kind, member)) is not None:
+            flat.label(_joined(name, member), "title", title)
+
+
 def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
     if value is np.ma.masked:
         flat.texts(name, ["masked"])
@@ -252,6 +261,7 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
             _numpy(flat, name, np.ma.getdata(value))
         for member in value.dtype.names:
             flat.walk(_joined(name, member), value[member])
+        _titles(flat, name, value.dtype)
         return
     filled = np.asarray(value.fill_value)  # the value that `filled()` uses; numpy's default unless set
     if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():

@@ -398,6 +398,31 @@ def test_how_numpy_stores_texts_and_structs_is_no_label(tmp_path: Path) -> None:
     assert verdict({"x": one}, {"x": other}) == "different"
 
 
+def test_titles_of_members_count(tmp_path: Path) -> None:
+    def made(title: str | None, inner: str | None = None) -> np.ndarray:
+        def name(of: str, title: str | None) -> object:
+            return of if title is None else (title, of)
+
+        return np.zeros(2, [(name("a", title), "f4"), ("in", [(name("b", inner), "i4"), ("c", "i4")])])
+
+    arrays = [made(None), made("metres"), made("feet"), made(None, "metres"), made(None, "feet")]
+    files = [tmp_path / f"{n}" / "x.npy" for n in range(len(arrays))]
+    for file, array in zip(files, arrays, strict=True):
+        file.parent.mkdir()
+        np.save(file, array)
+        np.savez(file.with_suffix(".npz"), x=array)
+    masked = [np.ma.masked_array(array) for array in arrays]
+    objects = [np.array([array[0], None], object) for array in arrays]
+    archives = [file.with_suffix(".npz") for file in files]
+    for given in (arrays, masked, objects, files, archives):
+        for n, x in enumerate(given):
+            for m, y in enumerate(given):
+                assert (verdict(x, y) == "same") == (n == m), (given, n, m)
+    assert twinrun.compare(files[1], files[2]).attributes[0].name == "(members)"
+    order = np.zeros(2, [("b", "i4"), (("metres", "a"), "f4")])
+    assert verdict(order, order[["a", "b"]]) == "same"
+
+
 def test_units() -> None:
     pint = pytest.importorskip("pint")
     unit = pint.UnitRegistry()
