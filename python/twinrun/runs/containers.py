@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import TwinrunError
 from ..formats.facts import title_of
 from ..formats.model import dtype_of
-from ..formats.texts import MASK, SUFFIX, column_name, tells_itself, text_array
+from ..formats.texts import MASK, SUFFIX, column_name, in_words, tells_itself, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -38,7 +38,7 @@ class Texts(np.ndarray):
 
     def text(self, index: tuple[int, ...]) -> str:
         """The text at an index."""
-        return repr(self.source[index[:-1]]) if self.source is not None else ""
+        return in_words(self.source[index[:-1]]) if self.source is not None else ""
 
 
 def _cannot(name: str, what: str) -> TwinrunError:
@@ -68,7 +68,7 @@ class _Flat:
         """An array of texts, or of other objects."""
         try:
             made = text_array(values).view(Texts)
-        except TypeError as e:
+        except (TypeError, RecursionError) as e:
             raise _cannot(name, f"cannot be compared: {e}") from None
         made.source = values
         self.add(name + SUFFIX, made)
@@ -127,7 +127,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # The labels of `label`: a caller's own name may look like one.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit)\b"
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit|variable)\b"
 )
 
 
@@ -283,6 +283,12 @@ def _quantity(flat: _Flat, name: str, value: object) -> None:
             flat.label(name, "unit", str(getattr(value, unit)))
             return
     raise _cannot(name, f"a quantity of type {type(value).__name__} is not known")
+
+
+def _polynomial(flat: _Flat, name: str, value: Any) -> None:
+    flat.walk(name, value.coeffs)
+    if value.variable != "x":
+        flat.label(name, "variable", value.variable)
 
 
 def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
@@ -578,6 +584,7 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("builtins", "bytearray"): _bytes,
     ("builtins", "memoryview"): _bytes,
     ("mmap", "mmap"): _bytes,
+    ("numpy", "poly1d"): _polynomial,
     ("pint", "PlainQuantity"): _quantity,
     ("pint", "Quantity"): _quantity,
     ("astropy", "Quantity"): _quantity,

@@ -9,6 +9,7 @@ import decimal
 import enum
 import fractions
 import gc
+import hashlib
 import mmap
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
@@ -20,6 +21,7 @@ import pytest
 import twinrun
 from twinrun import golden
 from twinrun.comparison.words import verdict_line
+from twinrun.formats.texts import text_digests
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -218,6 +220,81 @@ def test_texts_and_objects_of_numpy() -> None:
     check_differ(np.zeros(2, "V3"), np.frombuffer(b"000001", "V3"))
     check_differ(np.array(["2000"], "M8[s]"), np.array(["2001"], "M8[s]"))
     check_differ(np.zeros(2, "M8[s]"), np.zeros(2, "M8[D]"))
+
+
+class Name(str):
+    pass
+
+
+class Colour(str, enum.Enum):
+    red = "a"
+
+    def __str__(self) -> str:
+        return "red"
+
+
+class Level(enum.IntEnum):
+    low = 1
+
+
+class Pair(tuple):
+    pass
+
+
+# Each is another value or of another type than all others.
+UNLIKE = ["a", Name("a"), Colour.red, b"a", np.void(b"a"), 1, Level.low, True, np.int8(1), np.uint64(1), 1.0, np.float32(1),
+          np.float16(1), np.longdouble(1), 1 + 0j, np.complex64(1), None, np.datetime64(1, "s"), [1], Pair([1]), Moments(1, 2),
+          {"mu": 1}, defaultdict(int, mu=1)]  # fmt: skip
+
+
+def test_types_of_objects_count() -> None:
+    def beside_a_text(value: object) -> np.ndarray:
+        made = np.array([None, "z"], object)
+        made[0] = value
+        return made
+
+    pd = pytest.importorskip("pandas")
+    for n, x in enumerate(UNLIKE):
+        for m, y in enumerate(UNLIKE):
+            assert (verdict(beside_a_text(x), beside_a_text(y)) == "same") == (n == m), (x, y)
+            frames = [pd.DataFrame({"c": pd.Series(beside_a_text(v), dtype=object)}) for v in (x, y)]
+            assert (verdict(*frames) == "same") == (n == m), (x, y)
+    for x, y in (("a", Name("a")), ("a", Colour.red), (b"a", np.void(b"a"))):
+        check_differ({"k": x}, {"k": y})
+    check_differ(np.array([b"a"], "S1"), np.array([b"a"], "V1"))
+    note = "rank 0: k@text is 'a' in arrays, 'a' of the class Name in arrays"
+    assert note in twinrun.compare({"k": "a"}, {"k": Name("a")}).notes
+    for x, y in (
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (np.int64(1), 1),
+        (np.float64(1), 1.0),
+        (np.bool_(1), True),
+    ):
+        assert verdict(beside_a_text(x), beside_a_text(y)) == "same"  # numpy's own, as its arrays give them
+    endless = Pair([[]])
+    endless[0].append(endless)
+    with pytest.raises(twinrun.TwinrunError, match="cannot be compared"):
+        flattened("x", beside_a_text(endless))
+
+
+def test_digests_of_texts_stay_as_they_are() -> None:
+    """Histories and golden files keep them."""
+    values = ["", "a", "é", b"", b"a", 0, 1, -1, 1 << 70, True, 0.0, -0.0, 1.5, float("nan"), float("inf"), 1j, None,
+              [1, "a"], (1,), {"a": 1}, np.str_("a"), np.bytes_(b"a"), np.int64(1), np.float64(1.5), np.bool_(1),
+              datetime.date(2000, 1, 1), decimal.Decimal("1.0"), np.datetime64("2000", "s"), bytearray(b"a")]  # fmt: skip
+    made = text_digests(values).tobytes()
+    assert hashlib.sha256(made).hexdigest().startswith("f8a4aeed9c9b9430dc9e59051c07f783")
+
+
+def test_the_variable_of_a_polynomial_counts() -> None:
+    assert (
+        verdict(np.poly1d([1, 2]), np.poly1d([1, 2]))
+        == verdict(np.poly1d([1, 2]), np.array([1, 2]))
+        == "same"
+    )
+    check_differ(np.poly1d([1, 2]), np.poly1d([1, 2], variable="s"))
+    check_differ(np.poly1d([1, 2], variable="t"), np.poly1d([1, 2], variable="s"))
 
 
 def test_integers_that_no_type_holds_together() -> None:
