@@ -14,6 +14,7 @@ import pathlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -90,10 +91,12 @@ def spelled(value: object) -> bytes | None:
         if len(own) < 10_000:
             return f"{kind.__qualname__}{of_unit}:{own}".encode("utf-8", "surrogatepass")
         return None
-    base = next((b for b in _BASES if isinstance(value, b)), None)
+    base: Any = next((b for b in _BASES if isinstance(value, b)), None)
     if base is None or kind in (base, OrderedDict):
         return None
-    plain = str.__str__(value) if base is str else base(value)  # an enumeration may print itself otherwise
+    plain: object = (
+        str.__str__(value) if base is str else base(value)
+    )  # an enumeration may print itself otherwise
     name = f"{kind.__module__}.{kind.__qualname__}"
     return f"{name}:".encode("utf-8", "surrogatepass") + encoded(plain, spelled)
 
