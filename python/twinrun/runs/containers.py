@@ -497,7 +497,7 @@ def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -
     table = pa.table({"": value})
     for column, array in arrow_columns(table, name):
         is_value = column in ("", MASK)
-        flat.walk(name + column, array.reshape(()) if is_scalar and is_value else array)
+        flat.walk(name + column, np.asarray(array).reshape(()) if is_scalar and is_value else array)
     kind = value.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         flat.label(name, "type", arrow_type(table.schema.field(0), pa))
