@@ -8,7 +8,7 @@
     ulp = 4                   # and more than 4 representable values apart
     period = 62.5             # on a circle of this circumference; [10, 10, 20]: by component
     nan_differs = true        # a NaN differs from a NaN
-    integers = true           # holds for integers and booleans too
+    integers = true           # holds for integers and booleans too; else as --tolerate-integers says
 
     [[tolerance]]
     field = "timers/*"
@@ -116,7 +116,7 @@ class Rule:
     ulps: int | None = None
     period: tuple[float, ...] = ()
     equal_nan: bool | None = None
-    integers: bool = False
+    integers: bool | None = None
     skip: bool = False
     label: str = ""
     of_attributes: bool = False
@@ -372,7 +372,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         ulps=ulps,
         period=period,
         equal_nan=None if "nan_differs" not in entry else not entry["nan_differs"],
-        integers=entry.get("integers", False),
+        integers=entry.get("integers"),
         skip=entry.get("skip", False),
         label=f"rule {number} ({', '.join(globs)})",
         of_attributes=of == "attribute",

@@ -117,6 +117,25 @@ def test_unknown_files_are_compared_byte_by_byte(tmp_path: Path) -> None:
     assert twinrun.compare(a, arrays, steps="1").same
 
 
+def test_files_of_any_kind_alone(tmp_path: Path) -> None:
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "x.xyz").write_bytes(bytes(range(100)))
+        (tmp_path / run / "t.txt").write_text("a text")
+    a, b = tmp_path / "a", tmp_path / "b"
+    for part in ("", "x.xyz"):
+        done = command("compare", a / part, b / part)
+        assert done.status == 2 and "format" in done.err
+        assert command("compare", a / part, b / part, "--format", "bytes").status == 0
+    assert command("compare", a / "t.txt", b / "t.txt").status == 0
+    (b / "x.xyz").write_bytes(bytes(100))
+    for part in ("", "x.xyz"):
+        assert command("compare", a / part, b / part, "--format", "bytes").status == 1
+    for run in "cd":
+        (tmp_path / run).mkdir()
+    assert command("compare", tmp_path / "c", tmp_path / "d", "--format", "bytes").status == 2
+
+
 def test_masked_elements_are_not_those_of_a_plain_array() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
     with pytest.raises(twinrun.Incomparable, match="mask"):
