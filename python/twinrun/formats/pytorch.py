@@ -226,9 +226,8 @@ class Walker:
                 yield from self.walk(_joined(name, str(number)), entry, depth + 1)
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
-        elif (
-            key := _storage_key(value)
-        ) is not None:  # one by itself: its bytes are a member that no tensor shows
+        elif (key := _storage_key(value)) is not None:
+            # One by itself: its bytes are a member that no tensor shows.
             self.others.append((name, "(storage)", [key, value.identity[1], *value.identity[4:]]))
         else:
             self.others.append((name, "(value)", value))
@@ -363,6 +362,7 @@ def open_pytorch(path: str, attributes: object = False) -> FileContent:
             content.add(only)
         for member in others:
             _add_member(content, tensors, member)
+        content.one_array = content.one_array and len(content.fields) <= 1
     except BaseException:
         tensors.archive.close()
         raise

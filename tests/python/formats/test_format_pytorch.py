@@ -279,6 +279,11 @@ def test_storages_without_a_tensor_are_compared(tmp_path):
             write(tmp_path / f"{n}{m}.pt", root, d.tobytes()) for m, d in enumerate((first, first, second))
         ]
         assert verdict(*files[:2]) and not verdict(*files[1:])
+    both = [
+        write(tmp_path / f"both{m}.pt", (_Storage(), _Storage("1")), **{"x/data/1": d.tobytes()})
+        for m, d in enumerate((first, first, second))
+    ]
+    assert verdict(*both[:2]) and not verdict(*both[1:])
     a = write(tmp_path / "kind.pt", {"s": _Storage(kind="IntStorage")}, first.tobytes())
     assert not verdict(a, tmp_path / "00.pt")
 
