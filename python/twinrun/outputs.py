@@ -89,7 +89,9 @@ def replacing(
         if durable:
             _sync(temporary, os.O_RDONLY)
         if ours is not None and os.path.lexists(path) and not ours(path):
-            raise TwinrunError("is there already, and is not twinrun's", where=path, fix="move it away")
+            raise TwinrunError(
+                "is there already, and is not what twinrun writes here", where=path, fix="move it away"
+            )
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

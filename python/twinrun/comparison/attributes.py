@@ -126,8 +126,8 @@ def _in_order(x: Sequence[Fact], y: Sequence[Fact], left_out: Callable[[str], bo
 
 
 def _above(owner: str, names: Iterable[str]) -> bool:
-    """Whether one of the names is the owner's, or of something within it."""
-    return not owner or any(n == owner or n.startswith((owner + "/", owner + ".")) for n in names)
+    """Whether one of the names is the owner's, or of something within it. All are within '', the file."""
+    return any(not owner or n == owner or n.startswith((owner + "/", owner + ".")) for n in names)
 
 
 def match_attributes(
@@ -226,7 +226,7 @@ def concerns(owner: str, meaning: bool, present: Iterable[str], chosen: Iterable
         return owner in chosen
     if not named:
         return True
-    return (meaning and bool(owner) and _above(owner, chosen)) or _part_of(owner, chosen)
+    return (meaning and _above(owner, chosen)) or _part_of(owner, chosen)
 
 
 def _part_of(owner: str, fields: Iterable[str]) -> bool:

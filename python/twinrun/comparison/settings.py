@@ -84,7 +84,7 @@ class Settings:
             return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.dtype not in FLOATING:
-            tolerant = self.integers if rule is None else rule.integers or self.integers
+            tolerant = self.integers if rule is None or rule.integers is None else rule.integers
             if not tolerant or never_tolerated(a.name):
                 return Decision(equal_nan=equal_nan)
         ulps = self.ulps if rule is None else rule.ulps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import Incomparable, TwinrunError, Unmatched
+from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
 from .again import Again
@@ -70,7 +71,9 @@ class Summary:
             problems = [p for p in problems if not isinstance(p, Unmatched)]
         if problems and (not request.partial or not (results or found.attributes_compared)):
             raise problems[0]
-        if not results and not found.attributes_compared:
+        no_field = all(f.field in (SUMMARY, NOT_COMPARED) for f in results)
+        # A file may hold nothing but attributes; where it has fields, these are what is compared.
+        if no_field and (found.met.left_out or not (results or found.attributes_compared)):
             raise Incomparable("nothing was compared", where=request.labels, fix="is every field left out?")
         if request.key is not None and not found.keyed:
             raise Incomparable(

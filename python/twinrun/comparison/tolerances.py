@@ -8,7 +8,7 @@
     ulp = 4                   # and more than 4 representable values apart
     period = 62.5             # on a circle of this circumference; [10, 10, 20]: by component
     nan_differs = true        # a NaN differs from a NaN
-    integers = true           # holds for integers and booleans too
+    integers = true           # holds for integers and booleans too; else as --tolerate-integers says
 
     [[tolerance]]
     field = "timers/*"
@@ -116,7 +116,7 @@ class Rule:
     ulps: int | None = None
     period: tuple[float, ...] = ()
     equal_nan: bool | None = None
-    integers: bool = False
+    integers: bool | None = None
     skip: bool = False
     label: str = ""
     of_attributes: bool = False
@@ -139,15 +139,21 @@ class Met:
     """What a comparison met of its rules.
 
     matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
-    rule left out.
+    rule left out. left_out: whether one of these is no attribute.
     """
 
     matched: frozenset[int] = frozenset()
     without: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
+    left_out: bool = False
 
     def __or__(self, other: Met) -> Met:
-        return Met(self.matched | other.matched, self.without | other.without, self.skipped | other.skipped)
+        return Met(
+            self.matched | other.matched,
+            self.without | other.without,
+            self.skipped | other.skipped,
+            self.left_out or other.left_out,
+        )
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,7 @@ class RulesInUse:
         self._matched: set[int] = set()
         self._without: set[str] = set()
         self._skipped: set[str] = set()
+        self._left_out = False
 
     def find(self, name: str, step: int | None) -> Rule | None:
         """The first rule that matches a field."""
@@ -249,6 +256,7 @@ class RulesInUse:
         rule = self.tolerances.rules[at]
         if rule.skip:
             self._skipped.add(name)
+            self._left_out = True
         return rule
 
     def ignores(self, label: str, step: int | None) -> bool:
@@ -262,7 +270,9 @@ class RulesInUse:
 
     def met(self) -> Met:
         """What the rules met so far."""
-        return Met(frozenset(self._matched), frozenset(self._without), frozenset(self._skipped))
+        return Met(
+            frozenset(self._matched), frozenset(self._without), frozenset(self._skipped), self._left_out
+        )
 
 
 def attribute_glob(text: str) -> str:
@@ -362,7 +372,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         ulps=ulps,
         period=period,
         equal_nan=None if "nan_differs" not in entry else not entry["nan_differs"],
-        integers=entry.get("integers", False),
+        integers=entry.get("integers"),
         skip=entry.get("skip", False),
         label=f"rule {number} ({', '.join(globs)})",
         of_attributes=of == "attribute",

@@ -29,6 +29,7 @@ __all__ = [
     "encoded",
     "shown",
     "summary",
+    "title_of",
 ]
 
 # Attributes that change what the numbers of their array are. Every convention of the field has its words for that.
@@ -155,12 +156,23 @@ def _plain(array: np.ndarray) -> bytes:
     return flat.astype(flat.dtype.newbyteorder("<")).tobytes()
 
 
+def title_of(dtype: np.dtype, name: str) -> object:
+    """The title of a member of a struct, None where it has none."""
+    return (*dtype.fields[name], None)[2]  # type: ignore[index]
+
+
+def _title(dtype: np.dtype, name: str, encode: Encoder | None) -> bytes:
+    title = title_of(dtype, name)
+    return b"" if title is None else _sized(b"h", encoded(title, encode))
+
+
 def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     kind = array.dtype
     shape = ",".join(map(str, array.shape))
     if kind.names is not None:
         inner = b"".join(
-            _sized(b"m", n.encode()) + _array(array[n], encode, depth + 1) for n in sorted(kind.names)
+            _sized(b"m", n.encode()) + _title(kind, n, encode) + _array(array[n], encode, depth + 1)
+            for n in sorted(kind.names)
         )
         return _sized(b"a", f"struct[{shape}]".encode() + inner)
     if kind.kind == "O" or kind.kind == "T":

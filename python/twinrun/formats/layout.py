@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .facts import title_of
 from .files import file_size, files_below
 from .model import (
     Extent,
@@ -186,14 +187,18 @@ def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:
 
 
 def _members(dtype: np.dtype) -> list[object]:
-    """The members of a struct in their order: names, with the members of those that are structs, and the width of texts."""
+    """The members of a struct in their order: names, with the members of those that are structs, the width of texts, and titles."""
     found: list[object] = []
     for name in dtype.names or ():
         kind = dtype.fields[name][0].base  # type: ignore[index]
+        told: list[object] = [name]
         if kind.names is not None:
-            found.append([name, _members(kind)])
-        else:
-            found.append([name, kind.str[1:]] if kind.kind in "SU" else name)
+            told.append(_members(kind))
+        elif kind.kind in "SU":
+            told.append(kind.str[1:])
+        if (title := title_of(dtype, name)) is not None:
+            told.append({"title": title})
+        found.append(told if len(told) > 1 else name)
     return found
 
 

@@ -8,7 +8,7 @@ only what is neither dense nor of one stride is read box by box.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -19,6 +19,7 @@ from .archives import Archive, first_member
 from .blocks import BandCache
 from .facts import encoded
 from .files import open_regular, read_exact
+from .layout import add_other, bytes_field
 from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, flag
 from .naming import field_name
 from .pickles import Global, Opaque, Pairs, Persistent, load
@@ -47,6 +48,9 @@ DTYPES = {
 SMALL = dict.fromkeys(
     ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), "u8"
 )
+# Members that say how the archive is stored, and what only a debugger reads.
+_STORED_SO = (".format_version", ".storage_alignment", ".data/serialization_id", "byteorder")
+_DEBUGGER = ".debug_pkl"
 _TRANSPARENT = frozenset(
     {"_parameters", "_buffers", "_modules"}
 )  # a module's weights are named as its state_dict
@@ -89,6 +93,7 @@ class TensorFile:
                     raise DamagedFile(f"its byte order is {order!r}", where=path)
                 self.byte_order = order.decode()
             self.root = load(self.archive.read(pickles[0], _LONGEST_PICKLE), path, "data.pkl")
+            self.used = {pickles[0]}  # members that were read, or of which a tensor is
         except BaseException:
             self.archive.close()
             raise
@@ -96,9 +101,10 @@ class TensorFile:
     def strided(self, tensor: _Tensor, what: str) -> Strided | None:
         """Where the elements of a tensor lie; None where it has none. Checks that they are there."""
         size = ITEMSIZE[tensor.dtype]
+        member = f"{self.prefix}data/{tensor.storage}"
+        self.used.add(member)
         if math.prod(tensor.shape) == 0:
             return None
-        member = f"{self.prefix}data/{tensor.storage}"
         info = self.archive.members.get(member)
         if info is None:
             raise DamagedFile(f"{what}: its storage {member!r:.80} is not in the archive", where=self.path)
@@ -173,6 +179,7 @@ class Walker:
     def __init__(self, where: str) -> None:
         self.where = where
         self.skipped: list[tuple[str, str]] = []
+        self.not_read: list[Opaque] = []  # the tensors among them
         self.numbers: list[tuple[str, bool | int | float | complex]] = []
         self.others: list[tuple[str, str, Any]] = []  # name, what of it, value
         self.visited = 0
@@ -193,6 +200,7 @@ class Walker:
                     yield from self._sparse(name, value, depth)
                 else:
                     self.skipped.append((name, str(reason)))
+                    self.not_read.append(value)
                 return
             if isinstance(found, _Tensor):
                 yield name, found
@@ -218,7 +226,10 @@ class Walker:
                 yield from self.walk(_joined(name, str(number)), entry, depth + 1)
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
-        elif not isinstance(value, Persistent):
+        elif (key := _storage_key(value)) is not None:
+            # One by itself: its bytes are a member that no tensor shows.
+            self.others.append((name, "(storage)", [key, value.identity[1], *value.identity[4:]]))
+        else:
             self.others.append((name, "(value)", value))
 
     def _wrapped(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
@@ -279,6 +290,31 @@ class Walker:
             yield from self.walk(_joined(name, label), entry, depth + 1)
 
 
+def _storage_key(value: Any) -> str | None:
+    """The name of a storage, where a value stands for one."""
+    identity = value.identity if isinstance(value, Persistent) else None
+    if isinstance(identity, tuple) and len(identity) >= 5 and identity[0] == "storage":
+        return identity[2] if isinstance(identity[2], str) else None
+    return None
+
+
+def _storages(values: Iterable[Any]) -> Iterator[str]:
+    """The names of the storages that values hold, at any depth."""
+    seen: set[int] = set()
+    left = list(values)
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Opaque):
+            left += (value.args, value.state, value.items, value.pairs)
+        elif isinstance(value, (list, tuple)):
+            left += value
+        elif (key := _storage_key(value)) is not None:
+            yield key
+
+
 def _sparse(value: Opaque) -> bool:
     return (
         value.maker.name == "_rebuild_sparse_tensor"
@@ -319,10 +355,14 @@ def open_pytorch(path: str, attributes: object = False) -> FileContent:
         content.skipped += walker.skipped
         _say_script(content, tensors)
         content.one_array = list(content.fields) == [""] or not content.fields
+        others = _others(tensors, walker)
         if "" in content.fields:
             only = content.fields.pop("")
-            only.name = field_name(path)
+            only.name = "value" if others else field_name(path)
             content.add(only)
+        for member in others:
+            _add_member(content, tensors, member)
+        content.one_array = content.one_array and len(content.fields) <= 1
     except BaseException:
         tensors.archive.close()
         raise
@@ -387,13 +427,44 @@ def _structure(value: object, depth: int = 0) -> bytes | None:
 
 
 def _say_script(content: FileContent, tensors: TensorFile) -> None:
-    """The code and the constants of TorchScript. What only its debugger reads is left out."""
-    for name in sorted(tensors.archive.members):
+    """The code and the constants of TorchScript, and the version, which says what its operators do."""
+    members = tensors.archive.members
+    is_script = tensors.prefix + "constants.pkl" in members
+    for name in sorted(members):
         label = name.removeprefix(tensors.prefix)
-        if (label.startswith(("code/", "constants/")) or label == "constants.pkl") and not label.endswith(
-            (".debug_pkl", "/")
+        if name == tensors.prefix + label and (
+            (label.startswith(("code/", "constants/")) and not label.endswith((_DEBUGGER, "/")))
+            or label == "constants.pkl"
+            or (is_script and label == "version")
         ):
             content.say(label, "(bytes)", tensors.archive.read(name, _LONGEST_PICKLE))
+            tensors.used.add(name)
+
+
+def _others(tensors: TensorFile, walker: Walker) -> list[str]:
+    """The members that are neither read otherwise nor how the archive is stored, in order."""
+    prefix = tensors.prefix
+    known = tensors.used | {prefix + name for name in (*_STORED_SO, "version")}
+    known |= {f"{prefix}data/{key}" for key in _storages(walker.not_read)}
+    return [
+        name
+        for name, info in sorted(tensors.archive.members.items())
+        if name not in known
+        and not (name.startswith(prefix + "code/") and name.endswith(_DEBUGGER))
+        and not (name.endswith("/") and not info.file_size)
+    ]
+
+
+def _add_member(content: FileContent, tensors: TensorFile, name: str) -> None:
+    """Adds a member as bytes: `extra/config.json`; `../x` of one that is not where the pickle is."""
+    source, size = tensors.archive.source(name), tensors.archive.members[name].file_size
+    label = name.removeprefix(tensors.prefix)
+    if not name.startswith(tensors.prefix):
+        add_other(content, f"../{name}", source, size)
+    elif label.startswith("data/") and label not in content.fields:  # a storage without a tensor
+        content.add(bytes_field(label, source, size))
+    else:
+        add_other(content, label, source, size)
 
 
 def _constant(value: bool | int | float | complex) -> Callable[[int, int], np.ndarray]:

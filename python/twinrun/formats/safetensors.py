@@ -63,6 +63,8 @@ def open_safetensors(path: str) -> FileContent:
         if name == "__metadata__":
             for word, value in entry.items() if isinstance(entry, dict) else (("__metadata__", entry),):
                 content.say("", word, value)
+            if entry == {}:  # the library shows it, and None where there is none
+                content.say("", "(metadata)", "empty")
             continue
         dtype, shape, begin, end = _entry(name, entry, data_size, path)
         ranges.append((begin, end, name))

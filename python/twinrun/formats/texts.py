@@ -12,7 +12,9 @@ import decimal
 import fractions
 import pathlib
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,7 @@ __all__ = [
     "MASK",
     "SUFFIX",
     "column_name",
+    "in_words",
     "never_tolerated",
     "printable",
     "spelled",
@@ -49,7 +52,8 @@ _EXACT = (
 )
 _EXACT_PACKAGES = ("pandas", "cftime")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex)
-_LONG = (np.longdouble, np.clongdouble)  # of more digits than Python's numbers
+_BASES = (*_PLAIN, dict, list, tuple)
+_AS_PYTHON = ("b1", "i8", "f8", "c16")  # numpy's numbers that are Python's, to the bit
 
 
 def never_tolerated(name: str) -> bool:
@@ -69,23 +73,41 @@ def tells_itself(kind: type) -> bool:
 
 
 def spelled(value: object) -> bytes | None:
-    """What a value is made of, as `facts.encoded` asks for it: numpy's texts and numbers are Python's here."""
-    if isinstance(value, np.generic):
-        if value.dtype.kind in "SUb" or (value.dtype.kind in "iufc" and not isinstance(value, _LONG)):
-            return encoded(value.item())
-        if value.dtype.kind == "V" and value.dtype.names is None:
-            return encoded(value.tobytes())
-        return None
-    if isinstance(value, _PLAIN):
-        return encoded(value)
+    """What a value is made of, as `facts.encoded` asks for it.
+
+    numpy's texts, and its numbers of the same bits, are Python's here. Other classes count, also those made of Python's.
+    """
     kind = type(value)
+    if isinstance(value, np.generic):
+        return (
+            encoded(value.item()) if value.dtype.kind in "SU" or value.dtype.str[1:] in _AS_PYTHON else None
+        )
+    if kind in _PLAIN:
+        return encoded(value)
     if tells_itself(kind):
         own = repr(value)
         unit = getattr(value, "unit", "ns")  # pandas' times: repr() leaves it out
         of_unit = "" if unit == "ns" else f"[{unit}]"
         if len(own) < 10_000:
             return f"{kind.__qualname__}{of_unit}:{own}".encode("utf-8", "surrogatepass")
-    return None
+        return None
+    base: Any = next((b for b in _BASES if isinstance(value, b)), None)
+    if base is None or kind in (base, OrderedDict):
+        return None
+    plain: object = (
+        str.__str__(value) if base is str else base(value)
+    )  # an enumeration may print itself otherwise
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name}:".encode("utf-8", "surrogatepass") + encoded(plain, spelled)
+
+
+def in_words(value: object) -> str:
+    """A value for people, with what its repr() leaves out of its type."""
+    kind = type(value)
+    if isinstance(value, _BASES) and kind not in _BASES and not isinstance(value, np.generic):
+        return f"{value!r} of the class {kind.__qualname__}"
+    unit = getattr(value, "unit", "ns") if tells_itself(kind) else "ns"
+    return repr(value) if unit == "ns" else f"{value!r} in units of {unit}"
 
 
 def text_digests(values: Iterable[object]) -> np.ndarray:
@@ -105,7 +127,9 @@ def text_digests(values: Iterable[object]) -> np.ndarray:
 
 def text_array(array: np.ndarray) -> np.ndarray:
     """The digests of an array of texts or objects: u64 of its shape and a last axis of 2."""
-    return text_digests(array.reshape(-1).tolist()).reshape(*array.shape, 2)
+    flat = array.reshape(-1)
+    # numpy would make bytes of elements without a type
+    return text_digests(list(flat) if array.dtype.kind == "V" else flat.tolist()).reshape(*array.shape, 2)
 
 
 def printable(head: bytes) -> bool:

@@ -107,14 +107,21 @@ def is_manifest(path: str) -> bool:
 
 
 def is_golden_file(path: str) -> bool:
-    """Whether a regular file, no link, begins like a metadata file: twinrun wrote it."""
+    """Whether a regular file, no link, begins like a metadata file, and is not metadata of data files, which it would name.
+
+    A file that is damaged behind its first bytes counts.
+    """
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return False
         with open(path, "rb") as file:
-            return file.read(len(METADATA_MAGIC)) == METADATA_MAGIC
+            if file.read(len(METADATA_MAGIC)) != METADATA_MAGIC:
+                return False
+        return not _core.Metadata(path).data_files
     except OSError:
         return False
+    except TwinrunError:
+        return True
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,10 @@ class Reproducible:
             )
         metadata = _core.Metadata(str(path))
         metadata.verify()
+        if metadata.data_files:
+            raise NotReproduced(
+                f"{path} is no golden file: it is metadata of data files, which 'twinrun index' makes"
+            )
         known = known_fields(metadata)
         problems = [f"{n!r} is not in the golden file" for n in refs if n not in known]
         problems += [f"{n!r} is in the golden file only" for n in known if n not in refs]

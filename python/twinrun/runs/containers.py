@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import TwinrunError
+from ..formats.facts import title_of
 from ..formats.model import dtype_of
-from ..formats.texts import MASK, SUFFIX, column_name, tells_itself, text_array
+from ..formats.texts import MASK, SUFFIX, column_name, in_words, tells_itself, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -37,7 +38,7 @@ class Texts(np.ndarray):
 
     def text(self, index: tuple[int, ...]) -> str:
         """The text at an index."""
-        return repr(self.source[index[:-1]]) if self.source is not None else ""
+        return in_words(self.source[index[:-1]]) if self.source is not None else ""
 
 
 def _cannot(name: str, what: str) -> TwinrunError:
@@ -67,7 +68,7 @@ class _Flat:
         """An array of texts, or of other objects."""
         try:
             made = text_array(values).view(Texts)
-        except TypeError as e:
+        except (TypeError, RecursionError) as e:
             raise _cannot(name, f"cannot be compared: {e}") from None
         made.source = values
         self.add(name + SUFFIX, made)
@@ -126,7 +127,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # The labels of `label`: a caller's own name may look like one.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|types?|unit)\b"
+    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit|variable)\b"
 )
 
 
@@ -205,6 +206,17 @@ def _text(flat: _Flat, name: str, value: object) -> None:
     flat.add_texts(name, array)
 
 
+def _bytes(flat: _Flat, name: str, value: Any) -> None:
+    """Bytes that can be changed, or lie in the memory of another object; views of elements of other types are arrays."""
+    try:
+        if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in ("B", "c")):
+            flat.add(name, value)
+        else:
+            _text(flat, name, bytes(value))
+    except (BufferError, ValueError) as e:  # released or closed, or in a device's memory
+        raise _cannot(name, f"its bytes cannot be read: {e}") from None
+
+
 def _integer(flat: _Flat, name: str, value: int) -> None:
     if -(1 << 63) <= value < 1 << 64:
         flat.add(name, value)
@@ -220,6 +232,7 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
     if kind.names is not None:
         for member in kind.names:
             flat.walk(_joined(name, member), value[member])
+        _titles(flat, name, kind)
         if not kind.names:
             flat.texts(name, [f"struct without members, of shape {list(value.shape)}"])
     elif dtype_of(kind) is None and kind.kind in "SUOVT" and kind.name != "bfloat16":
@@ -232,6 +245,13 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
         flat.add(name, value)
 
 
+def _titles(flat: _Flat, name: str, kind: np.dtype) -> None:
+    """What a struct's members are called beside their names."""
+    for member in kind.names or ():
+        if (title := title_of(kind, member)) is not None:
+            flat.label(_joined(name, member), "title", title)
+
+
 def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
     if value is np.ma.masked:
         flat.texts(name, ["masked"])
@@ -241,6 +261,7 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
             _numpy(flat, name, np.ma.getdata(value))
         for member in value.dtype.names:
             flat.walk(_joined(name, member), value[member])
+        _titles(flat, name, value.dtype)
         return
     filled = np.asarray(value.fill_value)  # the value that `filled()` uses; numpy's default unless set
     if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():
@@ -262,6 +283,12 @@ def _quantity(flat: _Flat, name: str, value: object) -> None:
             flat.label(name, "unit", str(getattr(value, unit)))
             return
     raise _cannot(name, f"a quantity of type {type(value).__name__} is not known")
+
+
+def _polynomial(flat: _Flat, name: str, value: Any) -> None:
+    flat.walk(name, value.coeffs)
+    if value.variable != "x":
+        flat.label(name, "variable", value.variable)
 
 
 def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
@@ -455,12 +482,22 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
 
 def _arrow_array(flat: _Flat, name: str, value: Any) -> None:
     """An array of pyarrow: the column of a table. What its elements' type tells already has no label."""
+    _arrow_column(flat, name, value)
+
+
+def _arrow_scalar(flat: _Flat, name: str, value: Any) -> None:
+    """A scalar of pyarrow: what an array of it alone would have, without its axis."""
+    _arrow_column(flat, name, sys.modules["pyarrow"].repeat(value, 1), is_scalar=True)
+
+
+def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -> None:
     from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
     table = pa.table({"": value})
     for column, array in arrow_columns(table, name):
-        flat.walk(name + column, array)
+        is_value = column in ("", MASK)
+        flat.walk(name + column, np.asarray(array).reshape(()) if is_scalar and is_value else array)
     kind = value.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         flat.label(name, "type", arrow_type(table.schema.field(0), pa))
@@ -542,6 +579,12 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("pyarrow", "Array"): _arrow_array,
     ("pyarrow", "ChunkedArray"): _arrow_array,
     ("pyarrow", "Tensor"): _arrow_tensor,
+    ("pyarrow", "Scalar"): _arrow_scalar,
+    ("pyarrow", "Buffer"): _bytes,
+    ("builtins", "bytearray"): _bytes,
+    ("builtins", "memoryview"): _bytes,
+    ("mmap", "mmap"): _bytes,
+    ("numpy", "poly1d"): _polynomial,
     ("pint", "PlainQuantity"): _quantity,
     ("pint", "Quantity"): _quantity,
     ("astropy", "Quantity"): _quantity,

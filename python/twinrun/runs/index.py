@@ -20,7 +20,7 @@ from ..formats import FileContent, open_file
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.model import labels_of, summary_fields
 from .fields import FieldRef, label_refs, refs_of_fields
-from .metadata import metadata_path, status_code, untouched
+from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
 
 __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
@@ -200,6 +200,8 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
+    target = metadata_path(content.path)
+    check_replaceable(target)
     if len(content.how) >= _LONGEST_HOW:
         raise TwinrunError(
             "its options are too long to be recorded",
@@ -229,7 +231,6 @@ def index_content(
             ids=ids.get(keys.get(ref.name, "")),
         )
 
-    target = metadata_path(content.path)
     facts = build(target, refs, files, plan, threads=threads, memory=memory, io=io, progress=progress)
     return IndexFacts(
         content.path,

@@ -7,12 +7,12 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 
 from .. import _core
-from ..errors import DamagedFile, Stale
+from ..errors import DamagedFile, Stale, TwinrunError
 from ..formats import Field, FileContent, open_as
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.files import reading
 from ..formats.model import summary_fields
-from ..marks import METADATA_SUFFIX
+from ..marks import METADATA_SUFFIX, STEP_MARK
 from .fields import FieldRef, places_of, refs_of_fields, refs_of_metadata
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "check_content",
     "check_current",
     "check_layout",
+    "check_replaceable",
     "metadata_path",
     "reopening",
     "status_code",
@@ -32,6 +33,27 @@ _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that belong to no fi
 def metadata_path(path: str) -> str:
     """The metadata file of a file of another program: beside it."""
     return path.rstrip("/") + METADATA_SUFFIX
+
+
+def check_replaceable(target: str) -> None:
+    """Raises TwinrunError where metadata of data files would replace twinrun's metadata of another kind: golden digests, which
+    name no data file, or metadata of a history.
+
+    What is no metadata at all the core refuses; what is damaged it replaces.
+    """
+    if not os.path.isfile(target):
+        return
+    try:
+        is_golden = not _core.Metadata(target).data_files
+    except TwinrunError:
+        return
+    if is_golden or any(map(STEP_MARK.fullmatch, os.listdir(os.path.dirname(target) or "."))):
+        kind = "a golden file" if is_golden else "metadata of a history"
+        raise TwinrunError(
+            f"is {kind}, which metadata of data files does not replace",
+            where=target,
+            fix="give the data file another name, or move it away",
+        )
 
 
 def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> bool:

@@ -13,6 +13,7 @@ from ..errors import MissingFile
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
+from ..formats.opaque import NAME as BYTES
 from ..marks import METADATA_SUFFIX
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
@@ -92,11 +93,12 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     listing = list_folder(path, options)
     if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
         return Files("file", path, [path], options)  # opening it raises the error
-    if not listing.data():
+    if not listing.data() and not (forced == BYTES and listing.files):
         raise MissingFile(
             "a folder without a manifest and without data files of a known format",
             where=path,
-            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files",
+            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files; "
+            "--format bytes takes files of any kind",
         )
     subject = Files("folder", path, listing.files, options)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)

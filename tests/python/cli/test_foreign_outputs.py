@@ -78,7 +78,7 @@ def test_files_are_written_whole_in_one_way(tmp_path: Path) -> None:
     assert link.is_symlink() and path.read_bytes() == b"3"
     write_whole(link, b"4")
     assert not link.is_symlink() and (path.read_bytes(), link.read_bytes()) == (b"3", b"4")
-    with pytest.raises(TwinrunError, match="not twinrun's"):
+    with pytest.raises(TwinrunError, match="not what twinrun writes here"):
         write_whole(path, b"5", ours=lambda _: False)
     with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
         Path(temporary).write_bytes(b"6")

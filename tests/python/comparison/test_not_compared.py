@@ -117,6 +117,25 @@ def test_unknown_files_are_compared_byte_by_byte(tmp_path: Path) -> None:
     assert twinrun.compare(a, arrays, steps="1").same
 
 
+def test_files_of_any_kind_alone(tmp_path: Path) -> None:
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "x.xyz").write_bytes(bytes(range(100)))
+        (tmp_path / run / "t.txt").write_text("a text")
+    a, b = tmp_path / "a", tmp_path / "b"
+    for part in ("", "x.xyz"):
+        done = command("compare", a / part, b / part)
+        assert done.status == 2 and "format" in done.err
+        assert command("compare", a / part, b / part, "--format", "bytes").status == 0
+    assert command("compare", a / "t.txt", b / "t.txt").status == 0
+    (b / "x.xyz").write_bytes(bytes(100))
+    for part in ("", "x.xyz"):
+        assert command("compare", a / part, b / part, "--format", "bytes").status == 1
+    for run in "cd":
+        (tmp_path / run).mkdir()
+    assert command("compare", tmp_path / "c", tmp_path / "d", "--format", "bytes").status == 2
+
+
 def test_masked_elements_are_not_those_of_a_plain_array() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
     with pytest.raises(twinrun.Incomparable, match="mask"):
@@ -225,6 +244,34 @@ def test_common_with_no_field_in_common(kind: str, tmp_path: Path) -> None:
             twinrun.compare(a, b, common=True, partial=partial)
     if kind == "hdf5":
         assert command("compare", a, b, "--common").status == 2
+
+
+@pytest.mark.parametrize("beside", ["attribute", "empty group", "attribute of a group"])
+def test_attributes_alone_are_no_comparison_of_files_with_fields(beside: str, tmp_path: Path) -> None:
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        for fields in (("T",), ()):
+            with h5py.File(tmp_path / f"{name}{len(fields)}.h5", "w") as file:
+                for field in fields:
+                    file[field] = np.full(3, value)
+                where = file if beside == "attribute" else file.create_group("g")
+                if beside != "empty group":
+                    where.attrs["k"] = 1
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tolerance]]\nfield = "T"\nskip = true\n')
+    a, b = tmp_path / "a1.h5", tmp_path / "b1.h5"
+
+    def check_refused(a: Path, b: Path) -> None:
+        for options in (["--leave-out", "T"], ["--leave-out", "T", "--common"], ["--tolerances", rules]):
+            said = command("compare", a, b, *options)
+            assert said.status == 2 and "nothing was compared" in said.err, options
+
+    check_refused(a, b)
+    check_refused(a, tmp_path / "b0.h5")
+    twinrun.index(a, b)
+    check_refused(a, b)
+    check_refused(tmp_path / "a1.h5.twm", tmp_path / "b1.h5.twm")
+    only = tmp_path / "a0.h5", tmp_path / "b0.h5"  # nothing but attributes is what they hold
+    assert twinrun.compare(*only).same and twinrun.compare(*only, leave_out=["T"]).same
 
 
 def test_comparing_changes_nothing_of_opened_runs(tmp_path: Path) -> None:

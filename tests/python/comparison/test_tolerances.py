@@ -144,6 +144,19 @@ def test_integers_and_nan_by_rule(tmp_path: pathlib.Path) -> None:
     assert found == {"n": True, "x": False, "m": True}
 
 
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("tolerate", [True, False])
+def test_a_rule_that_says_nothing_of_integers_follows_the_caller(
+    said: bool | None, tolerate: bool, tmp_path: pathlib.Path
+) -> None:
+    line = "" if said is None else f"integers = {str(said).lower()}\n"
+    path = rules(tmp_path, f'[[tolerance]]\nfield = "n"\natol = 1\n{line}')
+    result = twinrun.compare(
+        {"n": np.arange(4)}, {"n": np.arange(4) + 1}, tolerances=path, tolerate_integers=tolerate
+    )
+    assert result.same == (tolerate if said is None else said)
+
+
 def test_positions_by_name() -> None:
     for name in ("x", "PartType0/Coordinates", "particles/e/position/x", "pos_y", "ZZ", "atoms/pos"):
         assert is_position(name), name

@@ -217,10 +217,13 @@ def tensor(offset=0, size=(3, 4), stride=(4, 1), storage=None, *more):
     )
 
 
-def write(path, root, data=None, raw=None):
+def write(path, root, data=None, raw=None, **members):
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/data.pkl", _pickled(root) if raw is None else raw)
-        file.writestr("x/data/0", np.arange(12, dtype="<f4").tobytes() if data is None else data)
+        if raw is None:
+            file.writestr("x/data/0", np.arange(12, dtype="<f4").tobytes() if data is None else data)
+        for name, content in members.items():
+            file.writestr(name, content)
     return path
 
 
@@ -232,6 +235,57 @@ def test_files_by_hand(tmp_path):
         assert sorted(content.fields) == ["a.b", "a.b#2"]
     with open_file(write(tmp_path / "x.pt", {"a": tensor(0, (1 << 40,), (0,)), "b": tensor()})) as content:
         assert "broadcast" in dict(content.skipped)["a"] and list(content.fields) == ["b"]
+
+
+def test_members_that_no_tensor_shows_are_compared(tmp_path):
+    more = [
+        {},
+        {"x/extra/config.json": '{"threshold": 0.5}'},
+        {"x/extra/config.json": '{"threshold": 0.9}'},
+        {"x/attributes.pkl": "1234"},
+        {"x/data/1": "1234"},
+        {"x/data/1": "1235"},
+        {"x/unknown.bin": "1"},
+        {"unknown.bin": "1"},
+        {"y/code/a.py": "1"},
+        {"code/a.py": "1"},
+        {"x/constants.pkl": "N.", "x/version": "3"},
+        {"x/constants.pkl": "N.", "x/version": "4"},
+    ]
+    files = [write(tmp_path / f"{n}.pt", {"a": tensor()}, **members) for n, members in enumerate(more)]
+    for n, a in enumerate(files):
+        for m, b in enumerate(files):
+            assert verdict(a, b) == (n == m), (more[n], more[m])
+    with open_file(files[1]) as content:
+        assert set(content.fields) == {"a", "extra/config.json"} and "config.json" in content.notes[0]
+    alone = [write(tmp_path / f"alone{n}.pt", tensor(), **more[n]) for n in (1, 1, 2)]
+    assert verdict(*alone[:2]) and not verdict(*alone[1:])
+
+
+def test_what_only_says_how_an_archive_is_stored_is_not_looked_at(tmp_path):
+    stored = {"x/version": "3", "x/byteorder": "little", "x/.format_version": "1", "x/.storage_alignment": "64",
+              "x/.data/serialization_id": "12", "x/code/a.py.debug_pkl": "N.", "x/data/": ""}  # fmt: skip
+    a = write(tmp_path / "a.pt", {"a": tensor(0, (0,), (1,)), "b": tensor(0, (2,), (1,))})
+    b = write(tmp_path / "b.pt", {"a": tensor(0, (0,), (1,)), "b": tensor(0, (2,), (1,))}, **stored)
+    assert verdict(a, b)
+
+
+def test_storages_without_a_tensor_are_compared(tmp_path):
+    first = np.arange(12, dtype="<f4")
+    second = np.append(first[:-1], np.float32(7))
+    in_arguments = _Call("own", "Thing", tensor())
+    for n, root in enumerate(({"s": _Storage()}, {"t": in_arguments})):
+        files = [
+            write(tmp_path / f"{n}{m}.pt", root, d.tobytes()) for m, d in enumerate((first, first, second))
+        ]
+        assert verdict(*files[:2]) and not verdict(*files[1:])
+    both = [
+        write(tmp_path / f"both{m}.pt", (_Storage(), _Storage("1")), **{"x/data/1": d.tobytes()})
+        for m, d in enumerate((first, first, second))
+    ]
+    assert verdict(*both[:2]) and not verdict(*both[1:])
+    a = write(tmp_path / "kind.pt", {"s": _Storage(kind="IntStorage")}, first.tobytes())
+    assert not verdict(a, tmp_path / "00.pt")
 
 
 def sparse(size=(2, 2), layout="torch.sparse_coo", *more):

@@ -17,6 +17,7 @@ from format_checks import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, Unsupported
 from twinrun.formats import open_file
 
@@ -62,6 +63,15 @@ def test_bf16_is_read_and_8_bit_floats_are_bytes(tmp_path):
 
 def tensor(dtype="F32", shape=(2,), begin=0, end=8):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+def test_empty_metadata_is_not_none(tmp_path):
+    files = [tmp_path / f"{n}.safetensors" for n in range(3)]
+    for file, metadata in zip(files, ({}, {"__metadata__": {}}, {"__metadata__": {"k": ""}}), strict=True):
+        write(file, {"a": tensor(), **metadata}, bytes(8))
+    for a in files:
+        for b in files:
+            assert twinrun.compare(a, b).same == (a == b)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import brute_force
 
+import twinrun
 from twinrun import TwinrunError
 from twinrun.golden.single import NotReproduced, Reproducible, file_name
 
@@ -147,6 +148,25 @@ def test_the_entry_point_names_the_plugin() -> None:
 def written(folder: Path, name: str, arrays: object, **options: object) -> Reproducible:
     Reproducible(folder, ["test"], update=True).check(name, arrays, **options)
     return Reproducible(folder, ["test"])
+
+
+def test_metadata_of_a_data_file_is_no_golden_file(tmp_path: Path) -> None:
+    x = np.arange(5.0)
+    (tmp_path / "test").mkdir()
+    data = tmp_path / "test" / "plate"
+    with open(data, "wb") as file:
+        np.save(file, x)
+    twinrun.index(data, options={"format": "npy"})
+    metadata = tmp_path / "test" / "plate.twm"
+    before = metadata.read_bytes()
+    with pytest.raises(twinrun.TwinrunError, match="not what twinrun writes here"):
+        Reproducible(tmp_path, ["test"], update=True).check("plate", x)
+    with pytest.raises(NotReproduced, match="no golden file: it is metadata of data files"):
+        Reproducible(tmp_path, ["test"]).check("plate", x)
+    assert metadata.read_bytes() == before
+    metadata.write_bytes(before[:100])  # what is damaged is of no use to anybody
+    Reproducible(tmp_path, ["test"], update=True).check("plate", x)
+    Reproducible(tmp_path, ["test"]).check("plate", x)
 
 
 def test_tolerance_of_the_check_decides(tmp_path: Path) -> None:

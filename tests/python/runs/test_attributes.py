@@ -100,6 +100,27 @@ def test_only_what_belongs_to_chosen_fields_counts(pair: tuple[Path, Path]) -> N
     assert [d.label for d in twinrun.compare(*pair, leave_out=["x"]).attributes] == ["@history"]
 
 
+def test_what_groups_above_chosen_fields_mean_counts(tmp_path: Path) -> None:
+    def made(name: str, root: str, group: str, note: str) -> Path:
+        path = tmp_path / name
+        with h5py.File(path, "w") as file:
+            file["T"] = file["g/T"] = np.ones(3)
+            file.attrs["units"], file.attrs["note"], file["g"].attrs["units"] = root, note, group
+        return path
+
+    a, other_note = made("a.h5", "cgs", "m", "one"), made("b.h5", "cgs", "m", "two")
+    root, group = made("c.h5", "SI", "m", "one"), made("d.h5", "cgs", "km", "one")
+    for name in ("T", "g/T"):
+        assert twinrun.compare(a, other_note, fields=[name]).same
+        said = twinrun.compare(a, root, fields=[name])
+        assert said.verdict == "different" and said.attributes[0].label == "@units"
+        kept = tmp_path / f"golden{len(name)}"
+        golden.save(a, kept, fields=[name])
+        assert golden.check(kept, other_note) and not golden.check(kept, root)
+    assert twinrun.compare(a, group, fields=["T"]).same
+    assert twinrun.compare(a, group, fields=["g/T"]).verdict == "different"
+
+
 def test_what_only_one_file_says(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.h5"), write(tmp_path / "b.h5", units="m")
     for first, second in ((a, b), (b, a)):

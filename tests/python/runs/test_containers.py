@@ -9,6 +9,8 @@ import decimal
 import enum
 import fractions
 import gc
+import hashlib
+import mmap
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path, PurePosixPath
@@ -19,6 +21,7 @@ import pytest
 import twinrun
 from twinrun import golden
 from twinrun.comparison.words import verdict_line
+from twinrun.formats.texts import text_digests
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -219,6 +222,81 @@ def test_texts_and_objects_of_numpy() -> None:
     check_differ(np.zeros(2, "M8[s]"), np.zeros(2, "M8[D]"))
 
 
+class Name(str):
+    pass
+
+
+class Colour(str, enum.Enum):
+    red = "a"
+
+    def __str__(self) -> str:
+        return "red"
+
+
+class Level(enum.IntEnum):
+    low = 1
+
+
+class Pair(tuple):
+    pass
+
+
+# Each is another value or of another type than all others.
+UNLIKE = ["a", Name("a"), Colour.red, b"a", np.void(b"a"), 1, Level.low, True, np.int8(1), np.uint64(1), 1.0, np.float32(1),
+          np.float16(1), np.longdouble(1), 1 + 0j, np.complex64(1), None, np.datetime64(1, "s"), [1], Pair([1]), Moments(1, 2),
+          {"mu": 1}, defaultdict(int, mu=1)]  # fmt: skip
+
+
+def test_types_of_objects_count() -> None:
+    def beside_a_text(value: object) -> np.ndarray:
+        made = np.array([None, "z"], object)
+        made[0] = value
+        return made
+
+    pd = pytest.importorskip("pandas")
+    for n, x in enumerate(UNLIKE):
+        for m, y in enumerate(UNLIKE):
+            assert (verdict(beside_a_text(x), beside_a_text(y)) == "same") == (n == m), (x, y)
+            frames = [pd.DataFrame({"c": pd.Series(beside_a_text(v), dtype=object)}) for v in (x, y)]
+            assert (verdict(*frames) == "same") == (n == m), (x, y)
+    for x, y in (("a", Name("a")), ("a", Colour.red), (b"a", np.void(b"a"))):
+        check_differ({"k": x}, {"k": y})
+    check_differ(np.array([b"a"], "S1"), np.array([b"a"], "V1"))
+    note = "rank 0: k@text is 'a' in arrays, 'a' of the class Name in arrays"
+    assert note in twinrun.compare({"k": "a"}, {"k": Name("a")}).notes
+    for x, y in (
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (np.int64(1), 1),
+        (np.float64(1), 1.0),
+        (np.bool_(1), True),
+    ):
+        assert verdict(beside_a_text(x), beside_a_text(y)) == "same"  # numpy's own, as its arrays give them
+    endless = Pair([[]])
+    endless[0].append(endless)
+    with pytest.raises(twinrun.TwinrunError, match="cannot be compared"):
+        flattened("x", beside_a_text(endless))
+
+
+def test_digests_of_texts_stay_as_they_are() -> None:
+    """Histories and golden files keep them."""
+    values = ["", "a", "é", b"", b"a", 0, 1, -1, 1 << 70, True, 0.0, -0.0, 1.5, float("nan"), float("inf"), 1j, None,
+              [1, "a"], (1,), {"a": 1}, np.str_("a"), np.bytes_(b"a"), np.int64(1), np.float64(1.5), np.bool_(1),
+              datetime.date(2000, 1, 1), decimal.Decimal("1.0"), np.datetime64("2000", "s"), bytearray(b"a")]  # fmt: skip
+    made = text_digests(values).tobytes()
+    assert hashlib.sha256(made).hexdigest().startswith("f8a4aeed9c9b9430dc9e59051c07f783")
+
+
+def test_the_variable_of_a_polynomial_counts() -> None:
+    assert (
+        verdict(np.poly1d([1, 2]), np.poly1d([1, 2]))
+        == verdict(np.poly1d([1, 2]), np.array([1, 2]))
+        == "same"
+    )
+    check_differ(np.poly1d([1, 2]), np.poly1d([1, 2], variable="s"))
+    check_differ(np.poly1d([1, 2], variable="t"), np.poly1d([1, 2], variable="s"))
+
+
 def test_integers_that_no_type_holds_together() -> None:
     for a, b in (([2**64 - 1, -1], [2**64 - 2, -1]), ([[2**64 - 1], [-1]], [[2**64 - 2], [-1]]),
                  ([np.uint64(2**64 - 1), np.int64(-1)], [np.uint64(2**64 - 2), np.int64(-1)])):  # fmt: skip
@@ -397,6 +475,31 @@ def test_how_numpy_stores_texts_and_structs_is_no_label(tmp_path: Path) -> None:
     assert verdict({"x": one}, {"x": other}) == "different"
 
 
+def test_titles_of_members_count(tmp_path: Path) -> None:
+    def made(title: str | None, inner: str | None = None) -> np.ndarray:
+        def name(of: str, title: str | None) -> object:
+            return of if title is None else (title, of)
+
+        return np.zeros(2, [(name("a", title), "f4"), ("in", [(name("b", inner), "i4"), ("c", "i4")])])
+
+    arrays = [made(None), made("metres"), made("feet"), made(None, "metres"), made(None, "feet")]
+    files = [tmp_path / f"{n}" / "x.npy" for n in range(len(arrays))]
+    for file, array in zip(files, arrays, strict=True):
+        file.parent.mkdir()
+        np.save(file, array)
+        np.savez(file.with_suffix(".npz"), x=array)
+    masked = [np.ma.masked_array(array) for array in arrays]
+    objects = [np.array([array[0], None], object) for array in arrays]
+    archives = [file.with_suffix(".npz") for file in files]
+    for given in (arrays, masked, objects, files, archives):
+        for n, x in enumerate(given):
+            for m, y in enumerate(given):
+                assert (verdict(x, y) == "same") == (n == m), (given, n, m)
+    assert twinrun.compare(files[1], files[2]).attributes[0].name == "(members)"
+    order = np.zeros(2, [("b", "i4"), (("metres", "a"), "f4")])
+    assert verdict(order, order[["a", "b"]]) == "same"
+
+
 def test_units() -> None:
     pint = pytest.importorskip("pint")
     unit = pint.UnitRegistry()
@@ -562,6 +665,66 @@ def test_arrays_of_arrow() -> None:
     tensors = [pa.Tensor.from_numpy(np.arange(3.0), dim_names=names) for names in (None, ["x"], ["y"])]
     assert verdict(tensors[0], tensors[0]) == verdict(tensors[0], np.arange(3.0)) == "same"
     assert "same" not in (verdict(tensors[1], tensors[2]), verdict(tensors[0], tensors[1]))
+
+
+def test_single_values_of_arrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    kinds = {
+        "text": pa.scalar("a"),
+        "another text": pa.scalar("b"),
+        "bytes": pa.scalar(b"a"),
+        "no text": pa.scalar(""),
+        "missing": pa.scalar(None, pa.string()),
+        "number": pa.scalar(97),
+        "short": pa.scalar(97, pa.int8()),
+        "missing number": pa.scalar(None, pa.int8()),
+        "date": pa.scalar(datetime.date(2000, 1, 1)),
+        "texts": pa.scalar(["a"]),
+        "other texts": pa.scalar(["b"]),
+        "struct": pa.scalar({"a": "x"}),
+        "struct of bytes": pa.scalar({"a": b"x"}),
+        "category": pa.array(["a"]).dictionary_encode()[0],
+        "map": pa.scalar([("k", "v")], pa.map_(pa.string(), pa.string())),
+        "array of text": pa.array(["a"]),
+        "array of numbers": np.array([97], np.int8),
+    }
+    for name, one in kinds.items():
+        for other, against in kinds.items():
+            told = verdict({"x": one}, {"x": against}, atol=200, tolerate_integers=other == name)
+            assert (told == "same") == (name == other), (name, other)
+            assert (verdict([{"x": one}, "z"], [{"x": against}, "z"]) == "same") == (name == other), (
+                name,
+                other,
+            )
+            assert (verdict(one, against) == "same") == (name == other), (name, other)
+    for one, against in (("text", "another text"), ("texts", "other texts"), ("struct", "struct of bytes")):
+        assert (
+            verdict({"x": kinds[one]}, {"x": kinds[against]}, atol=200, tolerate_integers=True) == "different"
+        )
+    assert verdict(pa.scalar("a"), pa.scalar("a", pa.large_string())) == "same"  # how it is stored
+    assert flattened("x", kinds["short"])["x"].shape == ()
+
+
+def test_bytes_of_any_class_are_bytes() -> None:
+    numbers = np.array([97, 98], np.uint8)
+    same = [b"ab", bytearray(b"ab"), memoryview(b"ab"), memoryview(b"ab").cast("c")]
+    try:
+        import pyarrow as pa
+    except ImportError:
+        pass
+    else:
+        same += [pa.py_buffer(b"ab"), pa.scalar("ab").as_buffer()]
+    with mmap.mmap(-1, 2) as mapped:
+        mapped[:] = b"ab"
+        for one in (*same, mapped):
+            assert verdict({"x": one}, {"x": b"ab"}) == verdict([one, "z"], [b"ab", "z"]) == "same"
+            for other in (b"ac", "ab", numbers, numbers.view(np.int8)):
+                assert verdict({"x": one}, {"x": other}, atol=200, tolerate_integers=True) != "same"
+    assert verdict({"x": memoryview(np.arange(3.0))}, {"x": np.arange(3.0)}) == "same"
+    released = memoryview(b"ab")
+    released.release()
+    with pytest.raises(twinrun.TwinrunError, match="bytes cannot be read"):
+        flattened("x", released)
 
 
 def test_the_order_of_ordered_categories_of_arrow() -> None:

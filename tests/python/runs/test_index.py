@@ -15,6 +15,8 @@ import pytest
 from commands import cannot_compare, check_error, command, load_json
 
 import twinrun
+from twinrun import golden
+from twinrun.golden.single import Reproducible
 from twinrun.runs import index as indexing
 from twinrun.runs.metadata import status_code
 
@@ -123,6 +125,33 @@ def test_kept_while_current(kind: str, tmp_path: Path) -> None:
     fields["x"][5] += 1
     save(path, fields)
     assert index()
+
+
+def test_golden_files_and_histories_are_not_replaced(tmp_path: Path) -> None:
+    """Their metadata has the name that metadata of a data file beside it would have."""
+    x = np.arange(5.0)
+    Reproducible(tmp_path, ["test"], update=True).check("plate", x)
+    golden.save({"x": x}, tmp_path / "golden")
+    with twinrun.Run(tmp_path / "history") as run:
+        run.capture(1, {"x": x})
+    (history,) = (tmp_path / "history").glob("step-*/rank-00000.twm")
+    for metadata, kind in (
+        (tmp_path / "test" / "plate.twm", "a golden file"),
+        (tmp_path / "golden" / "rank_0.twm", "a golden file"),
+        (history, "metadata of a history"),
+    ):
+        before = metadata.read_bytes()
+        data = metadata.with_suffix("")
+        with open(data, "wb") as file:
+            np.save(file, x)
+        for options in ({}, {"refresh": True}, {"fields": ["*"]}):
+            with pytest.raises(twinrun.TwinrunError, match=f"is {kind}, which") as raised:
+                twinrun.index(data, options={"format": "npy"}, **options)
+            assert str(metadata) in str(raised.value)
+        assert metadata.read_bytes() == before
+        data.unlink()
+    Reproducible(tmp_path, ["test"]).check("plate", x)
+    assert golden.check(tmp_path / "golden", {"x": x}) and twinrun.verify(tmp_path / "history")
 
 
 def test_a_part_of_the_fields(tmp_path: Path) -> None:
