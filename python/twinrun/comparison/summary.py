@@ -71,7 +71,7 @@ class Summary:
             problems = [p for p in problems if not isinstance(p, Unmatched)]
         if problems and (not request.partial or not (results or found.attributes_compared)):
             raise problems[0]
-        no_field = all(f.field in (SUMMARY, NOT_COMPARED) for f in results)
+        no_field = all(not isinstance(f, FieldGroup) and f.field in (SUMMARY, NOT_COMPARED) for f in results)
         # A file may hold nothing but attributes; where it has fields, these are what is compared.
         if no_field and (found.met.left_out or not (results or found.attributes_compared)):
             raise Incomparable("nothing was compared", where=request.labels, fix="is every field left out?")
