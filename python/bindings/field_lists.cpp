@@ -395,7 +395,10 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         const nb::gil_scoped_release unlocked;
         return compare_fields(pairs, options);
     };
-    return ListResults::of(run(), a.fields(), pairs);
+    std::vector<Result<FieldResult>> results = run();
+    // An interrupt may come when all is done: nobody was stopped by it then.
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return ListResults::of(std::move(results), a.fields(), pairs);
 }
 
 }  // namespace
@@ -414,7 +417,10 @@ void define_field_lists(nb::module_& m) {
         .def("__len__", [](const FieldList& self) { return self.fields().size(); });
     nb::class_<HeldArrays>(m, "HeldArrays", "Arrays that others keep alive.")
         .def("there", &HeldArrays::there, nb::sig("def there(self) -> dict[str, object] | None"),
-             "The arrays by name; None where one is gone.");
+             "The arrays by name; None where one is gone.")
+        .def(
+            "__deepcopy__", [](nb::object self, nb::handle) { return self; },
+            nb::sig("def __deepcopy__(self, memo: object) -> HeldArrays"));
     nb::class_<ListResults> results(m, "ListResults", "What comparing two lists found, field by field.");
     const auto add = [&](const char* name, auto get) {
         results.def(

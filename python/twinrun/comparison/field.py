@@ -215,7 +215,7 @@ class FieldComparison:
 
 
 class FieldGroup:
-    """Many fields of one place, each made when it is asked for. Not made by several threads at once.
+    """Many fields of one place, each made when it is asked for, by any thread.
 
     count: of fields. different: the numbers of those that differ, ascending. bytes: of one run. bytes_read: of both runs.
     """
@@ -237,7 +237,7 @@ class FieldGroup:
     def __getitem__(self, at: int) -> FieldComparison:
         made = self._made.get(at)
         if made is None:
-            made = self._made[at] = self.make(at)
+            made = self._made.setdefault(at, self.make(at))
         return made
 
     @property

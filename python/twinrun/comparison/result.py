@@ -130,10 +130,9 @@ class Comparison:
     def __getattr__(self, name: str) -> Any:
         if name != "fields" or not (found := self.__dict__.get("_found")):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.fields: list[FieldComparison] = [
-            f for one in found for f in (one.all() if isinstance(one, FieldGroup) else [one])
-        ]
-        return self.fields
+        made = [f for one in found for f in (one.all() if isinstance(one, FieldGroup) else [one])]
+        # Of several threads that ask at once all get one list.
+        return self.__dict__.setdefault("fields", made)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "fields": self.fields, "_found": ()}

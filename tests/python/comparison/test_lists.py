@@ -7,8 +7,10 @@ import dataclasses
 import gc
 import pickle
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -215,12 +217,28 @@ def test_fields_are_made_when_they_are_asked_for() -> None:
         result.field  # noqa: B018
 
 
+def test_threads_that_ask_at_once_get_one_list() -> None:
+    a = {str(at): np.zeros(3) for at in range(100)}
+    for _ in range(20):
+        result = twinrun.compare(a, a)
+        start = threading.Barrier(4)
+
+        def fields(result: twinrun.Comparison = result, start: threading.Barrier = start) -> list:
+            start.wait()
+            return result.fields
+
+        with ThreadPoolExecutor(4) as pool:
+            lists = [made.result() for made in [pool.submit(fields) for _ in range(4)]]
+        assert all(one is lists[0] for one in lists) and len(lists[0]) == 100
+
+
 def test_a_result_is_copied_and_pickled_whole() -> None:
     a = {"x": np.arange(4.0), "y": np.arange(3)}
     result = twinrun.compare(a, {"x": np.arange(4.0) + 1, "y": np.arange(3)})
     for other in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
         assert facts(other) == facts(result)
     assert "Comparison(" in repr(result)
+    assert [f["field"] for f in dataclasses.asdict(result)["fields"]] == ["x", "y"]
     fewer = dataclasses.replace(result, fields=result.fields[1:])
     assert fewer.different == 0 and fewer.first is None
 
