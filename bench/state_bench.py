@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def lines(library: str, a: dict, b: dict) -> list[tuple[str, Callable[[], bool]]
     return found
 
 
+def two_histories(folder: str, quick: bool) -> tuple[list[int], list[tuple[str, Callable[[], bool]]]]:
+    """Elements of each field of two captured histories of one step, and the line that compares them."""
+    sizes = [256] * (250 if quick else 5000)
+    for name in "ab":
+        with twinrun.Run(f"{folder}/{name}", atol=ATOL) as run:
+            run.capture(0, state(sizes, 2))
+    call = lambda: twinrun.compare(f"{folder}/a", f"{folder}/b").same  # noqa: E731
+    return sizes, [("twinrun.compare of paths", call)]
+
+
 def same_answer(name: str, first: bool, later: bool) -> None:
     """Ends the benchmark where a line changes its mind."""
     if first != later:
@@ -108,6 +119,11 @@ def main(arguments: list[str]) -> None:
             raise SystemExit(f"{', '.join(wrong)}: equal states were called different")
         print(table(name, sizes, timings), flush=True)
         results[name] = {line: timing.seconds for line, timing in timings.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        sizes, ways = two_histories(folder, given.quick)
+        timings = interleave(ways, effort, lambda: None, True, same_answer)
+        print(table("two histories, warm", sizes, timings), flush=True)
+        results["histories"] = {line: timing.seconds for line, timing in timings.items()}
     if given.json is not None:
         write_results(given.json, results)
 

@@ -22,8 +22,8 @@ namespace twinrun {
 
 namespace {
 
-constexpr int kDeepest =
-    64;  // of nested dictionaries; deeper ones are walked in Python, which has its own limit
+// Dictionaries that are nested deeper are walked in Python, which has its own limit.
+constexpr int kDeepest = 64;
 
 // A field of a list: a dense array in memory of the host, of native byte order, or a field of metadata.
 struct ListedField {

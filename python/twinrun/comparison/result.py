@@ -163,8 +163,8 @@ class Comparison:
         Raises
         ------
         TwinrunError
-            A run is not there any more (keep the arrays until this is done), or changed since it was
-            compared.
+            A run is not there any more (keep the arrays until this is done), or it was seen that it changed
+            since it was compared. Only a part is read again: not every change is seen.
         """
         return list_differences(self)
 
