@@ -566,10 +566,7 @@ std::map<std::int64_t, RankStep> Tiers::committed() const {
     std::map<std::int64_t, RankStep> steps = brought.steps;
     if (!ends_local()) return steps;
     for (auto& [step, entry] : local().steps) {
-        const auto had = steps.find(step);
-        if (had == steps.end() && has_left(brought, step, entry)) continue;
-        if (had == steps.end() || attempt_of(had->second.folder) <= attempt_of(entry.folder))
-            steps.insert_or_assign(step, entry);
+        if (!is_superseded(brought, step, entry)) steps.insert_or_assign(step, entry);
     }
     return steps;
 }
@@ -613,17 +610,8 @@ std::vector<StoredPart> Tiers::stored(std::int64_t step) const {
 }
 
 std::uint64_t Tiers::metadata_bytes(std::int64_t step) const {
-    const auto of = [&](const HistoryWriter* writer) -> std::uint64_t {
-        if (writer == nullptr) return 0;
-        const auto entry = writer->journal().steps.find(step);
-        return entry == writer->journal().steps.end() ? 0 : entry->second.files.metadata_bytes;
-    };
-    {
-        const std::lock_guard guard(mutex_);
-        if (const std::uint64_t bytes = of(local_.get()); bytes != 0) return bytes;
-    }
-    const std::lock_guard guard(shared_mutex_);
-    return of(shared_.get());
+    const std::vector<StoredPart> parts = stored(step);
+    return parts.empty() ? 0 : parts.front().journal.steps.at(step).files.metadata_bytes;
 }
 
 std::uint64_t Tiers::flushed_bytes() const {
