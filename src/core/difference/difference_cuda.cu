@@ -115,6 +115,23 @@ void start_kernel(Kind kind, unsigned blocks, cudaStream_t queue, const Work& wo
     }
 }
 
+// What the kernels are told of a comparison, but for its parts and where they write.
+Work work_of(const DeviceDifference& what) {
+    const Kind kind = kind_of(what.scalar);
+    const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
+    Work work{};
+    work.scalar = what.scalar;
+    work.nan_equal = what.rule.nan_equal;
+    work.exactly = all_exactly(kind, what.rule.tolerance);
+    work.atol = what.rule.tolerance.atol;
+    work.rtol = what.rule.tolerance.rtol;
+    work.least_atol = least_atol(kind, what.rule.tolerance);
+    work.chunk_scalars = chunk;
+    work.whole_groups = chunk % group_of(kind) == 0;
+    work.measured = measured_of(what.scalar, what.rule.measure);
+    return work;
+}
+
 // Scratch on the device: totals, marks of chunks (both cleared), then partials (of each kernel), groups that are left, parts.
 struct Layout {
     bool circles;
@@ -190,21 +207,13 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
         }
         TWR_GPU(cudaMemcpyAsync(area + layout.parts_at, host_scratch, layout.parts * sizeof(Part),
                                 cudaMemcpyHostToDevice, queue));
-        Work work{reinterpret_cast<const Part*>(area + layout.parts_at),
-                  static_cast<std::uint32_t>(layout.parts),
-                  what.scalar,
-                  what.rule.nan_equal,
-                  all_exactly(kind, what.rule.tolerance),
-                  what.rule.tolerance.atol,
-                  what.rule.tolerance.rtol,
-                  least_atol(kind, what.rule.tolerance),
-                  tiles,
-                  chunk,
-                  chunk % group_of(kind) == 0,
-                  reinterpret_cast<std::uint8_t*>(area + layout.marks_at),
-                  totals,
-                  partials,
-                  measured_of(what.scalar, what.rule.measure)};
+        Work work = work_of(what);
+        work.parts = reinterpret_cast<const Part*>(area + layout.parts_at);
+        work.part_count = static_cast<std::uint32_t>(layout.parts);
+        work.tiles = tiles;
+        work.chunk_differs = reinterpret_cast<std::uint8_t*>(area + layout.marks_at);
+        work.totals = totals;
+        work.partials = partials;
         if (layout.circles) work.measured.left = reinterpret_cast<Count64*>(area + layout.left_at);
         const std::uint64_t needed = (tiles - 1) / kWarps + 1;
         blocks = most_blocks(device);
@@ -234,9 +243,155 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
     return {};
 }
 
+// ---- many pairs of arrays ----
+
+// Scratch on the device: totals of each pair, marks of chunks and the number of the next share (all cleared), then partials of
+// shares, and what comes from the host: parts, the first share of each, shares.
+struct PairsLayout {
+    std::uint64_t tiles = 0;
+    std::uint64_t marks = 0;
+    std::uint64_t share_tiles = 0;
+    std::uint64_t shares = 0;
+    std::size_t marks_at = 0;
+    std::size_t next_at = 0;
+    std::size_t partials_at = 0;
+    std::size_t tables_at = 0;
+    // From tables_at on, and of the host's scratch.
+    std::size_t first_at = 0;
+    std::size_t shares_at = 0;
+    std::size_t tables_bytes = 0;
+
+    PairsLayout(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n) {
+        const unsigned tile = tile_of(kind_of(what.scalar));
+        const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
+        for (std::size_t i = 0; i < n; ++i) {
+            tiles += (part[i].scalars - 1) / tile + 1;
+            marks += marks_of(part[i], chunk);
+        }
+        // So small that the last ones end at nearly the same time, so large that a block's start does not count.
+        share_tiles = tiles / (std::uint64_t{most_blocks(device)} * kSharesEach);
+        if (share_tiles < kWarps) share_tiles = kWarps;
+        if (share_tiles > kMostShareTiles) share_tiles = kMostShareTiles;
+        share_tiles -= share_tiles % kWarps;
+        for (std::size_t i = 0; i < n; ++i)
+            shares += ((part[i].scalars - 1) / tile) / share_tiles + 1;
+        marks_at = device_aligned(n * sizeof(Totals));
+        next_at = marks_at + device_aligned(marks);
+        partials_at = next_at + device_aligned(sizeof(std::uint32_t));
+        tables_at = partials_at + device_aligned(shares * sizeof(Partial));
+        first_at = device_aligned(n * sizeof(Part));
+        shares_at = first_at + device_aligned((n + 1) * sizeof(std::uint32_t));
+        tables_bytes = shares_at + device_aligned(shares * sizeof(Share));
+    }
+    // Room for the marks of a part's chunks, in words of 16.
+    static std::uint64_t marks_of(const DevicePart& part, std::uint64_t chunk) {
+        return ((part.scalars - 1) / chunk + sizeof(uint4)) / sizeof(uint4) * sizeof(uint4);
+    }
+};
+
+void pairs_scratch(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                   std::size_t* device_bytes, std::size_t* host_bytes) {
+    const PairsLayout layout(device, what, parts, n);
+    *device_bytes = layout.tables_at + layout.tables_bytes;
+    *host_bytes = layout.tables_bytes;
+}
+
+template <Rule kRule>
+void start_pairs(Kind kind, unsigned blocks, cudaStream_t queue, const Work& work, const Share* shares,
+                 std::uint32_t count, std::uint32_t* next) {
+    switch (kind) {
+        case Kind::f32:
+            compare_pairs_kernel<Kind::f32, kRule><<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
+            break;
+        case Kind::f64:
+            compare_pairs_kernel<Kind::f64, kRule><<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
+            break;
+        case Kind::narrow:
+            compare_pairs_kernel<Kind::narrow, kRule>
+                <<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
+            break;
+        case Kind::whole:
+            if constexpr (kRule == Rule::plain)
+                compare_pairs_kernel<Kind::whole, kRule>
+                    <<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
+            break;
+    }
+}
+
+DeviceStatus compare_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                           DevicePairResult* results, void* scratch, void* host_scratch,
+                           StreamHandle stream) {
+    if (n == 0) return {};
+    if (has_circles(what.scalar, what.rule.measure)) {
+        return gpu_failure(ErrorCode::invalid_argument, device, "comparison of pairs on circles");
+    }
+    const PairsLayout layout(device, what, parts, n);
+    if (n >= kAnyPart || layout.shares > std::numeric_limits<std::int32_t>::max()) {
+        return gpu_failure(ErrorCode::invalid_argument, device,
+                           "comparison of more than 2^32 pairs in one call");
+    }
+    TWR_GPU_CURRENT(device);
+    const cudaStream_t queue = gpu_stream(stream);
+    auto* area = static_cast<std::byte*>(scratch);
+    auto* host = static_cast<std::byte*>(host_scratch);
+    TWR_GPU(cudaMemsetAsync(area, 0, layout.partials_at, queue));
+    Work work = work_of(what);
+    auto* const part_table = reinterpret_cast<Part*>(host);
+    auto* const first_share = reinterpret_cast<std::uint32_t*>(host + layout.first_at);
+    auto* const share_table = reinterpret_cast<Share*>(host + layout.shares_at);
+    const unsigned tile = tile_of(kind_of(what.scalar));
+    std::uint64_t marks = 0;
+    std::uint64_t tiles = 0;
+    std::uint32_t shares = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        const DevicePart& part = parts[i];
+        part_table[i] = {static_cast<const std::byte*>(part.a),
+                         static_cast<const std::byte*>(part.b),
+                         part.scalars,
+                         part.index,
+                         tiles,
+                         marks};
+        first_share[i] = shares;
+        const std::uint64_t own = (part.scalars - 1) / tile + 1;
+        for (std::uint64_t at = 0; at < own; at += layout.share_tiles) {
+            const std::uint64_t left = own - at;
+            const auto count =
+                static_cast<std::uint32_t>(left < layout.share_tiles ? left : layout.share_tiles);
+            share_table[shares++] = {tiles + at, count, static_cast<std::uint32_t>(i)};
+        }
+        tiles += own;
+        marks += PairsLayout::marks_of(part, work.chunk_scalars);
+    }
+    first_share[n] = shares;
+    const std::byte* const tables = area + layout.tables_at;
+    TWR_GPU(cudaMemcpyAsync(area + layout.tables_at, host, layout.tables_bytes, cudaMemcpyHostToDevice,
+                            queue));
+    work.parts = reinterpret_cast<const Part*>(tables);
+    work.part_count = static_cast<std::uint32_t>(n);
+    work.tiles = tiles;
+    work.chunk_differs = reinterpret_cast<std::uint8_t*>(area + layout.marks_at);
+    work.totals = reinterpret_cast<Totals*>(area);
+    work.partials = reinterpret_cast<Partial*>(area + layout.partials_at);
+    const auto* const there = reinterpret_cast<const Share*>(tables + layout.shares_at);
+    auto* const next = reinterpret_cast<std::uint32_t*>(area + layout.next_at);
+    const Kind kind = kind_of(what.scalar);
+    unsigned blocks = most_blocks(device);
+    if (shares < blocks) blocks = shares;
+    if (is_plain(what.scalar, what.rule.measure)) {
+        start_pairs<Rule::plain>(kind, blocks, queue, work, there, shares, next);
+    } else {
+        start_pairs<Rule::measured>(kind, blocks, queue, work, there, shares, next);
+    }
+    TWR_GPU_LAUNCHED("comparison of pairs of arrays");
+    finish_pairs<<<static_cast<unsigned>(n), kPairThreads, 0, queue>>>(
+        work, reinterpret_cast<const std::uint32_t*>(tables + layout.first_at), results);
+    TWR_GPU_LAUNCHED("sums of the comparison of pairs of arrays");
+    return {};
+}
+
 }  // namespace
 
 extern const DeviceDifferenceKernels kDeviceDifferenceTable;
-const DeviceDifferenceKernels kDeviceDifferenceTable = {scratch, compare};
+const DeviceDifferenceKernels kDeviceDifferenceTable = {scratch, compare, pairs_scratch, compare_pairs};
 
 }  // namespace twinrun

@@ -3,6 +3,8 @@
 // from call to call on one device. Conventions as in digest/digest_device.hpp.
 #pragma once
 
+#include <array>
+
 #include "device/device.hpp"
 #include "difference/difference.hpp"
 
@@ -28,6 +30,14 @@ struct DeviceDifferenceResult {
     std::uint64_t different_chunks = 0;
 };
 
+// What one call finds of one part that is a pair of arrays of its own.
+struct DevicePairResult {
+    DeviceDifferenceResult found;
+    // Raw bits, of a and b, of the scalars at found.stats.first and at max_abs_at; 0 where there is none.
+    std::array<std::uint64_t, 2> first_bits;
+    std::array<std::uint64_t, 2> largest_bits;
+};
+
 struct DeviceDifferenceKernels {
     void (*scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                     std::size_t* device_bytes, std::size_t* host_bytes);
@@ -35,6 +45,13 @@ struct DeviceDifferenceKernels {
     DeviceStatus (*compare)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                             DeviceDifferenceResult* result, void* scratch, void* host_scratch,
                             StreamHandle stream);
+    // The same of many pairs of arrays at once, each part with a result of its own, as `compare` of that part alone gives it.
+    // No part is empty, and no value lies on a circle. results: n of them, device memory.
+    void (*pairs_scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                          std::size_t* device_bytes, std::size_t* host_bytes);
+    DeviceStatus (*compare_pairs)(int device, const DeviceDifference& what, const DevicePart* parts,
+                                  std::size_t n, DevicePairResult* results, void* scratch, void* host_scratch,
+                                  StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceDifferenceKernels* device_difference_kernels() {
     return static_cast<const DeviceDifferenceKernels*>(device_table("difference"));

@@ -46,6 +46,9 @@ constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
 constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
 constexpr unsigned kFinishThreads = 256;
+constexpr unsigned kPairThreads = 256;    // that sum up one of many pairs
+constexpr unsigned kSharesEach = 32;      // of many pairs, a block
+constexpr unsigned kMostShareTiles = 64;
 
 // The compiler no longer knows where a value came from: what was computed from it before is not kept for later.
 __device__ inline void forget(float& x) { asm volatile("" : "+f"(x)); }
@@ -78,7 +81,16 @@ __device__ inline void raise(Best& best, double value, std::uint64_t at) {
     twinrun::raise(value, at, best.value, best.at);
 }
 
-// What one thread block found.
+constexpr std::uint32_t kAnyPart = std::numeric_limits<std::uint32_t>::max();
+
+// Consecutive tiles of one part. Where each part is a pair of arrays with a result of its own, a block takes share after share.
+struct Share {
+    std::uint64_t tile;  // its first
+    std::uint32_t tiles;
+    std::uint32_t part;
+};
+
+// What one thread block found, or found in one share.
 struct Partial {
     double sum;
     double sum_different;
@@ -87,7 +99,7 @@ struct Partial {
     Best best[3];
 };
 
-// The grid's, cleared before the launch.
+// The grid's, or of one pair of arrays; cleared before the launch.
 struct Totals {
     Count64 bounds[3];  // bits of the largest distance and quotients so far
     Count64 chunks;
@@ -479,6 +491,8 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
 // ---- the loop ----
 
 struct WarpState {
+    Totals* totals;
+    std::uint32_t part;  // that all tiles lie in; kAnyPart: each is looked for
     Best best[3];  // distance; quotient; quotient of those that differ
     std::uint64_t first;
     // Of the tile: here and not in registers, for what comes to them rarely.
@@ -525,10 +539,10 @@ class Warp {
           state_(shared.warp[threadIdx.x / kLanes]),
           lane_(threadIdx.x % kLanes) {}
 
-    __device__ void run() {
+    // The block's tiles: its warps take every step-th of them, from `begin` on.
+    __device__ void run(std::uint64_t begin, std::uint64_t end, std::uint64_t step) {
         const unsigned warp = threadIdx.x / kLanes;
-        const std::uint64_t step = std::uint64_t{gridDim.x} * kWarps;
-        for (std::uint64_t t = std::uint64_t{blockIdx.x} * kWarps + warp; t < work_.tiles; t += step) {
+        for (std::uint64_t t = begin + warp; t < end; t += step) {
             if constexpr (kRule == Rule::around) {
                 tile_around(t);
             } else {
@@ -583,7 +597,7 @@ class Warp {
         unsigned in_words;  // groups
     };
     __device__ Tile begin_tile(std::uint64_t t) {
-        const Part& part = work_.parts[part_of(t)];
+        const Part& part = work_.parts[state_.part == kAnyPart ? part_of(t) : state_.part];
         const std::uint64_t offset = (t - part.tile) * kTile;
         const std::uint64_t left = part.scalars - offset;
         const unsigned n = left < kTile ? static_cast<unsigned>(left) : kTile;
@@ -668,7 +682,7 @@ class Warp {
         warp::sync();
     }
     [[nodiscard]] __device__ double bound(unsigned which, std::uint64_t index) const {
-        const std::uint64_t known = *const_cast<const volatile Count64*>(&work_.totals->bounds[which]);
+        const std::uint64_t known = *const_cast<const volatile Count64*>(&state_.totals->bounds[which]);
         const std::uint64_t own = bits_of(state_.best[which].value);
         const std::uint64_t before = known > own ? known : own;
         if (before == 0 || (known <= own && state_.best[which].at < index)) return as_double(before);
@@ -695,7 +709,7 @@ class Warp {
             for (unsigned which = 0; which < 3; ++which) {
                 raise(state_.best[which], best[which].value, best[which].at);
                 if (best[which].value > 0)
-                    atomicMax(&work_.totals->bounds[which], Count64{bits_of(best[which].value)});
+                    atomicMax(&state_.totals->bounds[which], Count64{bits_of(best[which].value)});
             }
             if (first < state_.first) state_.first = first;
         }
@@ -1205,31 +1219,33 @@ class Warp {
     std::uint64_t left_ = 0;   // groups of the tile that are left for Rule::around
 };
 
-template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __grid_constant__ Work work) {
-    __shared__ Shared shared;
-    if constexpr (kRule == Rule::around) {
-        if (threadIdx.x < Measure::kMostComponents) {
-            const double period = work.measured.period[threadIdx.x];
-            shared.circles[threadIdx.x] = {period, period > 0 ? 1 / period : 0};
-        }
+// ---- a block's work ----
+
+__device__ inline void prepare_tables(const Work& work, Shared& shared, bool around) {
+    if (around && threadIdx.x < Measure::kMostComponents) {
+        const double period = work.measured.period[threadIdx.x];
+        shared.circles[threadIdx.x] = {period, period > 0 ? 1 / period : 0};
     }
     for (unsigned i = threadIdx.x; i < 2048; i += kThreads)
         shared.bins[i] = kBinTable.entries[i];
+}
+__device__ inline void prepare_counts(Shared& shared, Totals* totals, std::uint32_t part) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads)
         shared.all[i] = shared.over[i] = 0;
     if (threadIdx.x < kWarps) {
         WarpState& state = shared.warp[threadIdx.x];
+        state.totals = totals;
+        state.part = part;
         for (Best& best : state.best)
             best = {0, kNowhere};
         state.first = kNowhere;
     }
-    __syncthreads();
-    Warp<kKind, kRule>(work, shared).run();
-    __syncthreads();
+}
+// What the block's warps found, after all of them have.
+__device__ inline void give(const Shared& shared, Totals* totals, Partial* to) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads) {
-        if (shared.all[i] != 0) atomicAdd(&work.totals->all[i], Count64{shared.all[i]});
-        if (shared.over[i] != 0) atomicAdd(&work.totals->over[i], Count64{shared.over[i]});
+        if (shared.all[i] != 0) atomicAdd(&totals->all[i], Count64{shared.all[i]});
+        if (shared.over[i] != 0) atomicAdd(&totals->over[i], Count64{shared.over[i]});
     }
     if (threadIdx.x != 0) return;
     Partial partial{0, 0, 0, kNowhere, {{0, kNowhere}, {0, kNowhere}, {0, kNowhere}}};
@@ -1242,19 +1258,61 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __
         for (unsigned which = 0; which < 3; ++which)
             raise(partial.best[which], state.best[which].value, state.best[which].at);
     }
-    work.partials[blockIdx.x] = partial;
+    *to = partial;
 }
 
-// How many chunks are marked; words of 16 marks.
-__global__ void __launch_bounds__(kFinishThreads)
-    count_chunks(const uint4* marks, std::uint64_t words, Totals* totals) {
+template <Kind kKind, Rule kRule>
+__global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __grid_constant__ Work work) {
+    __shared__ Shared shared;
+    prepare_tables(work, shared, kRule == Rule::around);
+    prepare_counts(shared, work.totals, kAnyPart);
+    __syncthreads();
+    Warp<kKind, kRule>(work, shared)
+        .run(std::uint64_t{blockIdx.x} * kWarps, work.tiles, std::uint64_t{gridDim.x} * kWarps);
+    __syncthreads();
+    give(shared, work.totals, work.partials + blockIdx.x);
+}
+
+// Each part has totals of its own, each share a partial: which block takes a share changes nothing.
+template <Kind kKind, Rule kRule>
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
+    compare_pairs_kernel(const __grid_constant__ Work work, const Share* shares, std::uint32_t count,
+                         std::uint32_t* next) {
+    __shared__ Shared shared;
+    __shared__ std::uint32_t taken;
+    prepare_tables(work, shared, false);
+    for (;;) {
+        if (threadIdx.x == 0) taken = atomicAdd(next, 1U);
+        __syncthreads();
+        const std::uint32_t number = taken;
+        if (number >= count) return;
+        const Share share = shares[number];
+        Totals* const totals = work.totals + share.part;
+        prepare_counts(shared, totals, share.part);
+        __syncthreads();
+        Warp<kKind, kRule>(work, shared).run(share.tile, share.tile + share.tiles, kWarps);
+        __syncthreads();
+        give(shared, totals, work.partials + number);
+        __syncthreads();
+    }
+}
+
+// How many chunks are marked; words of 16 marks. Every `step`-th word from `begin` on; of the thread.
+__device__ inline unsigned marks_in(const uint4* marks, std::uint64_t begin, std::uint64_t words,
+                                    std::uint64_t step) {
     unsigned count = 0;
-    const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
-    for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) {
+    for (std::uint64_t i = begin; i < words; i += step) {
         const uint4 w = marks[i];
         count += static_cast<unsigned>(__popc(w.x) + __popc(w.y) + __popc(w.z) + __popc(w.w));
     }
-    count = warp::sum(count);
+    return count;
+}
+
+__global__ void __launch_bounds__(kFinishThreads)
+    count_chunks(const uint4* marks, std::uint64_t words, Totals* totals) {
+    const unsigned count =
+        warp::sum(marks_in(marks, std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, words,
+                           std::uint64_t{gridDim.x} * blockDim.x));
     if (threadIdx.x % kLanes == 0 && count != 0) atomicAdd(&totals->chunks, Count64{count});
 }
 
@@ -1267,24 +1325,22 @@ __device__ inline void merge(Partial& into, const Partial& other) {
         raise(into.best[which], other.best[which].value, other.best[which].at);
 }
 
-// One block: the parts of all blocks, always in the same order.
-__global__ void __launch_bounds__(kFinishThreads)
-    finish(const Partial* partials, unsigned count, const Totals* totals, std::uint64_t scalars,
-           DeviceDifferenceResult* result) {
-    __shared__ Partial found[kFinishThreads];
+// The block's threads put partials together, always in the same order. found: one a thread.
+__device__ inline void put_together(const Partial* partials, std::uint32_t count, const Totals* totals,
+                                    std::uint64_t scalars, Partial* found, DeviceDifferenceResult* result) {
     Partial mine{0, 0, 0, kNowhere, {{0, kNowhere}, {0, kNowhere}, {0, kNowhere}}};
-    for (unsigned i = threadIdx.x; i < count; i += kFinishThreads)
+    for (std::uint32_t i = threadIdx.x; i < count; i += blockDim.x)
         merge(mine, partials[i]);
     found[threadIdx.x] = mine;
     __syncthreads();
-    for (unsigned half = kFinishThreads / 2; half != 0; half /= 2) {
+    for (unsigned half = blockDim.x / 2; half != 0; half /= 2) {
         if (threadIdx.x < half) merge(found[threadIdx.x], found[threadIdx.x + half]);
         __syncthreads();
     }
     DifferenceStats& stats = result->stats;
     auto* all = reinterpret_cast<std::uint64_t*>(&stats.all);
     auto* over = reinterpret_cast<std::uint64_t*>(&stats.over);
-    for (unsigned i = threadIdx.x; i < kHistogramBins; i += kFinishThreads) {
+    for (unsigned i = threadIdx.x; i < kHistogramBins; i += blockDim.x) {
         if (i != 0) all[i] = totals->all[i];
         over[i] = totals->over[i];
     }
@@ -1311,6 +1367,44 @@ __global__ void __launch_bounds__(kFinishThreads)
     stats.sum_squares = sum.sum;
     stats.sum_squares_different = sum.sum_different;
     result->different_chunks = totals->chunks;
+}
+
+// One block.
+__global__ void __launch_bounds__(kFinishThreads)
+    finish(const Partial* partials, unsigned count, const Totals* totals, std::uint64_t scalars,
+           DeviceDifferenceResult* result) {
+    __shared__ Partial found[kFinishThreads];
+    put_together(partials, count, totals, scalars, found, result);
+}
+
+// A block a pair. first_share: the number of each part's first share, and that of all.
+__global__ void __launch_bounds__(kPairThreads)
+    finish_pairs(const Work work, const std::uint32_t* first_share, DevicePairResult* results) {
+    __shared__ Partial found[kPairThreads];
+    __shared__ unsigned chunks;
+    const Part part = work.parts[blockIdx.x];
+    Totals* const totals = work.totals + blockIdx.x;
+    DevicePairResult* const result = results + blockIdx.x;
+    const std::uint64_t marks = (part.scalars - 1) / work.chunk_scalars + 1;
+    if (threadIdx.x == 0) chunks = 0;
+    __syncthreads();
+    const unsigned mine = warp::sum(marks_in(reinterpret_cast<const uint4*>(work.chunk_differs + part.chunk),
+                                             threadIdx.x, (marks - 1) / sizeof(uint4) + 1, blockDim.x));
+    if (threadIdx.x % kLanes == 0) atomicAdd(&chunks, mine);
+    const std::uint32_t from = first_share[blockIdx.x];
+    put_together(work.partials + from, first_share[blockIdx.x + 1] - from, totals, part.scalars, found,
+                 &result->found);
+    if (threadIdx.x != 0) return;
+    result->found.different_chunks = chunks;
+    const unsigned bytes = bytes_of(work.scalar);
+    const auto bits = [&](const std::byte* run, std::uint64_t at) {
+        return at == kNowhere ? 0 : word_at(run + (at - part.index) * bytes, bytes);
+    };
+    const DifferenceStats& stats = result->found.stats;
+    result->first_bits[0] = bits(part.a, stats.first);
+    result->first_bits[1] = bits(part.b, stats.first);
+    result->largest_bits[0] = bits(part.a, stats.max_abs_at);
+    result->largest_bits[1] = bits(part.b, stats.max_abs_at);
 }
 
 }  // namespace

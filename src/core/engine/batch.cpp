@@ -4,10 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "engine/device_pairs.hpp"
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
 
@@ -45,6 +49,10 @@ class Batch {
         Range block{0, 0};
         std::uint64_t bytes = 0;
         for (std::size_t at = 0; at < pairs.size(); ++at) {
+            if (OnDevice* place = place_of(pairs[at]); place != nullptr) {
+                place->pairs.push_back(at);
+                continue;
+            }
             const auto small = small_bytes(pairs[at]);
             if (!small) {
                 large_.push_back(at);
@@ -63,6 +71,7 @@ class Batch {
     }
 
     std::vector<Result<FieldResult>> run() {
+        start_devices();
         const std::uint64_t threads =
             std::min<std::uint64_t>({static_cast<std::uint64_t>(options_.stream.threads), blocks_.size(),
                                      std::max<std::uint64_t>(1, small_bytes_ / kBytesOfAThread)});
@@ -77,6 +86,7 @@ class Batch {
             }
             take_blocks(true);
         }
+        finish_devices();
         CompareOptions own = options_;
         own.stream.poll = [&](std::uint64_t, std::uint64_t) { return poll(true); };
         for (const std::size_t at : large_) {
@@ -92,6 +102,113 @@ class Batch {
     static constexpr std::uint64_t kBytesOfAPair = 8 << 10;
     static constexpr std::uint64_t kBytesOfAThread = 1 << 20;
 
+    // ---- arrays on devices ----
+
+    struct OnDevice {
+        int device = 0;
+        std::string name, reason;  // for the results; no name: pairs there are compared one by one
+        std::vector<std::size_t> pairs;
+    };
+    // Work that a device does.
+    struct Launch {
+        const OnDevice* place = nullptr;
+        std::span<const std::size_t> pairs;
+        std::vector<DevicePair> arrays;
+        std::unique_ptr<DevicePairs> batch;
+    };
+
+    // Null where a pair is not for a batch on a device.
+    OnDevice* place_of(const FieldPair& pair) {
+        if (pair.a.metadata != nullptr || pair.b.metadata != nullptr) return nullptr;
+        if (pair.a.elements == nullptr || pair.b.elements == nullptr) return nullptr;
+        const DeviceArray* a = pair.a.elements->device_array();
+        const DeviceArray* b = pair.b.elements->device_array();
+        if (a == nullptr || b == nullptr) return nullptr;
+        if (!DevicePairs::takes(a->device, {a, b, &pair.rule})) return nullptr;
+        const auto [known, is_new] = places_.try_emplace(a->device);
+        if (is_new) {
+            DeviceWork work;
+            work.array_a = work.array_b = a->device;
+            const auto place = choose_place(options_.device, work);
+            if (place && place->devices == std::vector{a->device})
+                known->second = {a->device, device_names(place->devices), place->reason, {}};
+        }
+        return known->second.name.empty() ? nullptr : &known->second;
+    }
+
+    void start_devices() {
+        for (const auto& [device, place] : places_) {
+            for (std::size_t at = 0; at < place.pairs.size(); at += DevicePairs::kMost) {
+                const std::size_t count = std::min(place.pairs.size() - at, DevicePairs::kMost);
+                launches_.push_back({&place, std::span(place.pairs).subspan(at, count), {}, nullptr});
+            }
+        }
+        start_next(0);
+    }
+    // One launch is under way at a time: the next one begins before the results of this one are taken.
+    void start_next(std::size_t number) {
+        if (number >= launches_.size()) return;
+        Launch& launch = launches_[number];
+        for (const std::size_t at : launch.pairs) {
+            const FieldPair& pair = pairs_[at];
+            launch.arrays.push_back(
+                {pair.a.elements->device_array(), pair.b.elements->device_array(), &pair.rule});
+        }
+        auto started = DevicePairs::start(launch.place->device, launch.arrays);
+        if (started) {
+            launch.batch = std::move(started).value();
+        } else {
+            give_up(launch);
+        }
+    }
+    // One after another they need less memory, and each says what is wrong with it.
+    void give_up(Launch& launch) {
+        launch.batch = nullptr;
+        DeviceWorkspaces::release_all_idle();
+        large_.insert(large_.end(), launch.pairs.begin(), launch.pairs.end());
+    }
+    void finish_devices() {
+        for (std::size_t number = 0; number < launches_.size(); ++number) {
+            Launch& launch = launches_[number];
+            if (stopped_.load()) return;
+            if (launch.batch != nullptr) {
+                if (const auto waited = launch.batch->wait(); !waited) give_up(launch);
+            }
+            start_next(number + 1);
+            if (launch.batch != nullptr) take_results(launch);
+            launch.batch = nullptr;
+            launch.arrays = {};
+            poll(false);
+        }
+        std::sort(large_.begin(), large_.end());
+    }
+    void take_results(const Launch& launch) {
+        double scalars = 0;
+        for (std::size_t i = 0; i < launch.pairs.size(); ++i)
+            scalars += static_cast<double>(launch.batch->of(i).found.stats.scalars);
+        ComparedElements compared;
+        compared.device = launch.place->name;
+        compared.device_reason = launch.place->reason;
+        for (std::size_t i = 0; i < launch.pairs.size(); ++i) {
+            const DevicePairResult& found = launch.batch->of(i);
+            const std::size_t at = launch.pairs[i];
+            compared.stats = found.found.stats;
+            // Devices tell the first places as elements lie.
+            if (!pairs_[at].columns.empty() && compared.stats.max_rel_at != kNowhere) {
+                large_.push_back(at);
+                continue;
+            }
+            compared.different_chunks = found.found.different_chunks;
+            compared.first_bits = found.first_bits;
+            compared.largest_bits = found.largest_bits;
+            compared.seconds =
+                launch.batch->seconds() * static_cast<double>(compared.stats.scalars) / scalars;
+            compare(at, options_, &compared);
+        }
+    }
+
+    // ---- arrays in memory of the host ----
+
     void take_blocks(bool polls) {
         CompareOptions own = options_;
         own.stream.threads = 1;
@@ -105,13 +222,13 @@ class Batch {
         }
     }
 
-    void compare(std::size_t at, const CompareOptions& options) {
+    void compare(std::size_t at, const CompareOptions& options, const ComparedElements* compared = nullptr) {
         const FieldPair& pair = pairs_[at];
         try {
             CompareOptions own = options;
             own.rule = pair.rule;
             own.columns = pair.columns;
-            results_[at] = compare_field(pair.a, pair.b, own);
+            results_[at] = compare_field(pair.a, pair.b, own, compared);
         } catch (const std::exception& e) {
             results_[at] = Error{ErrorCode::internal, e.what()};
         }
@@ -133,6 +250,8 @@ class Batch {
     std::vector<Result<FieldResult>> results_;
     std::vector<Range> blocks_;
     std::vector<std::size_t> large_;
+    std::map<int, OnDevice> places_;  // by device
+    std::vector<Launch> launches_;
     std::uint64_t small_bytes_ = 0;
     std::atomic<std::size_t> next_{0};
     std::atomic<std::uint64_t> done_{0};

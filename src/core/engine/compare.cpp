@@ -357,8 +357,24 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     return success();
 }
 
+void take_elements(const ComparedElements& compared, FieldResult& result) {
+    result.device = compared.device;
+    result.device_reason = compared.device_reason;
+    result.device_seconds = compared.seconds;
+    result.io = "none";
+    result.read = compared.stats;
+    result.elements.ran = true;
+    result.elements.chunks_in = result.chunks;
+    result.elements.chunks_out = compared.different_chunks;
+    result.elements.seconds = compared.seconds;
+    result.first_bits_a = compared.first_bits[0];
+    result.first_bits_b = compared.first_bits[1];
+    result.max_bits_a = compared.largest_bits[0];
+    result.max_bits_b = compared.largest_bits[1];
+}
+
 Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
-                    FieldResult& result) {
+                    const ComparedElements* compared, FieldResult& result) {
     if (a.elements == nullptr || b.elements == nullptr) {
         return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
     }
@@ -368,6 +384,10 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
         chunks_asked_for(options, a.elements->items() * scalars_per_item(dtype), range_unit(dtype, nullptr)));
     result.chunks = count_chunks(asked);
     if (asked.empty()) return success();
+    if (compared != nullptr) {
+        take_elements(*compared, result);
+        return success();
+    }
     return run_elements(a, b, kSmallestChunk / item_bytes(dtype), asked, options, result);
 }
 
@@ -388,7 +408,8 @@ std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata) {
     return kSmallestChunk / item_bytes(dtype) * scalars_per_item(dtype);
 }
 
-Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options) try {
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                                  const ComparedElements* compared) try {
     FieldResult result;
     TWR_CHECK(cell_rule(options.rule.tolerance, 0));
     TWR_CHECK(check_measure(options.rule.measure));
@@ -443,7 +464,7 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
             return Error{ErrorCode::invalid_argument, why};
         }
     }
-    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, result)
+    TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, compared, result)
                                               : run_staged(a, b, options, result));
     bound_maximum(result, options.rule);
     const double largest = std::max({result.read.largest, meta_a != nullptr ? meta_a->largest_sampled : 0,

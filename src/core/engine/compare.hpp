@@ -3,6 +3,7 @@
 // those of comparing every element.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,7 +70,18 @@ struct FieldResult {
     [[nodiscard]] bool same() const { return read.different == 0; }
 };
 
-Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options);
+// What comparing all elements of two arrays found, where that was done together with other arrays.
+struct ComparedElements {
+    DifferenceStats stats;
+    std::uint64_t different_chunks = 0;  // of range_unit() scalars
+    std::array<std::uint64_t, 2> first_bits{}, largest_bits{};  // of a and b: as in FieldResult
+    std::string device, device_reason;
+    double seconds = 0;
+};
+
+// compared: for sides without metadata and options without ranges, what a direct comparison would find; else null.
+Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                                  const ComparedElements* compared = nullptr);
 
 // Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes where it is not used. Of
 // a field whose metadata may or may not come to be used the chunk serves both.

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
@@ -94,6 +95,29 @@ class DeviceCompare {
         return found;
     }
 
+    // Each stretch that is not empty as a pair of arrays of its own.
+    [[nodiscard]] std::vector<DevicePairResult> pairs(const DeviceDifference& what) const {
+        const DeviceDifferenceKernels& kernels = *device_difference_kernels();
+        std::vector<DevicePart> parts;
+        std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(parts),
+                     [](const DevicePart& part) { return part.scalars != 0; });
+        std::size_t device_bytes = 0;
+        std::size_t host_bytes = 0;
+        kernels.pairs_scratch(device_, what, parts.data(), parts.size(), &device_bytes, &host_bytes);
+        const OnDevice scratch(device_, device_bytes);
+        const OnDevice results(device_, parts.size() * sizeof(DevicePairResult));
+        DeviceMemory host_scratch;
+        EXPECT_TRUE(host_scratch.reserve(kHostMemory, host_bytes + 1).ok());
+        auto stream = DeviceStream::create(device_);
+        EXPECT_TRUE(stream.ok());
+        const DeviceStatus status =
+            kernels.compare_pairs(device_, what, parts.data(), parts.size(), results.as<DevicePairResult>(),
+                                  scratch.data(), host_scratch.data(), stream.value().get());
+        EXPECT_FALSE(status.failed) << status.text;
+        EXPECT_TRUE(stream.value().wait().ok());
+        return results.values<DevicePairResult>();
+    }
+
    private:
     int device_;
     std::vector<OnDevice> held_;
@@ -134,6 +158,34 @@ void check(int device, const DeviceDifference& what, const std::vector<Stretch>&
     const DeviceDifferenceResult again = compare(what, !result_on_host);
     EXPECT_EQ(found.stats.sum_squares, again.stats.sum_squares);
     EXPECT_EQ(found.stats.sum_squares_different, again.stats.sum_squares_different);
+
+    const auto& period = what.rule.measure.period;
+    if (std::any_of(period.begin(), period.end(), [](double length) { return length != 0; })) return;
+    const std::vector<DevicePairResult> results = compare.pairs(what);
+    const std::vector<DevicePairResult> once_more = compare.pairs(what);
+    std::size_t at = 0;
+    for (const Stretch& s : stretches) {
+        if (s.scalars == 0) continue;
+        ASSERT_LT(at, results.size());
+        const DevicePairResult& pair = results[at];
+        SCOPED_TRACE("pair " + std::to_string(at));
+        expect_same(pair.found, expected(what, {s}));
+        const auto bits = [&](const std::vector<std::byte>& run, std::uint64_t scalar) {
+            std::uint64_t value = 0;
+            const std::size_t size = item_bytes(what.scalar);
+            if (scalar != kNowhere) std::memcpy(&value, run.data() + (scalar - s.index) * size, size);
+            return value;
+        };
+        const DifferenceStats& stats = pair.found.stats;
+        EXPECT_EQ(pair.first_bits[0], bits(s.a, stats.first));
+        EXPECT_EQ(pair.first_bits[1], bits(s.b, stats.first));
+        EXPECT_EQ(pair.largest_bits[0], bits(s.a, stats.max_abs_at));
+        EXPECT_EQ(pair.largest_bits[1], bits(s.b, stats.max_abs_at));
+        EXPECT_EQ(stats.sum_squares, once_more[at].found.stats.sum_squares);
+        EXPECT_EQ(stats.sum_squares_different, once_more[at].found.stats.sum_squares_different);
+        ++at;
+    }
+    EXPECT_EQ(at, results.size());
 }
 
 // ---- data ----

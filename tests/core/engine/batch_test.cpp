@@ -3,11 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "base/checked.hpp"
+#include "engine/device_pairs.hpp"
+#include "source/device_array.hpp"
 #include "source/tuning.hpp"
+#include "support/device.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
@@ -180,6 +186,149 @@ TEST(Batch, AnInterruptLeavesWhatWasFinished) {
     EXPECT_TRUE(results[3]);
     EXPECT_GT(stopped, 0U);
     EXPECT_LT(stopped, results.size());
+}
+
+// ---- arrays on devices ----
+
+// Sums on a device depend on how the work is divided; all else is the same.
+void expect_alike(const FieldResult& x, const FieldResult& y) {
+    FieldResult like = y;
+    for (const auto sum : {&DifferenceStats::sum_squares, &DifferenceStats::sum_squares_different}) {
+        EXPECT_LE(std::fabs(x.read.*sum - y.read.*sum), 1e-12 * y.read.*sum);
+        like.read.*sum = x.read.*sum;
+    }
+    expect_equal(x, like);
+    EXPECT_EQ(x.device, y.device);
+    EXPECT_EQ(x.read.infinite, y.read.infinite);
+    EXPECT_EQ(x.read.scalars, y.read.scalars);
+    EXPECT_EQ(x.read.largest, y.read.largest);
+    EXPECT_EQ(x.read.max_rel, y.read.max_rel);
+    EXPECT_EQ(x.read.max_rel_at, y.read.max_rel_at);
+    EXPECT_EQ(x.read.max_rel_different, y.read.max_rel_different);
+    EXPECT_EQ(x.read.max_rel_different_at, y.read.max_rel_different_at);
+    EXPECT_EQ(x.first_bits_b, y.first_bits_b);
+    EXPECT_EQ(x.max_bits_a, y.max_bits_a);
+    EXPECT_EQ(x.elements.chunks_in, y.elements.chunks_in);
+    EXPECT_EQ(x.max_abs, y.max_abs);
+    EXPECT_EQ(x.warnings, y.warnings);
+}
+
+constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,  DType::i64,
+                            DType::u16, DType::u32, DType::c64, DType::c128, DType::boolean};
+
+// Arrays of all types on devices: most dense and both on `device`; some strided, on the host, or on another device.
+struct DeviceFields {
+    std::vector<OnDevice> held;
+    std::vector<std::vector<std::byte>> on_host;
+    std::vector<std::unique_ptr<ElementSource>> sources;
+    std::vector<FieldPair> pairs;
+
+    DeviceFields(int device, std::size_t count, std::uint64_t seed, std::uint64_t largest) {
+        std::mt19937_64 random(seed);
+        const std::vector<int> usable = probe_devices().usable();
+        for (std::size_t at = 0; at < count; ++at) {
+            const DType dtype = kTypes[random() % std::size(kTypes)];
+            const std::size_t item = item_bytes(dtype);
+            const std::uint64_t items = random() % 8 == 0 ? random() % largest : random() % 300;
+            // Small numbers of any type: few bits of a byte are set, and those of exponents are rarely all.
+            std::vector<std::byte> a(items * item);
+            for (std::byte& byte : a)
+                byte = std::byte{static_cast<unsigned char>(
+                    dtype == DType::boolean ? random() % 2 : random() % 16 == 0 ? random() : random() % 64)};
+            std::vector<std::byte> b = a;
+            for (std::uint64_t change = random() % 4; change != 0 && items != 0; --change)
+                b[random() % b.size()] = std::byte{static_cast<unsigned char>(random() % 2)};
+            FieldPair pair;
+            for (const auto* values : {&a, &b}) {
+                FieldSide& side = values == &a ? pair.a : pair.b;
+                side.elements = source(dtype, items, *values, device, usable, random);
+            }
+            pair.rule.tolerance.atol = random() % 3 == 0 ? 0.5 : 0;
+            if (random() % 8 == 0) pair.rule.measure.ulps = 2;
+            if (random() % 16 == 0 && is_floating(scalar_type(dtype))) pair.rule.measure.period[0] = 3;
+            if (random() % 4 == 0 && items % 2 == 0 && items != 0) pair.columns = {items / 2, 2};
+            pairs.push_back(pair);
+        }
+    }
+
+   private:
+    ElementSource* source(DType dtype, std::uint64_t items, const std::vector<std::byte>& values, int device,
+                          const std::vector<int>& usable, std::mt19937_64& random) {
+        const std::size_t item = item_bytes(dtype);
+        if (random() % 32 == 0) {
+            on_host.push_back(values);
+            sources.push_back(
+                std::make_unique<MemorySource>(dtype, items, on_host.back().data(), item, false));
+            return sources.back().get();
+        }
+        DeviceArray array;
+        array.device = random() % 32 == 0 ? usable.back() : device;
+        array.dtype = dtype;
+        array.shape = {items};
+        std::vector<std::byte> there = values;
+        if (random() % 16 == 0) {  // every other item of twice as many
+            there.assign(2 * values.size(), std::byte{1});
+            for (std::uint64_t i = 0; i < items; ++i)
+                std::memcpy(there.data() + 2 * i * item, values.data() + i * item, item);
+            array.strides = {static_cast<std::int64_t>(2 * item)};
+        }
+        const std::size_t skew = random() % 4 == 0 ? item_bytes(scalar_type(dtype)) : 0;
+        held.emplace_back(array.device, std::span<const std::byte>(there), skew);
+        array.data = held.back().data();
+        sources.push_back(std::make_unique<DeviceSource>(array));
+        return sources.back().get();
+    }
+};
+
+TEST(DeviceBatch, ArraysAreComparedAsOneByOne) {
+    TWR_TEST_DEVICE(device);
+    for (const DeviceUse use : {DeviceUse::automatic, DeviceUse::cpu, DeviceUse::gpu}) {
+        for (int round = 0; round < test_rounds(8); ++round) {
+            const DeviceFields fields(device, static_cast<std::size_t>(round) * 30,
+                                      test_seed(static_cast<std::uint64_t>(round)), 100'000);
+            CompareOptions options;
+            options.device.use = use;
+            const auto results = compare_fields(fields.pairs, options);
+            ASSERT_EQ(results.size(), fields.pairs.size());
+            for (std::size_t at = 0; at < results.size(); ++at) {
+                SCOPED_TRACE(at);
+                ASSERT_TRUE(results[at]) << results[at].error().message;
+                expect_alike(*results[at], one(fields.pairs[at], options));
+            }
+        }
+    }
+}
+
+TEST(DeviceBatch, SumsAreTheSameFromRunToRun) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 200, test_seed(3), 1'000'000);
+    const auto first = compare_fields(fields.pairs, {});
+    const auto second = compare_fields(fields.pairs, {});
+    for (std::size_t at = 0; at < first.size(); ++at) {
+        EXPECT_EQ(first[at]->read.sum_squares, second[at]->read.sum_squares);
+        EXPECT_EQ(first[at]->read.sum_squares_different, second[at]->read.sum_squares_different);
+    }
+}
+
+TEST(DeviceBatch, InTheSteadyStateNothingIsAllocated) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 300, test_seed(4), 10'000);
+    std::vector<DevicePair> pairs;
+    for (const FieldPair& pair : fields.pairs) {
+        const DeviceArray* a = pair.a.elements->device_array();
+        const DeviceArray* b = pair.b.elements->device_array();
+        if (a != nullptr && b != nullptr && DevicePairs::takes(device, {a, b, &pair.rule}))
+            pairs.push_back({a, b, &pair.rule});
+    }
+    ASSERT_GT(pairs.size(), 100U);
+    std::uint64_t allocated = 0;
+    for (int call = 0; call < 3; ++call) {
+        if (call == 1) allocated = device_workspace_allocations();
+        auto batch = DevicePairs::start(device, pairs);
+        ASSERT_TRUE(batch) << batch.error().message;
+        ASSERT_TRUE(batch.value()->wait().ok());
+    }
+    EXPECT_EQ(device_workspace_allocations(), allocated);
 }
 
 TEST(Batch, NoFieldsAreNoResults) { EXPECT_TRUE(compare_fields({}, {}).empty()); }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <random>
 
+#include "engine/batch.hpp"
 #include "engine/compare.hpp"
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
@@ -198,6 +199,44 @@ TEST_F(DeviceFaults, ComparisonOfArraysOnDevices) {
     // Copies to the host.
     check(*fake, LessMemory::may_fail, {&strided_a, nullptr, 0}, {&strided_b, nullptr, 0},
           {&half_a, nullptr, 0}, {&half_b, nullptr, 0}, options(DeviceUse::cpu));
+}
+
+// Whatever fails, a pair has the right result or an error.
+TEST_F(DeviceFaults, ComparisonOfManyArrays) {
+    TWR_FAKE_DEVICE(fake);
+    const int device = probe_devices().usable().front();
+    const OnDevice there_a(device, std::span<const float>(a_));
+    const OnDevice there_b(device, std::span<const float>(b_));
+    std::vector<std::unique_ptr<DeviceSource>> sources;
+    std::vector<MemorySource> on_host;
+    std::vector<FieldPair> pairs;
+    on_host.reserve(40);
+    for (std::size_t at = 0; at < 20; ++at) {
+        const std::size_t items = 1 + at * 1000;
+        for (const auto* run : {&there_a, &there_b})
+            sources.push_back(std::make_unique<DeviceSource>(array(*run, device, items)));
+        for (const auto* run : {&a_, &b_})
+            on_host.emplace_back(DType::f32, items, run->data(), sizeof(float), false);
+        FieldPair pair{{sources[2 * at].get(), nullptr, 0}, {sources[2 * at + 1].get(), nullptr, 0}, {}, {}};
+        if (at % 2 != 0) pair.rule.tolerance.atol = 1e-3;
+        pairs.push_back(pair);
+    }
+    fail_each_call(*fake, LessMemory::may_fail, [&]() -> Result<> {
+        auto found = compare_fields(pairs, options(DeviceUse::automatic));
+        Result<> all = success();
+        for (std::size_t at = 0; at < pairs.size(); ++at) {
+            if (!found[at]) {
+                all = std::move(found[at]).error();
+                continue;
+            }
+            CompareOptions alone = options(DeviceUse::cpu);
+            alone.rule = pairs[at].rule;
+            expect_same(compare_field({&on_host[2 * at], nullptr, 0}, {&on_host[2 * at + 1], nullptr, 0}, alone)
+                            .value(),
+                        *found[at]);
+        }
+        return all;
+    });
 }
 
 TEST_F(DeviceFaults, Builds) {

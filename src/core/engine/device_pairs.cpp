@@ -1,0 +1,124 @@
+#include "engine/device_pairs.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "source/tuning.hpp"
+
+namespace twinrun {
+
+namespace {
+
+bool is_same(const DifferenceRule& x, const DifferenceRule& y) {
+    return x.tolerance.atol == y.tolerance.atol && x.tolerance.rtol == y.tolerance.rtol &&
+           x.nan_equal == y.nan_equal && x.measure.ulps == y.measure.ulps;  // circles are not taken
+}
+
+}  // namespace
+
+bool DevicePairs::takes(int device, const DevicePair& pair) {
+    const DeviceArray& a = *pair.a;
+    const DeviceArray& b = *pair.b;
+    if (a.device != device || b.device != device || !a.dense() || !b.dense()) return false;
+    if (a.dtype != b.dtype || a.items() == 0 || a.items() != b.items()) return false;
+    const auto& period = pair.rule->measure.period;
+    if (std::any_of(period.begin(), period.end(), [](double length) { return length != 0; })) return false;
+    return check_array(a).ok() && check_array(b).ok();
+}
+
+void DevicePairs::divide(std::span<const DevicePair> pairs) {
+    std::vector<std::size_t> group_of(pairs.size());
+    std::vector<std::size_t> number(pairs.size());  // in its group
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+        const DevicePair& pair = pairs[i];
+        const DType scalar = scalar_type(pair.a->dtype);
+        const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
+            return g.what.scalar == scalar && is_same(g.what.rule, *pair.rule);
+        });
+        group_of[i] = static_cast<std::size_t>(group - groups_.begin());
+        if (group == groups_.end())
+            groups_.push_back({{scalar, *pair.rule, kSmallestChunk / item_bytes(scalar)}, {}, 0, 0});
+        std::vector<DevicePart>& parts = groups_[group_of[i]].parts;
+        number[i] = parts.size();
+        parts.push_back(
+            {pair.a->data, pair.b->data, pair.a->items() * scalars_per_item(pair.a->dtype), 0});
+    }
+    std::vector<std::size_t> first(groups_.size() + 1, 0);
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+        first[g + 1] = first[g] + groups_[g].parts.size();
+    place_.resize(pairs.size());
+    for (std::size_t i = 0; i < pairs.size(); ++i)
+        place_[i] = first[group_of[i]] + number[i];
+}
+
+// The batch's stream waits for the work that makes the arrays.
+Result<> DevicePairs::follow(std::span<const DevicePair> pairs) {
+    std::set<StreamHandle> streams;
+    for (const DevicePair& pair : pairs) {
+        streams.insert(pair.a->stream);
+        streams.insert(pair.b->stream);
+    }
+    for (const StreamHandle stream : streams)
+        TWR_CHECK(space_->stream().follow(stream));
+    return success();
+}
+
+// Device memory: results, then the groups' scratch. Host: likewise.
+Result<> DevicePairs::launch() {
+    const int device = space_->device();
+    const StreamHandle stream = space_->stream().get();
+    const DeviceDifferenceKernels* kernels = device_difference_kernels();
+    const std::size_t results = device_aligned(place_.size() * sizeof(DevicePairResult));
+    std::size_t device_bytes = results;
+    std::size_t host_bytes = results;
+    for (Group& g : groups_) {
+        kernels->pairs_scratch(device, g.what, g.parts.data(), g.parts.size(), &g.device_bytes,
+                               &g.host_bytes);
+        device_bytes += device_aligned(g.device_bytes);
+        host_bytes += device_aligned(g.host_bytes);
+    }
+    TWR_CHECK(space_->reserve_device(device_bytes));
+    TWR_CHECK(space_->reserve_host(host_bytes));
+    TWR_CHECK(begin_.make(device, true));
+    TWR_CHECK(end_.make(device, true));
+    TWR_CHECK(begin_.record(stream));
+    auto* const found = reinterpret_cast<DevicePairResult*>(space_->device_memory());
+    std::byte* scratch = space_->device_memory() + results;
+    std::byte* host_scratch = space_->host_memory() + results;
+    std::size_t first = 0;
+    for (const Group& g : groups_) {
+        TWR_CHECK(to_result(kernels->compare_pairs(device, g.what, g.parts.data(), g.parts.size(),
+                                                   found + first, scratch, host_scratch, stream)));
+        first += g.parts.size();
+        scratch += device_aligned(g.device_bytes);
+        host_scratch += device_aligned(g.host_bytes);
+    }
+    TWR_CHECK(to_result(device_runtime()->copy(device, space_->host_memory(), space_->device_memory(),
+                                               place_.size() * sizeof(DevicePairResult), stream)));
+    results_ = reinterpret_cast<const DevicePairResult*>(space_->host_memory());
+    return end_.record(stream);
+}
+
+Result<std::unique_ptr<DevicePairs>> DevicePairs::start(int device, std::span<const DevicePair> pairs) {
+    if (device_runtime() == nullptr || device_difference_kernels() == nullptr)
+        return Error{ErrorCode::unsupported, "the device library lacks kernels: install it again"};
+    std::unique_ptr<DevicePairs> batch(new DevicePairs);
+    batch->divide(pairs);
+    TWR_TRY(batch->space_, DeviceWorkspaces::slices().lease(device));
+    TWR_CHECK(batch->follow(pairs));
+    if (Result<> launched = batch->launch(); !launched) {
+        // What was put into the stream before it failed still uses the memory.
+        static_cast<void>(batch->space_->stream().wait());
+        return std::move(launched).error();
+    }
+    return batch;
+}
+
+Result<> DevicePairs::wait() {
+    TWR_CHECK(end_.wait());
+    TWR_TRY(seconds_, end_.seconds_since(begin_));
+    return success();
+}
+
+}  // namespace twinrun

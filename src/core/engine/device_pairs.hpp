@@ -1,0 +1,63 @@
+// Pairs of arrays that lie on one device, compared there by one launch for each element type and rule.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device_workspace.hpp"
+#include "device/event.hpp"
+#include "difference/difference_device.hpp"
+#include "source/device_array.hpp"
+
+namespace twinrun {
+
+struct DevicePair {
+    const DeviceArray* a = nullptr;
+    const DeviceArray* b = nullptr;
+    const DifferenceRule* rule = nullptr;
+};
+
+// One batch of pairs, from the moment that its work is put into a stream until the results are there. Used by one thread.
+class DevicePairs {
+   public:
+    static constexpr std::size_t kMost = 1 << 14;  // pairs of a batch: bounds its memory
+
+    // Whether a pair can be in a batch on this device: both arrays are dense, native and aligned, of one type and size, and not
+    // empty, and no value lies on a circle.
+    static bool takes(int device, const DevicePair& pair);
+
+    // Returns as soon as the work is in a stream of the device, behind the streams of the arrays. The arrays must stay until
+    // wait() or the end of the batch. Errors: the device's; `unsupported` where it has no library.
+    static Result<std::unique_ptr<DevicePairs>> start(int device, std::span<const DevicePair> pairs);
+
+    // Once, before the other functions.
+    Result<> wait();
+    [[nodiscard]] const DevicePairResult& of(std::size_t pair) const {
+        return results_[place_[pair]];
+    }
+    [[nodiscard]] double seconds() const { return seconds_; }  // that the device took
+
+   private:
+    // Pairs of one type and rule.
+    struct Group {
+        DeviceDifference what;
+        std::vector<DevicePart> parts;
+        std::size_t device_bytes = 0;  // of scratch
+        std::size_t host_bytes = 0;
+    };
+    DevicePairs() = default;
+    void divide(std::span<const DevicePair> pairs);
+    Result<> follow(std::span<const DevicePair> pairs);
+    Result<> launch();
+
+    DeviceWorkspaces::Lease space_;
+    DeviceEvent begin_, end_;
+    std::vector<Group> groups_;
+    std::vector<std::size_t> place_;  // of each pair's result
+    const DevicePairResult* results_ = nullptr;
+    double seconds_ = 0;
+};
+
+}  // namespace twinrun
