@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/state_bench.py            # a minute; --quick: seconds
     .venv/bin/python bench/state_bench.py --library torch
+    .venv/bin/python bench/state_bench.py --device cuda    # states on a GPU, of up to 19 GB each
 
 All lines of a state run interleaved; each is timed as a whole call, with everything that Python does. "reading" reads both
-states once (`max` of the bytes of one after the other): what no comparison can beat.
+states once (`max`, or PyTorch's `sum` of all of each): what no comparison can beat.
 """
 
 from __future__ import annotations
@@ -39,6 +40,61 @@ def states(quick: bool) -> dict[str, list[int]]:
         "2,000 of mixed sizes": mixed.tolist(),
         "16 of 16 MiB": [(4 << 20) // few] * 16,
     }
+
+
+def device_states(quick: bool) -> dict[str, tuple[str, list[int]]]:
+    """Type and elements of each tensor, by the name of the state."""
+    width, layers, few = (160, 4, 10) if quick else (1600, 48, 1)
+    layer = [(width,) * 2, (width, 3 * width), (3 * width,), (width, width), (width,), (width,) * 2]
+    layer += [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    every = [(50257 // few, width), (1024, width), (width,) * 2, *layer * layers]
+    sizes: list[int] = []
+    for shape in every:
+        sizes += (
+            [width, width] if shape == (width,) * 2 else [int(np.prod(shape))]
+        )  # weight and bias of a norm
+    random = np.random.default_rng(1)
+    mixed = np.minimum(2.0 ** random.normal(13, 4, 10_000 // few), 1 << 24).astype(int) + 1
+    return {
+        "GPT-2 XL, parameters and two moments, float32": ("float32", sizes * 3),
+        "GPT-2 XL, parameters and two moments, bfloat16": ("bfloat16", sizes * 3),
+        "10,000 of mixed sizes, float32": ("float32", mixed.tolist()),
+        "2,000 of 1 KiB, float32": ("float32", [256] * (2000 // few)),
+    }
+
+
+def on_device(kind: str, sizes: list[int]) -> tuple[list, list[dict]]:
+    """Two equal states and one in which every element differs: what they lie in, and their tensors."""
+    import torch
+
+    places = np.cumsum([0, *((n + 255) // 256 * 256 for n in sizes)])
+    whole = torch.randn(int(places[-1]), dtype=getattr(torch, kind), device="cuda")
+    flat = [whole, whole.clone(), whole * 1.01]
+    made = [
+        {
+            f"layers.{at}.weight": one[first : first + n]
+            for at, (first, n) in enumerate(zip(places, sizes, strict=False))
+        }
+        for one in flat
+    ]
+    torch.cuda.synchronize()
+    return flat, made
+
+
+def device_lines(flat: list, made: list[dict]) -> list[tuple[str, Callable[[], bool]]]:
+    """(name, call); every call ends when its answer is there."""
+    import torch
+
+    a, b, other = made
+    return [
+        ("twinrun.compare, exact", lambda: twinrun.compare(a, b).same),
+        ("twinrun.compare, atol", lambda: twinrun.compare(a, b, atol=ATOL).same),
+        ("twinrun.compare, all differ", lambda: not twinrun.compare(a, other, atol=ATOL).same),
+        ("torch.equal", lambda: all(torch.equal(a[k], b[k]) for k in a)),
+        ("torch.allclose", lambda: all(torch.allclose(a[k], b[k], rtol=0, atol=ATOL) for k in a)),
+        ("reading", lambda: sum(float(one.view(torch.float32).sum()) for one in flat[:2]) != 1.5),
+        ("twinrun.sketch, atol", lambda: twinrun.sketch(b, atol=ATOL) is not None),
+    ]
 
 
 def lines(library: str, a: dict, b: dict) -> list[tuple[str, Callable[[], bool]]]:
@@ -80,9 +136,9 @@ def same_answer(name: str, first: bool, later: bool) -> None:
         raise SystemExit(f"{name}: said {first}, and then {later}")
 
 
-def table(name: str, sizes: list[int], timings: dict[str, Timing[bool]]) -> str:
+def table(name: str, sizes: list[int], timings: dict[str, Timing[bool]], item: int = 4) -> str:
     """In Markdown: microseconds an array, and GB/s of one state."""
-    count, data = len(sizes), 4 * sum(sizes)
+    count, data = len(sizes), item * sum(sizes)
     rows = [
         f"**{name}** ({count} arrays, {data / 1e6:.1f} MB)",
         "",
@@ -104,9 +160,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="a twentieth of the data, three repetitions")
     parser.add_argument("--library", choices=("numpy", "torch"), default="numpy")
     parser.add_argument("--json", type=Path, help="where all repetitions go")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args(arguments)
     effort = Effort(3, 3, 0) if given.quick else Effort(5, 21, 2)
     results = {}
+    if given.device == "cuda":
+        for name, (kind, sizes) in device_states(given.quick).items():
+            timings = interleave(
+                device_lines(*on_device(kind, sizes)), effort, lambda: None, True, same_answer
+            )
+            print(table(name, sizes, timings, 2 if kind == "bfloat16" else 4), flush=True)
+            if wrong := [line for line, timing in timings.items() if not timing.outcome]:
+                raise SystemExit(f"{', '.join(wrong)}: a wrong answer")
+            results[name] = {line: timing.seconds for line, timing in timings.items()}
+        if given.json is not None:
+            write_results(given.json, results)
+        return
     for name, sizes in states(given.quick).items():
         a, b = state(sizes, 2), state(sizes, 2)
         if given.library == "torch":

@@ -23,33 +23,6 @@ const DeviceProbe& probed() {
     return probe_devices();
 }
 
-// Why no work can be done on a device; empty: it can.
-std::string device_problem(int device) {
-    const DeviceProbe& found = probed();
-    if (!found.reason.empty()) return found.reason;
-    if (device < 0 || static_cast<std::size_t>(device) >= found.devices.size()) {
-        return "there is no device of that number";
-    }
-    return found.devices[static_cast<std::size_t>(device)].reason;
-}
-
-// The stream as the core takes it. The default stream of a thread means another one in each thread: it is waited for here, in
-// the thread that gave it.
-StreamHandle given_stream(int device, std::uintptr_t stream) {
-    constexpr std::uintptr_t kLegacyDefault = 1;
-    constexpr std::uintptr_t kPerThreadDefault = 2;
-    if (stream == kLegacyDefault) return nullptr;
-    const auto handle = reinterpret_cast<StreamHandle>(stream);
-    if (stream != kPerThreadDefault) return handle;
-    DeviceStatus status;
-    {
-        const nb::gil_scoped_release unlocked;
-        status = device_runtime()->wait_stream(device, handle);
-    }
-    take(to_result(status));
-    return nullptr;
-}
-
 // The device that memory lies on, -1 for the host's; None where nobody can say.
 nb::object device_of(std::uintptr_t address) {
     const DeviceRuntime* runtime = nullptr;
@@ -99,6 +72,32 @@ nb::dict devices() {
 }
 
 }  // namespace
+
+std::string device_problem(int device) {
+    const DeviceProbe& found = probed();
+    if (!found.reason.empty()) return found.reason;
+    if (device < 0 || static_cast<std::size_t>(device) >= found.devices.size()) {
+        return "there is no device of that number";
+    }
+    return found.devices[static_cast<std::size_t>(device)].reason;
+}
+
+// The stream as the core takes it. The default stream of a thread means another one in each thread: it is waited for here, in
+// the thread that gave it.
+StreamHandle given_stream(int device, std::uintptr_t stream) {
+    constexpr std::uintptr_t kLegacyDefault = 1;
+    constexpr std::uintptr_t kPerThreadDefault = 2;
+    if (stream == kLegacyDefault) return nullptr;
+    const auto handle = reinterpret_cast<StreamHandle>(stream);
+    if (stream != kPerThreadDefault) return handle;
+    DeviceStatus status;
+    {
+        const nb::gil_scoped_release unlocked;
+        status = device_runtime()->wait_stream(device, handle);
+    }
+    take(to_result(status));
+    return nullptr;
+}
 
 void check_device(int device) {
     if (const std::string problem = device_problem(device); !problem.empty()) {

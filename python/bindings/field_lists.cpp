@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -13,7 +15,9 @@
 #include <utility>
 
 #include "engine/batch.hpp"
+#include "listed_arrays.hpp"
 #include "shared.hpp"
+#include "source/device_array.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,81 +28,6 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr int kDeepest = 64;
-
-// A field of a list: a dense array in memory of the host, of native byte order, or a field of metadata.
-struct ListedField {
-    nb::object name;   // str; of metadata made when it is asked for
-    nb::object owner;  // numpy.ndarray; of metadata none
-    std::string_view text;
-    const void* data = nullptr;
-    DType dtype = DType::f32;
-    bool fortran_order = false;
-    std::uint64_t items = 0;
-    std::vector<std::uint64_t> shape;  // as the core takes it: reversed where fortran_order
-    const FieldMetadata* metadata = nullptr;
-};
-
-// The core's type of a buffer's format, where it is a native number.
-std::optional<DType> dtype_of_format(const char* format, Py_ssize_t itemsize) {
-    if (format == nullptr) return std::nullopt;
-    const auto integer = [&](bool is_signed) -> std::optional<DType> {
-        switch (itemsize) {
-            case 1: return is_signed ? DType::i8 : DType::u8;
-            case 2: return is_signed ? DType::i16 : DType::u16;
-            case 4: return is_signed ? DType::i32 : DType::u32;
-            case 8: return is_signed ? DType::i64 : DType::u64;
-            default: return std::nullopt;
-        }
-    };
-    const std::string_view text(format);
-    if (text == "Zf") return DType::c64;
-    if (text == "Zd") return DType::c128;
-    if (text.size() != 1) return std::nullopt;
-    switch (text[0]) {
-        case 'e': return DType::f16;
-        case 'f': return DType::f32;
-        case 'd': return DType::f64;
-        case '?': return DType::boolean;
-        case 'b':
-        case 'h':
-        case 'i':
-        case 'l':
-        case 'q': return integer(true);
-        case 'B':
-        case 'H':
-        case 'I':
-        case 'L':
-        case 'Q': return integer(false);
-        default: return std::nullopt;
-    }
-}
-
-// A numpy array, if it is plain.
-std::optional<ListedField> plain_array(nb::handle value) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) {
-        PyErr_Clear();
-        return std::nullopt;
-    }
-    struct Release {
-        Py_buffer* view;
-        ~Release() { PyBuffer_Release(view); }
-    } const release{&view};
-    const auto dtype = dtype_of_format(view.format, view.itemsize);
-    if (!dtype || item_bytes(*dtype) != static_cast<std::size_t>(view.itemsize)) return std::nullopt;
-    ListedField array;
-    if (PyBuffer_IsContiguous(&view, 'C') == 0) {
-        if (view.ndim < 2 || PyBuffer_IsContiguous(&view, 'F') == 0) return std::nullopt;
-        array.fortran_order = true;
-    }
-    array.shape.assign(view.shape, view.shape + view.ndim);
-    if (array.fortran_order) std::reverse(array.shape.begin(), array.shape.end());
-    array.owner = nb::borrow(value);
-    array.data = view.buf;
-    array.dtype = *dtype;
-    array.items = static_cast<std::uint64_t>(view.len) / static_cast<std::uint64_t>(view.itemsize);
-    return array;
-}
 
 // Where the arrays were, without keeping them alive.
 struct HeldArrays {
@@ -119,18 +48,22 @@ struct HeldArrays {
 // All fields of a place, taken at once.
 class FieldList {
    public:
-    // The arrays of a dictionary, nested or not; nothing where it holds anything else than plain arrays.
-    static std::optional<FieldList> of_arrays(nb::handle container) {
-        if (!PyDict_CheckExact(container.ptr())) return std::nullopt;
-        const nb::object numpy = nb::steal(PyImport_GetModule(nb::str("numpy").ptr()));
-        if (!numpy.is_valid()) return std::nullopt;
+    // The arrays and numbers of a dictionary, nested or not. What is neither is given to flatten(name, value), which tells its
+    // arrays by name; those that Python has to look at are in rest(). Nothing where that cannot be done, or where Python has to
+    // look at all of them.
+    static std::optional<FieldList> of_arrays(nb::handle container, const nb::object& flatten,
+                                              bool on_devices) {
+        if (!is_dictionary(container)) return std::nullopt;
         FieldList list;
-        const nb::object ndarray = numpy.attr("ndarray");
-        if (!list.walk(container, nb::object(), ndarray.ptr(), 0)) return std::nullopt;
+        Walk walk{ArrayTaker(on_devices), flatten};
+        if (!walk.taker.knows_any() || !list.walk(walk, container, nb::object(), 0)) return std::nullopt;
         std::unordered_set<std::string_view> names;
-        names.reserve(list.fields_.size());
+        names.reserve(list.fields_.size() + list.rest_.size());
         for (const ListedField& field : list.fields_) {
             if (!names.insert(field.text).second) return std::nullopt;
+        }
+        for (const Other& other : list.rest_) {
+            if (!names.insert(other.text).second) return std::nullopt;
         }
         if (list.fields_.empty()) return std::nullopt;
         return list;
@@ -167,7 +100,21 @@ class FieldList {
     [[nodiscard]] bool has_data() const { return has_data_; }
     [[nodiscard]] const std::string& path(std::uint32_t file) const { return paths_[file]; }  // of data
 
-    [[nodiscard]] HeldArrays held() const {
+    // An array or a text that Python has to look at, and its place among all fields.
+    struct Other {
+        std::size_t place;
+        nb::object name, value;
+        std::string_view text;
+    };
+    [[nodiscard]] const std::vector<Other>& rest() const { return rest_; }
+    [[nodiscard]] bool any_on_device() const {
+        return std::any_of(fields_.begin(), fields_.end(),
+                           [](const ListedField& field) { return field.device != kHostMemory; });
+    }
+
+    // Nothing where some of them were made for this list.
+    [[nodiscard]] std::optional<HeldArrays> held() const {
+        if (made_) return std::nullopt;
         HeldArrays held;
         held.arrays.reserve(fields_.size());
         for (const ListedField& field : fields_) {
@@ -178,41 +125,132 @@ class FieldList {
         return held;
     }
 
+    // All of them, in their order.
     [[nodiscard]] nb::dict arrays() const {
         nb::dict all;
-        for (const ListedField& field : fields_)
-            all[field.name] = field.owner;
+        auto other = rest_.begin();
+        for (std::size_t at = 0; at <= fields_.size(); ++at) {
+            for (; other != rest_.end() && PyDict_Size(all.ptr()) == static_cast<Py_ssize_t>(other->place);
+                 ++other)
+                all[other->name] = other->value;
+            if (at < fields_.size()) all[fields_[at].name] = fields_[at].owner;
+        }
         return all;
     }
 
    private:
-    bool walk(nb::handle dict, const nb::object& prefix, PyObject* ndarray, int depth) {
-        if (depth > kDeepest || PyDict_Size(dict.ptr()) == 0) return false;
-        for (const auto [key, value] : nb::borrow<nb::dict>(dict)) {
-            nb::object name = name_of(key);
+    struct Walk {
+        ArrayTaker taker;
+        nb::object flatten;
+    };
+
+    static bool is_dictionary(nb::handle value) {
+        if (PyDict_CheckExact(value.ptr())) return true;
+        if (!PyDict_Check(value.ptr())) return false;
+        const nb::object collections = nb::steal(PyImport_GetModule(nb::str("collections").ptr()));
+        if (!collections.is_valid()) return false;
+        return reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) == collections.attr("OrderedDict").ptr();
+    }
+
+    // Python's own walk says what is wrong where this one gives up.
+    bool walk(Walk& with, nb::handle dict, const nb::object& prefix, int depth) {
+        if (depth > kDeepest) return false;
+        // In the order of an OrderedDict, which a plain walk does not know.
+        const nb::object items = nb::steal(PyMapping_Items(dict.ptr()));
+        if (!items.is_valid()) throw nb::python_error();
+        for (const nb::handle item : nb::borrow<nb::list>(items)) {
+            const nb::handle value = PyTuple_GetItem(item.ptr(), 1);
+            nb::object name = name_of(PyTuple_GetItem(item.ptr(), 0));
             if (!name.is_valid()) return false;
             if (prefix.is_valid()) {
                 name = nb::steal(PyUnicode_FromFormat("%U.%U", prefix.ptr(), name.ptr()));
                 if (!name.is_valid()) throw nb::python_error();
             }
-            if (PyDict_CheckExact(value.ptr())) {
-                if (!walk(value, name, ndarray, depth + 1)) return false;
-                continue;
-            }
-            if (reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) != ndarray) return false;
-            auto array = plain_array(value);
-            if (!array) return false;
-            Py_ssize_t length = 0;
-            const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
-            if (text == nullptr) {
-                PyErr_Clear();
+            if (is_dictionary(value) && PyObject_Size(value.ptr()) > 0) {
+                if (!walk(with, value, name, depth + 1)) return false;
+            } else if (!add(with, name, value) && !add_parts(with, name, value)) {
                 return false;
             }
-            array->text = {text, static_cast<std::size_t>(length)};
-            array->name = std::move(name);
-            fields_.push_back(std::move(*array));
         }
         return true;
+    }
+
+    // A number or an array, if the core can take it.
+    bool add(Walk& with, const nb::object& name, nb::handle value) {
+        auto field = number(value);
+        if (!field) field = with.taker.take(value);
+        if (!field) return false;
+        const auto text = utf8(name);
+        if (!text) return false;
+        field->name = name;
+        field->text = *text;
+        fields_.push_back(std::move(*field));
+        return true;
+    }
+
+    // What Python makes of any other value.
+    bool add_parts(Walk& with, const nb::object& name, nb::handle value) {
+        const nb::object parts =
+            nb::steal(PyObject_CallFunctionObjArgs(with.flatten.ptr(), name.ptr(), value.ptr(), nullptr));
+        if (!parts.is_valid()) {
+            if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();  // an interrupt
+            PyErr_Clear();
+            return false;
+        }
+        made_ = true;
+        const nb::dict all = nb::borrow<nb::dict>(parts);
+        bool has_labels = false;  // labels stay beside their arrays
+        for (const auto [key, part] : all) {
+            const auto text = utf8(key);
+            if (!text) return false;
+            has_labels = has_labels || text->find('@') != std::string_view::npos;
+        }
+        for (const auto [key, part] : all) {
+            const nb::object own = nb::borrow(key);
+            if (!has_labels && add(with, own, part)) continue;
+            rest_.push_back({fields_.size() + rest_.size(), own, nb::borrow(part), *utf8(key)});
+        }
+        return true;
+    }
+
+    // Of a str, as long as that lives.
+    static std::optional<std::string_view> utf8(nb::handle text) {
+        Py_ssize_t length = 0;
+        const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+        if (bytes == nullptr) {
+            PyErr_Clear();
+            return std::nullopt;
+        }
+        return std::string_view(bytes, static_cast<std::size_t>(length));
+    }
+
+    // A number of Python's, as numpy converts it.
+    std::optional<ListedField> number(nb::handle value) {
+        ListedField field;
+        field.items = 1;
+        std::uint64_t bits = 0;
+        if (PyFloat_CheckExact(value.ptr())) {
+            const double own = PyFloat_AsDouble(value.ptr());
+            std::memcpy(&bits, &own, sizeof own);
+            field.dtype = DType::f64;
+        } else if (PyBool_Check(value.ptr())) {
+            const unsigned char own = value.ptr() == Py_True ? 1 : 0;
+            std::memcpy(&bits, &own, sizeof own);
+            field.dtype = DType::boolean;
+        } else if (PyLong_CheckExact(value.ptr())) {
+            int beyond = 0;
+            const long long own = PyLong_AsLongLongAndOverflow(value.ptr(), &beyond);
+            if (beyond != 0) return std::nullopt;
+            std::memcpy(&bits, &own, sizeof own);
+            field.dtype = DType::i64;
+        } else {
+            return std::nullopt;
+        }
+        numbers_.push_back(bits);
+        field.data = &numbers_.back();
+        field.owner = nb::borrow(value);
+        made_ = true;  // no weak reference leads to it
+        return field;
     }
 
     // A key's part of a name; invalid where Python has to look at it: labels, empty names, other types.
@@ -233,6 +271,9 @@ class FieldList {
     }
 
     std::vector<ListedField> fields_;
+    std::vector<Other> rest_;
+    std::deque<std::uint64_t> numbers_;  // addresses stay
+    bool made_ = false;                  // not all are arrays that the caller keeps
     std::shared_ptr<MetadataFile> file_;
     bool has_data_ = true;
     std::vector<std::string> paths_;
@@ -331,6 +372,17 @@ class Sources {
     // Nothing where the extents are not those of the field.
     std::optional<FieldSide> side(const FieldList& list, std::size_t at) {
         const ListedField& field = list.fields()[at];
+        if (field.metadata == nullptr && field.device != kHostMemory) {
+            DeviceArray array;
+            array.device = field.device;
+            array.data = field.data;
+            array.dtype = field.dtype;
+            array.shape = field.shape;
+            array.strides = field.strides;
+            array.stream = field.stream;
+            devices_.push_back(std::make_unique<DeviceSource>(std::move(array)));
+            return FieldSide{devices_.back().get(), nullptr, 0};
+        }
         if (field.metadata == nullptr) {
             memory_.emplace_back(field.dtype, field.items, field.data, item_bytes(field.dtype), false);
             return FieldSide{&memory_.back(), nullptr, 0};
@@ -352,6 +404,7 @@ class Sources {
     CacheUse cache_;
     std::vector<MemorySource> memory_;  // reserved: addresses stay
     std::vector<std::unique_ptr<FileSource>> files_;
+    std::vector<std::unique_ptr<DeviceSource>> devices_;
 };
 
 std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
@@ -405,15 +458,39 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
 
 void define_field_lists(nb::module_& m) {
     nb::class_<FieldList>(m, "FieldList", "All fields of a place, taken at once.")
-        .def_static("of_arrays", &FieldList::of_arrays, "container"_a.none(),
-                    "The dense arrays of native numbers of a dictionary, nested or not. None where it holds "
-                    "anything else: see "
-                    "runs.containers.")
+        .def_static(
+            "of_arrays", &FieldList::of_arrays, "container"_a.none(), "flatten"_a, "on_devices"_a,
+            nb::sig("def of_arrays(container: object, flatten: Callable[[str, object], dict[str, object]], "
+                    "on_devices: bool) -> FieldList | None"),
+            "The arrays and numbers of a dictionary, nested or not. flatten(name, value) gives the arrays of "
+            "any other value by name. on_devices: those on GPUs, too, with PyTorch's current stream. None "
+            "where the container is not for a list: see runs.containers.")
         .def_static("of_metadata", &FieldList::of_metadata, "metadata"_a, "has_data"_a,
                     "The fields of metadata, and their data. None where Python has to look at one of them.")
         .def("arrays", &FieldList::arrays, nb::sig("def arrays(self) -> dict[str, object]"),
              "The arrays by name.")
-        .def("held", &FieldList::held, "Where the arrays are, without keeping them alive.")
+        .def_prop_ro(
+            "rest",
+            [](const FieldList& self) {
+                nb::dict all;
+                for (const auto& other : self.rest())
+                    all[other.name] = other.value;
+                return all;
+            },
+            nb::sig("def rest(self) -> dict[str, object]"),
+            "The arrays by name that are not in the list, as Python has to look at them.")
+        .def_prop_ro(
+            "rest_places",
+            [](const FieldList& self) {
+                std::vector<std::size_t> places;
+                for (const auto& other : self.rest())
+                    places.push_back(other.place);
+                return places;
+            },
+            "Their numbers among all fields.")
+        .def_prop_ro("any_on_device", &FieldList::any_on_device)
+        .def("held", &FieldList::held,
+             "Where the arrays are, without keeping them alive. None where some are not the caller's own.")
         .def("__len__", [](const FieldList& self) { return self.fields().size(); });
     nb::class_<HeldArrays>(m, "HeldArrays", "Arrays that others keep alive.")
         .def("there", &HeldArrays::there, nb::sig("def there(self) -> dict[str, object] | None"),

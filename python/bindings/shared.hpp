@@ -60,6 +60,9 @@ LostSteps lost_steps(const std::vector<LostStep>& lost);
 
 // Raises Unsupported where no work can be done on a device.
 void check_device(int device);
+std::string device_problem(int device);  // why it cannot be used; empty: it can
+// The stream as the core takes it, of the thread that calls.
+StreamHandle given_stream(int device, std::uintptr_t stream);
 DeviceArray device_array(DType dtype, std::vector<std::uint64_t> shape, std::vector<std::int64_t> strides,
                          std::uintptr_t address, int device, std::uintptr_t stream, bool swap);
 void define_devices(nanobind::module_& m);

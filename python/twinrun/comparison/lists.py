@@ -1,13 +1,14 @@
-"""All fields of a place, compared by one call of the core: they become objects when somebody looks at them.
+"""Fields of a place, compared by one call of the core: they become objects when somebody looks at them.
 
-What is found is what comparing them one by one finds. See `place`, which does that with everything else.
+What is found is what comparing them one by one finds. See `place`, which does that with everything else, also with the few
+fields of a container that the core cannot take.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from .. import _core
@@ -27,7 +28,10 @@ __all__ = ["ListedFields", "compare_lists"]
 
 
 class ListedFields(FieldGroup):
-    """The comparison of each field of two lists, made when it is asked for."""
+    """The comparison of each field of two lists, made when it is asked for.
+
+    others: of fields beside the lists, after their places among all fields.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,26 @@ class ListedFields(FieldGroup):
         decisions: tuple[Decision, Decision],
         reason: str,
         where: str,
+        others: Mapping[int, FieldComparison],
     ) -> None:
-        super().__init__(len(results), results.different, results.bytes, results.bytes_read)
+        count = len(results) + len(others)
+        at_others = sorted(others)
+        self._listed: list[int] | None = None  # the number in the lists of each field; -1: beside them
+        different = results.different
+        if others:
+            self._listed = _with_gaps(len(results), at_others)
+            numbers = [at for at, listed in enumerate(self._listed) if listed >= 0]
+            different = [numbers[at] for at in different]
+        super().__init__(count, different, results.bytes, results.bytes_read)
+        if self._listed is not None:
+            beside = [at for at, listed in enumerate(self._listed) if listed < 0]
+            for at, other in zip(beside, at_others, strict=True):
+                self._made[at] = others[other]
+            self._different = sorted([*different, *(at for at in beside if not self._made[at].same)])
+            self.bytes += sum(other.bytes for other in others.values())
+            self.bytes_read += sum(
+                stage["bytes_read"] for other in others.values() for stage in other.stages.values()
+            )
         self._results = results
         self._place = place
         self._decisions = decisions  # of floating-point fields, and of others
@@ -46,6 +68,8 @@ class ListedFields(FieldGroup):
 
     def make(self, at: int) -> FieldComparison:
         r = self._results
+        if self._listed is not None:
+            at = self._listed[at]
         dtype = r.dtype(at)
         like = FieldRef(r.name(at), dtype, "little", r.shape(at), r.fortran_order(at), self._where)
         decision = replace(self._decisions[0 if dtype in FLOATING else 1], atol=r.atol(at), rtol=r.rtol(at))
@@ -57,17 +81,37 @@ class ListedFields(FieldGroup):
     def lists_of_integers(self) -> Iterator[FieldComparison]:
         """Those that differ and may be IDs of particles."""
         r = self._results
-        for at in r.different:
-            if r.dtype(at) not in FLOATING and len(r.shape(at)) == 1:
+        for at in self._different:
+            listed = at if self._listed is None else self._listed[at]
+            if listed < 0 or (r.dtype(listed) not in FLOATING and len(r.shape(listed)) == 1):
                 yield self[at]
 
 
-def compare_lists(request: Request, match: StepMatch, ranks: tuple[int, int], place: Place) -> Outcome | None:
-    """Compares a place by one call. None where something else is to be compared, or not all of it can be compared."""
+def _with_gaps(count: int, places: list[int]) -> list[int]:
+    """0, 1, … with -1 at each place, as far as places and numbers go."""
+    found: list[int] = []
+    left = iter(range(count))
+    for place in places:
+        found += (at for _, at in zip(range(place - len(found)), left, strict=False))
+        found.append(-1)
+    return [*found, *left]
+
+
+def compare_lists(
+    request: Request,
+    match: StepMatch,
+    ranks: tuple[int, int],
+    place: Place,
+    compare_rest: Callable[[Request], Outcome],
+) -> Outcome | None:
+    """Compares a place by one call. None where something else is to be compared, or not all of it can be compared.
+
+    compare_rest: compares the fields that no list takes.
+    """
     settings = request.settings
     chosen = request.globs is not None or request.key is not None or not request.use_metadata
     ruled = settings.tolerances.rules or settings.periods.axes or settings.periods.named
-    if chosen or ruled or settings.device == "cuda":
+    if chosen or ruled:
         return None
     with contextlib.ExitStack() as stack:
         try:
@@ -75,12 +119,14 @@ def compare_lists(request: Request, match: StepMatch, ranks: tuple[int, int], pl
             b = None if a is None else stack.enter_context(request.b.listed((match.step_b, ranks[1])))
         except TwinrunError:  # is found again where it is reported
             return None
-        if a is None or b is None or a.of_arrays != b.of_arrays:
+        if a is None or b is None or a.of_arrays != b.of_arrays or set(a.rest_places) != set(b.rest_places):
+            return None
+        if settings.device == "cuda" and not a.fields.any_on_device:
             return None
         if settings.method not in (("auto", "direct") if a.of_arrays else ("auto", "staged")):
             return None
         found = Outcome(opening=a.bytes_read + b.bytes_read)
-        floating, others = (_asked_for(settings, dtype, a.of_arrays) for dtype in ("f64", "i64"))
+        floating, integers = (_asked_for(settings, dtype, a.of_arrays) for dtype in ("f64", "i64"))
         advance = None
         if request.progress is not None:
             advance = functools.partial(request.progress, place_text(place))
@@ -88,9 +134,9 @@ def compare_lists(request: Request, match: StepMatch, ranks: tuple[int, int], pl
             a.fields,
             b.fields,
             _core.Rule(**floating[0].arguments()),
-            _core.Rule(**others[0].arguments()),
+            _core.Rule(**integers[0].arguments()),
             floating[1],
-            others[1],
+            integers[1],
             threads=settings.threads,
             memory=settings.memory,
             io=settings.io,
@@ -100,10 +146,21 @@ def compare_lists(request: Request, match: StepMatch, ranks: tuple[int, int], pl
             method=settings.method,
             progress=advance,
         )
-    if results is None:
-        return None
+        if results is None:
+            return None
+        others: dict[int, FieldComparison] = {}
+        if a.rest is not None and b.rest is not None:
+            rest = compare_rest(replace(request, a=a.rest, b=b.rest))
+            for _, one in rest.results:
+                if not isinstance(one, FieldComparison) or one.field not in a.rest_places:
+                    return None
+                others[a.rest_places[one.field]] = one
+            if rest.recut or rest.parts or rest.error is not None:
+                return None
+            rest.results = []
+            found.add(rest)
     reason = DIRECT if a.of_arrays and settings.method == "auto" else ""
-    group = ListedFields(results, place, (floating[0], others[0]), reason, request.a.label)
+    group = ListedFields(results, place, (floating[0], integers[0]), reason, request.a.label, others)
     found.results.append((0, group))
     return found
 

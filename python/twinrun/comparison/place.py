@@ -40,7 +40,13 @@ def compare_place(
     place = (step, ranks[0] if match.step_a is not None else ranks[1])
     wanted = Selection(request, step)
     if share[1] == 1 and not done:
-        at_once = compare_lists(request, match, ranks, place)
+        at_once = compare_lists(
+            request,
+            match,
+            ranks,
+            place,
+            lambda rest: compare_place(rest, match, ranks, order_is_noted=True),
+        )
         if at_once is not None:
             if not order_is_noted:
                 at_once.order = _order_of_lists(request, match, ranks, place, at_once)

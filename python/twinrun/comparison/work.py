@@ -265,8 +265,8 @@ def compare(
 
 def _held(given: object, subject: Subject) -> object:
     """What tells how to open one side again."""
-    if isinstance(subject, Arrays) and subject.plain is not None and given is not subject:
-        return subject.plain.held()
+    if isinstance(given, dict) and isinstance(subject, Arrays) and subject.plain is not None:
+        return subject.plain.held() or given
     return given
 
 

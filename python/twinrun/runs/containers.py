@@ -25,7 +25,7 @@ from ..formats.facts import title_of
 from ..formats.model import dtype_of
 from ..formats.texts import MASK, SUFFIX, column_name, in_words, tells_itself, text_array
 
-__all__ = ["Texts", "flattened", "is_container", "named_arrays"]
+__all__ = ["Texts", "flattened", "is_container", "named_arrays", "state_of"]
 
 _DEEPEST = 100
 _MOST = 10_000_000
@@ -655,6 +655,11 @@ def is_container(what: Any) -> bool:
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
         opened is _sequence and _array_of(what) is None
     )
+
+
+def state_of(what: Any) -> Any:
+    """What a model or an optimizer holds, as a mapping; any other object as it is."""
+    return what.state_dict() if _opener(_class_of(what)) is _state else what
 
 
 def flattened(name: str, what: object, where: str | None = None) -> dict[str, object]:

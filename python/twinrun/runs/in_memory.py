@@ -9,7 +9,7 @@ from .. import _core
 from ..errors import TwinrunError
 from ..formats.model import unit_of
 from .arrays import ArrayView, taken
-from .containers import Texts, flattened, is_container
+from .containers import Texts, flattened, is_container, state_of
 from .fields import FieldRef
 from .subject import Listed, Opened, Place, Subject
 
@@ -19,7 +19,7 @@ __all__ = ["Arrays", "open_arrays"]
 class Arrays(Subject):
     """Arrays by name.
 
-    plain: they are all dense arrays of native numbers on the host, which the core takes as a list; else None.
+    plain: those that the core takes as a list, and beside them the rest; None where it takes none.
     """
 
     def __init__(
@@ -58,12 +58,23 @@ class Arrays(Subject):
 
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
-        yield None if self.plain is None else Listed(self.plain, of_arrays=True)
+        if self.plain is None:
+            yield None
+            return
+        rest = self.plain.rest
+        yield Listed(
+            self.plain,
+            of_arrays=True,
+            rest=Arrays(rest, self.label, stream=self._stream) if rest else None,
+            rest_places=dict(zip(rest, self.plain.rest_places, strict=True)),
+        )
 
 
 def open_arrays(what: object, stream: object = None) -> Arrays:
     """An array or a container of arrays as a subject (see `containers`). Raises TwinrunError."""
-    plain = _core.FieldList.of_arrays(what)
+    what = state_of(what)
+    # The stream of the caller's is for arrays of any package; a list follows PyTorch's own.
+    plain = _core.FieldList.of_arrays(what, flattened, stream is None)
     if plain is not None:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):

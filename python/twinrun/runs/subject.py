@@ -49,14 +49,17 @@ class Opened(dict[str, FieldRef]):
 
 @dataclass
 class Listed:
-    """All fields of a place as the core takes them.
+    """Fields of a place as the core takes them, and the rest of its fields.
 
-    of_arrays: of arrays in memory, else of metadata. bytes_read: to open them.
+    of_arrays: of arrays in memory, else of metadata. bytes_read: to open them. rest: the fields that are not in the list;
+    rest_places: their numbers among all fields, by name.
     """
 
     fields: _core.FieldList
     of_arrays: bool
     bytes_read: int = 0
+    rest: Subject | None = None
+    rest_places: Mapping[str, int] = field(default_factory=dict)
 
 
 _Same = TypeVar("_Same", bound="Subject")
@@ -89,8 +92,8 @@ class Subject:
 
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
-        """All fields at a place as one list, valid inside the `with`; None where they must be opened one by one, or where there is
-        anything beside them.
+        """The fields at a place as one list, valid inside the `with`; None where they must be opened one by one, or where there is
+        anything beside fields.
         """
         yield None
 

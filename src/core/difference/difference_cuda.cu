@@ -364,8 +364,8 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     }
     first_share[n] = shares;
     const std::byte* const tables = area + layout.tables_at;
-    TWR_GPU(cudaMemcpyAsync(area + layout.tables_at, host, layout.tables_bytes, cudaMemcpyHostToDevice,
-                            queue));
+    TWR_GPU(
+        cudaMemcpyAsync(area + layout.tables_at, host, layout.tables_bytes, cudaMemcpyHostToDevice, queue));
     work.parts = reinterpret_cast<const Part*>(tables);
     work.part_count = static_cast<std::uint32_t>(n);
     work.tiles = tiles;

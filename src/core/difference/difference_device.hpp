@@ -3,8 +3,6 @@
 // from call to call on one device. Conventions as in digest/digest_device.hpp.
 #pragma once
 
-#include <array>
-
 #include "device/device.hpp"
 #include "difference/difference.hpp"
 
@@ -34,8 +32,8 @@ struct DeviceDifferenceResult {
 struct DevicePairResult {
     DeviceDifferenceResult found;
     // Raw bits, of a and b, of the scalars at found.stats.first and at max_abs_at; 0 where there is none.
-    std::array<std::uint64_t, 2> first_bits;
-    std::array<std::uint64_t, 2> largest_bits;
+    std::uint64_t first_bits[2];  // no std::array: kernels fill them
+    std::uint64_t largest_bits[2];
 };
 
 struct DeviceDifferenceKernels {

@@ -46,8 +46,8 @@ constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
 constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
 constexpr unsigned kFinishThreads = 256;
-constexpr unsigned kPairThreads = 256;    // that sum up one of many pairs
-constexpr unsigned kSharesEach = 32;      // of many pairs, a block
+constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
+constexpr unsigned kSharesEach = 32;    // of many pairs, a block
 constexpr unsigned kMostShareTiles = 64;
 
 // The compiler no longer knows where a value came from: what was computed from it before is not kept for later.
@@ -493,7 +493,7 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
 struct WarpState {
     Totals* totals;
     std::uint32_t part;  // that all tiles lie in; kAnyPart: each is looked for
-    Best best[3];  // distance; quotient; quotient of those that differ
+    Best best[3];        // distance; quotient; quotient of those that differ
     std::uint64_t first;
     // Of the tile: here and not in registers, for what comes to them rarely.
     const std::byte* a;
@@ -1310,9 +1310,8 @@ __device__ inline unsigned marks_in(const uint4* marks, std::uint64_t begin, std
 
 __global__ void __launch_bounds__(kFinishThreads)
     count_chunks(const uint4* marks, std::uint64_t words, Totals* totals) {
-    const unsigned count =
-        warp::sum(marks_in(marks, std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, words,
-                           std::uint64_t{gridDim.x} * blockDim.x));
+    const unsigned count = warp::sum(marks_in(marks, std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                                              words, std::uint64_t{gridDim.x} * blockDim.x));
     if (threadIdx.x % kLanes == 0 && count != 0) atomicAdd(&totals->chunks, Count64{count});
 }
 

@@ -42,7 +42,7 @@ Error interrupted() { return {ErrorCode::interrupted, "interrupted"}; }
 class Batch {
    public:
     Batch(std::span<const FieldPair> pairs, const CompareOptions& options)
-        : pairs_(pairs), options_(options), results_(pairs.size(), Result<FieldResult>(interrupted())) {
+        : pairs_(pairs), options_(options) {
         options_.ranges.reset();
         options_.stream.threads = worker_count(options.stream);
         // Pairs that follow one another, of so many bytes that a thread is worth it.
@@ -72,6 +72,7 @@ class Batch {
 
     std::vector<Result<FieldResult>> run() {
         start_devices();
+        results_.assign(pairs_.size(), Result<FieldResult>(interrupted()));  // while devices work
         const std::uint64_t threads =
             std::min<std::uint64_t>({static_cast<std::uint64_t>(options_.stream.threads), blocks_.size(),
                                      std::max<std::uint64_t>(1, small_bytes_ / kBytesOfAThread)});
@@ -199,8 +200,8 @@ class Batch {
                 continue;
             }
             compared.different_chunks = found.found.different_chunks;
-            compared.first_bits = found.first_bits;
-            compared.largest_bits = found.largest_bits;
+            compared.first_bits = {found.first_bits[0], found.first_bits[1]};
+            compared.largest_bits = {found.largest_bits[0], found.largest_bits[1]};
             compared.seconds =
                 launch.batch->seconds() * static_cast<double>(compared.stats.scalars) / scalars;
             compare(at, options_, &compared);

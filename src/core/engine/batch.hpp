@@ -1,5 +1,6 @@
-// The comparison of many fields at once: small fields in memory are divided over a team of threads, others follow one by one.
-// A field's result is that of compare_field.
+// The comparison of many fields at once: pairs of arrays on a device go there together, small fields in memory are divided over a
+// team of threads meanwhile, and others follow one by one. A field's result is that of compare_field; of arrays on a device the
+// sums of squares may differ in their last bits.
 #pragma once
 
 #include <cstdint>

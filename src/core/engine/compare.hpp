@@ -73,7 +73,7 @@ struct FieldResult {
 // What comparing all elements of two arrays found, where that was done together with other arrays.
 struct ComparedElements {
     DifferenceStats stats;
-    std::uint64_t different_chunks = 0;  // of range_unit() scalars
+    std::uint64_t different_chunks = 0;                         // of range_unit() scalars
     std::array<std::uint64_t, 2> first_bits{}, largest_bits{};  // of a and b: as in FieldResult
     std::string device, device_reason;
     double seconds = 0;

@@ -41,8 +41,7 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
             groups_.push_back({{scalar, *pair.rule, kSmallestChunk / item_bytes(scalar)}, {}, 0, 0});
         std::vector<DevicePart>& parts = groups_[group_of[i]].parts;
         number[i] = parts.size();
-        parts.push_back(
-            {pair.a->data, pair.b->data, pair.a->items() * scalars_per_item(pair.a->dtype), 0});
+        parts.push_back({pair.a->data, pair.b->data, pair.a->items() * scalars_per_item(pair.a->dtype), 0});
     }
     std::vector<std::size_t> first(groups_.size() + 1, 0);
     for (std::size_t g = 0; g < groups_.size(); ++g)

@@ -34,9 +34,7 @@ class DevicePairs {
 
     // Once, before the other functions.
     Result<> wait();
-    [[nodiscard]] const DevicePairResult& of(std::size_t pair) const {
-        return results_[place_[pair]];
-    }
+    [[nodiscard]] const DevicePairResult& of(std::size_t pair) const { return results_[place_[pair]]; }
     [[nodiscard]] double seconds() const { return seconds_; }  // that the device took
 
    private:

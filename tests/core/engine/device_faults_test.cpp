@@ -231,9 +231,10 @@ TEST_F(DeviceFaults, ComparisonOfManyArrays) {
             }
             CompareOptions alone = options(DeviceUse::cpu);
             alone.rule = pairs[at].rule;
-            expect_same(compare_field({&on_host[2 * at], nullptr, 0}, {&on_host[2 * at + 1], nullptr, 0}, alone)
-                            .value(),
-                        *found[at]);
+            expect_same(
+                compare_field({&on_host[2 * at], nullptr, 0}, {&on_host[2 * at + 1], nullptr, 0}, alone)
+                    .value(),
+                *found[at]);
         }
         return all;
     });

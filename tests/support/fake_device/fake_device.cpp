@@ -1010,8 +1010,9 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
         check_parts(checker, what, all);
         for (const DevicePart& part : all)
             checker.require(part.scalars != 0, "a part", "is empty");
-        checker.require(*std::max_element(what.rule.measure.period.begin(), what.rule.measure.period.end()) == 0,
-                        "a measure", "has circles");
+        checker.require(
+            *std::max_element(what.rule.measure.period.begin(), what.rule.measure.period.end()) == 0,
+            "a measure", "has circles");
         if (!checker.ok()) return;
         for (std::size_t i = 0; i < n; ++i) {
             DevicePairResult& result = results[i];
@@ -1022,13 +1023,15 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
                 std::uint64_t value = 0;
                 const std::size_t item = item_bytes(what.scalar);
                 if (at != kNowhere) {
-                    std::memcpy(&value,
-                                static_cast<const std::byte*>(run) + (at - all[i].index) * item, item);
+                    std::memcpy(&value, static_cast<const std::byte*>(run) + (at - all[i].index) * item,
+                                item);
                 }
                 return value;
             };
-            result.first_bits = {bits(all[i].a, stats.first), bits(all[i].b, stats.first)};
-            result.largest_bits = {bits(all[i].a, stats.max_abs_at), bits(all[i].b, stats.max_abs_at)};
+            result.first_bits[0] = bits(all[i].a, stats.first);
+            result.first_bits[1] = bits(all[i].b, stats.first);
+            result.largest_bits[0] = bits(all[i].a, stats.max_abs_at);
+            result.largest_bits[1] = bits(all[i].b, stats.max_abs_at);
         }
     });
 }

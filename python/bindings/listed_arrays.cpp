@@ -1,0 +1,258 @@
+#include "listed_arrays.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include "base/checked.hpp"
+#include "shared.hpp"
+
+namespace nb = nanobind;
+
+namespace twinrun {
+
+namespace {
+
+// The core's type of a buffer's format, where it is a native number.
+std::optional<DType> dtype_of_format(const char* format, Py_ssize_t itemsize) {
+    if (format == nullptr) return std::nullopt;
+    const auto integer = [&](bool is_signed) -> std::optional<DType> {
+        switch (itemsize) {
+            case 1: return is_signed ? DType::i8 : DType::u8;
+            case 2: return is_signed ? DType::i16 : DType::u16;
+            case 4: return is_signed ? DType::i32 : DType::u32;
+            case 8: return is_signed ? DType::i64 : DType::u64;
+            default: return std::nullopt;
+        }
+    };
+    const std::string_view text(format);
+    if (text == "Zf") return DType::c64;
+    if (text == "Zd") return DType::c128;
+    if (text.size() != 1) return std::nullopt;
+    switch (text[0]) {
+        case 'e': return DType::f16;
+        case 'f': return DType::f32;
+        case 'd': return DType::f64;
+        case '?': return DType::boolean;
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q': return integer(true);
+        case 'B':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q': return integer(false);
+        default: return std::nullopt;
+    }
+}
+
+// What is not there, or raises, is an invalid object: Python then looks at the array itself.
+nb::object found(PyObject* what) {
+    if (what == nullptr) PyErr_Clear();
+    return nb::steal(what);
+}
+nb::object attribute(nb::handle of, const char* name) {
+    return found(PyObject_GetAttrString(of.ptr(), name));
+}
+nb::object attribute(nb::handle of, const nb::object& name) {
+    return found(PyObject_GetAttr(of.ptr(), name.ptr()));
+}
+// Of a method without arguments, without an object for the bound method.
+nb::object called(nb::handle of, const nb::object& method) {
+    PyObject* arguments[] = {nullptr, of.ptr()};
+    return found(
+        PyObject_VectorcallMethod(method.ptr(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
+
+// A tuple of integers that are not negative.
+std::optional<std::vector<std::uint64_t>> integers(const nb::object& tuple) {
+    if (!tuple.is_valid() || PyTuple_Check(tuple.ptr()) == 0) return std::nullopt;
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(PyTuple_Size(tuple.ptr())));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const long long number = PyLong_AsLongLong(PyTuple_GetItem(tuple.ptr(), static_cast<Py_ssize_t>(i)));
+        if (number < 0) {
+            PyErr_Clear();
+            return std::nullopt;
+        }
+        all[i] = static_cast<std::uint64_t>(number);
+    }
+    return all;
+}
+
+// Whether these strides, in items, are those of a row-major array without gaps.
+bool is_contiguous(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
+    std::uint64_t expected = 1;
+    for (std::size_t i = shape.size(); i-- > 0;) {
+        if (shape[i] != 1 && strides[i] != expected) return false;
+        expected *= shape[i];
+    }
+    return true;
+}
+
+constexpr std::pair<const char*, DType> kTensorTypes[] = {
+    {"float32", DType::f32},  {"bfloat16", DType::bf16}, {"float16", DType::f16},    {"float64", DType::f64},
+    {"int64", DType::i64},    {"int32", DType::i32},     {"int16", DType::i16},      {"int8", DType::i8},
+    {"uint8", DType::u8},     {"uint16", DType::u16},    {"uint32", DType::u32},     {"uint64", DType::u64},
+    {"bool", DType::boolean}, {"complex64", DType::c64}, {"complex128", DType::c128}};
+
+}  // namespace
+
+ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
+    const auto imported = [](const char* name) {
+        nb::object module = nb::steal(PyImport_GetModule(nb::str(name).ptr()));
+        PyErr_Clear();
+        return module;
+    };
+    if (const nb::object numpy = imported("numpy"); numpy.is_valid()) ndarray_ = attribute(numpy, "ndarray");
+    torch_ = imported("torch");
+    if (!torch_.is_valid()) return;
+    strided_ = attribute(torch_, "strided");
+    tensor_ = attribute(torch_, "Tensor");
+    if (const nb::object nn = attribute(torch_, "nn"); nn.is_valid()) parameter_ = attribute(nn, "Parameter");
+    for (const auto& [name, dtype] : kTensorTypes) {
+        if (nb::object type = attribute(torch_, name); type.is_valid()) dtypes_.emplace_back(type, dtype);
+    }
+    if (!strided_.is_valid()) tensor_ = {};
+    for (const auto& [name, text] : {std::pair{&Names::dtype, "dtype"},
+                                     {&Names::layout, "layout"},
+                                     {&Names::has_names, "has_names"},
+                                     {&Names::is_neg, "is_neg"},
+                                     {&Names::is_conj, "is_conj"},
+                                     {&Names::shape, "shape"},
+                                     {&Names::is_contiguous, "is_contiguous"},
+                                     {&Names::stride, "stride"},
+                                     {&Names::is_cuda, "is_cuda"},
+                                     {&Names::is_cpu, "is_cpu"},
+                                     {&Names::get_device, "get_device"},
+                                     {&Names::data_ptr, "data_ptr"}})
+        names_.*name = nb::steal(PyUnicode_InternFromString(text));
+}
+
+std::optional<ListedField> ArrayTaker::take(nb::handle value) {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
+    if (ndarray_.is_valid() && type == ndarray_.ptr()) return numpy_array(value);
+    if (tensor_.is_valid() && (type == tensor_.ptr() || type == parameter_.ptr())) return tensor(value);
+    return std::nullopt;
+}
+
+std::optional<ListedField> ArrayTaker::numpy_array(nb::handle value) const {
+    Py_buffer view;
+    if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) {
+        PyErr_Clear();
+        return std::nullopt;
+    }
+    struct Release {
+        Py_buffer* view;
+        ~Release() { PyBuffer_Release(view); }
+    } const release{&view};
+    const auto dtype = dtype_of_format(view.format, view.itemsize);
+    if (!dtype || item_bytes(*dtype) != static_cast<std::size_t>(view.itemsize)) return std::nullopt;
+    ListedField array;
+    if (PyBuffer_IsContiguous(&view, 'C') == 0) {
+        if (view.ndim < 2 || PyBuffer_IsContiguous(&view, 'F') == 0) return std::nullopt;
+        array.fortran_order = true;
+    }
+    array.shape.assign(view.shape, view.shape + view.ndim);
+    if (array.fortran_order) std::reverse(array.shape.begin(), array.shape.end());
+    array.owner = nb::borrow(value);
+    array.data = view.buf;
+    array.dtype = *dtype;
+    array.items = static_cast<std::uint64_t>(view.len) / static_cast<std::uint64_t>(view.itemsize);
+    return array;
+}
+
+std::optional<ListedField> ArrayTaker::tensor(nb::handle value) {
+    ListedField field;
+    const nb::object dtype = attribute(value, names_.dtype);
+    const auto known = std::find_if(dtypes_.begin(), dtypes_.end(),
+                                    [&](const auto& one) { return one.first.ptr() == dtype.ptr(); });
+    if (known == dtypes_.end()) return std::nullopt;
+    field.dtype = known->second;
+    const bool is_complex = scalars_per_item(field.dtype) == 2;
+    // A nested tensor has no shape.
+    if (attribute(value, names_.layout).ptr() != strided_.ptr() || is_true(called(value, names_.has_names)) ||
+        is_true(called(value, names_.is_neg)) || (is_complex && is_true(called(value, names_.is_conj))))
+        return std::nullopt;
+    if (!tensor_layout(value, field) || !tensor_memory(value, field)) return std::nullopt;
+    field.owner = nb::borrow(value);
+    return field;
+}
+
+// Shape, order and strides.
+bool ArrayTaker::tensor_layout(nb::handle value, ListedField& field) const {
+    auto shape = integers(attribute(value, names_.shape));
+    if (!shape) return false;
+    const auto items = checked_product(*shape);
+    if (!items) return false;
+    field.items = *items;
+    field.shape = std::move(*shape);
+    if (field.items == 0 || is_true(called(value, names_.is_contiguous))) return true;
+    const auto strides = integers(called(value, names_.stride));
+    if (!strides || strides->size() != field.shape.size()) return false;
+    std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
+    if (field.shape.size() > 1 && is_contiguous(backwards, {strides->rbegin(), strides->rend()})) {
+        field.shape = std::move(backwards);
+        field.fortran_order = true;
+        return true;
+    }
+    for (const std::uint64_t stride : *strides) {
+        const auto bytes = checked_multiply(stride, item_bytes(field.dtype));
+        if (!bytes || *bytes > std::numeric_limits<std::int64_t>::max()) return false;
+        field.strides.push_back(static_cast<std::int64_t>(*bytes));
+    }
+    return true;
+}
+
+// Address, and where that is.
+bool ArrayTaker::tensor_memory(nb::handle value, ListedField& field) {
+    if (is_true(attribute(value, names_.is_cuda))) {
+        if (!on_devices_) return false;
+        const nb::object number = called(value, names_.get_device);
+        if (!number.is_valid()) return false;
+        field.device = static_cast<int>(PyLong_AsLong(number.ptr()));
+        if (field.device < 0) {
+            PyErr_Clear();
+            return false;
+        }
+        const auto stream = stream_of(field.device);
+        if (!stream) return false;
+        field.stream = *stream;
+    } else if (!is_true(attribute(value, names_.is_cpu)) || !field.strides.empty()) {
+        return false;
+    }
+    const nb::object address = called(value, names_.data_ptr);
+    if (!address.is_valid()) return false;
+    field.data = PyLong_AsVoidPtr(address.ptr());
+    PyErr_Clear();
+    return field.data != nullptr || field.items == 0;
+}
+
+// PyTorch's current stream of a device; nothing where the device cannot be used.
+std::optional<StreamHandle> ArrayTaker::stream_of(int device) {
+    const auto [known, is_new] = streams_.try_emplace(device);
+    if (!is_new || !device_problem(device).empty()) return known->second;
+    const nb::object cuda = attribute(torch_, "cuda");
+    if (!cuda.is_valid()) return std::nullopt;
+    const nb::object current = attribute(cuda, "current_stream");
+    if (!current.is_valid()) return std::nullopt;
+    const nb::object stream =
+        nb::steal(PyObject_CallFunctionObjArgs(current.ptr(), nb::int_(device).ptr(), nullptr));
+    const nb::object handle = stream.is_valid() ? attribute(stream, "cuda_stream") : nb::object();
+    PyErr_Clear();
+    if (!handle.is_valid()) return std::nullopt;
+    const auto number = static_cast<std::uintptr_t>(PyLong_AsUnsignedLongLong(handle.ptr()));
+    if (PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        return std::nullopt;
+    }
+    known->second = given_stream(device, number);
+    return known->second;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,67 @@
+// Arrays of the caller as fields of a list: taken from what their packages say of them, without a call of Python's code.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "device/device.hpp"
+#include "element/dtype.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+// A field of a list: an array of native numbers in memory of the host, dense, or on a device, or a field of metadata.
+struct ListedField {
+    nanobind::object name;   // str; of metadata made when it is asked for
+    nanobind::object owner;  // the array, or the number; of metadata none
+    std::string_view text;
+    const void* data = nullptr;
+    DType dtype = DType::f32;
+    bool fortran_order = false;
+    std::uint64_t items = 0;
+    std::vector<std::uint64_t> shape;  // as the core takes it: reversed where fortran_order
+    const FieldMetadata* metadata = nullptr;
+    int device = kHostMemory;
+    std::vector<std::int64_t> strides;  // on a device: bytes, one a dimension; empty: dense
+    StreamHandle stream = nullptr;      // on a device: whose earlier work makes the data
+};
+
+// Takes arrays of numpy and tensors of PyTorch. Made for one container: what is imported, and the current streams, are asked once.
+class ArrayTaker {
+   public:
+    // on_devices: whether tensors on devices are taken, with PyTorch's current stream.
+    explicit ArrayTaker(bool on_devices);
+    [[nodiscard]] bool knows_any() const { return ndarray_.is_valid() || tensor_.is_valid(); }
+
+    // The array, without its name. Nothing for other types, and for arrays that Python has to look at: strided ones on the host,
+    // other than native numbers, tensors with names, in other layouts, or with a pending operation.
+    std::optional<ListedField> take(nanobind::handle value);
+
+   private:
+    [[nodiscard]] std::optional<ListedField> numpy_array(nanobind::handle value) const;
+    std::optional<ListedField> tensor(nanobind::handle value);
+    bool tensor_memory(nanobind::handle value, ListedField& field);
+    bool tensor_layout(nanobind::handle value, ListedField& field) const;
+    std::optional<StreamHandle> stream_of(int device);
+
+    // Of attributes and methods of tensors.
+    struct Names {
+        nanobind::object dtype, layout, has_names, is_neg, is_conj, shape, is_contiguous, stride, is_cuda,
+            is_cpu, get_device, data_ptr;
+    };
+
+    bool on_devices_;
+    Names names_;
+    nanobind::object ndarray_, torch_, tensor_, parameter_, strided_;
+    std::vector<std::pair<nanobind::object, DType>> dtypes_;  // of PyTorch
+    std::map<int, std::optional<StreamHandle>> streams_;      // nothing: the device cannot be used
+};
+
+}  // namespace twinrun
