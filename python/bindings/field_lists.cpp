@@ -1,13 +1,15 @@
 // Fields by the thousand, of arrays of the caller or of metadata: taken and compared with no work of Python for each.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <limits>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +17,7 @@
 #include <utility>
 
 #include "engine/batch.hpp"
+#include "history/field.hpp"
 #include "listed_arrays.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
@@ -28,6 +31,17 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr int kDeepest = 64;
+
+DeviceArray array_of(const ListedField& field) {
+    DeviceArray array;
+    array.device = field.device;
+    array.data = field.data;
+    array.dtype = field.dtype;
+    array.shape = field.shape;
+    array.strides = field.strides;
+    array.stream = field.stream;
+    return array;
+}
 
 // Where the arrays were, without keeping them alive.
 struct HeldArrays {
@@ -110,6 +124,32 @@ class FieldList {
     [[nodiscard]] bool any_on_device() const {
         return std::any_of(fields_.begin(), fields_.end(),
                            [](const ListedField& field) { return field.device != kHostMemory; });
+    }
+
+    // As they are captured and sketched. tolerances: of fields that have one of their own.
+    [[nodiscard]] nb::list captured(
+        const std::map<std::string, std::pair<double, double>>& tolerances) const {
+        nb::list all;
+        for (const ListedField& field : fields_) {
+            CapturedField f;
+            f.name = field.text;
+            f.dtype = field.dtype;
+            f.shape = field.shape;
+            f.order = field.fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
+            if (field.fortran_order)
+                std::reverse(f.shape.begin(), f.shape.end());  // as the caller indexes them
+            if (field.device == kHostMemory) {
+                f.data = field.data;
+            } else {
+                f.device = array_of(field);
+            }
+            if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
+                f.own_tolerance = true;
+                f.tolerance = {own->second.first, own->second.second};
+            }
+            all.append(nb::cast(std::move(f)));
+        }
+        return all;
     }
 
     // Nothing where some of them were made for this list.
@@ -373,14 +413,7 @@ class Sources {
     std::optional<FieldSide> side(const FieldList& list, std::size_t at) {
         const ListedField& field = list.fields()[at];
         if (field.metadata == nullptr && field.device != kHostMemory) {
-            DeviceArray array;
-            array.device = field.device;
-            array.data = field.data;
-            array.dtype = field.dtype;
-            array.shape = field.shape;
-            array.strides = field.strides;
-            array.stream = field.stream;
-            devices_.push_back(std::make_unique<DeviceSource>(std::move(array)));
+            devices_.push_back(std::make_unique<DeviceSource>(array_of(field)));
             return FieldSide{devices_.back().get(), nullptr, 0};
         }
         if (field.metadata == nullptr) {
@@ -488,6 +521,11 @@ void define_field_lists(nb::module_& m) {
                 return places;
             },
             "Their numbers among all fields.")
+        .def("captured", &FieldList::captured, "tolerances"_a,
+             nb::sig(
+                 "def captured(self, tolerances: Mapping[str, tuple[float, float]]) -> list[CapturedField]"),
+             "The fields of the list, as they are captured and sketched; they are valid as long as it is. "
+             "tolerances: of fields that have one of their own.")
         .def_prop_ro("any_on_device", &FieldList::any_on_device)
         .def("held", &FieldList::held,
              "Where the arrays are, without keeping them alive. None where some are not the caller's own.")

@@ -68,7 +68,8 @@ Sketches sketch_fields(const std::vector<CapturedField>& captured, double atol, 
             if (device == kHost) {
                 for (const std::size_t i : numbers) {
                     const CapturedField& f = captured[i];
-                    MemorySource source(f.dtype, planned[i].items(), f.data, f.stride, false);
+                    const std::uint64_t stride = f.stride == 0 ? item_bytes(f.dtype) : f.stride;
+                    MemorySource source(f.dtype, planned[i].items(), f.data, stride, false);
                     TWR_TRY(HostSketch sketch, HostSketch::build(planned[i], source, options));
                     made[i].emplace(PySketch{std::move(sketch)});
                 }

@@ -12,7 +12,7 @@ from ..arguments import utf8
 from ..errors import TwinrunError
 from ..formats.model import labels_of, unit_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
-from .containers import named_arrays
+from .containers import flattened, named_arrays, state_of
 
 __all__ = ["GlobalPlace", "captured_entries", "captured_field", "own_tolerances"]
 
@@ -82,8 +82,13 @@ def captured_entries(
     global_place: GlobalPlace | None = None,
 ) -> tuple[list[_core.CapturedField], list[object]]:
     """Arrays as the core captures them, and objects that must live until it has read them."""
+    ids = ids or {}
+    places = global_place or {}
+    plain = None
+    if not ids and not places:
+        plain = _core.FieldList.of_arrays(state_of(fields), flattened, stream is None)
     views: dict[str, ArrayView | DeviceArrayView] = {}
-    for given, array in named_arrays(fields, where).items():
+    for given, array in (named_arrays(fields, where) if plain is None else plain.rest).items():
         name = utf8(given, "the name of a field")
         if name in views:
             raise TwinrunError(f"two fields of the name {name!r}", where=where)
@@ -94,8 +99,6 @@ def captured_entries(
                 f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
             )
         views[label] = taken(label, np.empty(0, bool))
-    ids = ids or {}
-    places = global_place or {}
     for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
         for name in names:
             if name not in views:
@@ -115,7 +118,13 @@ def captured_entries(
         entries.append(
             captured_field(name, v, tolerances.get(name), ids.get(name, ""), places.get(name, ((), ())))
         )
-    return entries, keep
+    if plain is None:
+        return entries, keep
+    every = plain.captured(tolerances)
+    beside = iter(entries)
+    for at, entry in zip(plain.rest_places, beside, strict=False):
+        every.insert(at, entry)
+    return [*every, *beside], [plain, *keep]  # labels of units come last
 
 
 def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:

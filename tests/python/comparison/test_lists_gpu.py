@@ -7,7 +7,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 from gpu_libraries import imported, library
-from test_lists import listed, odd_value, one_by_one, outcome
+from random_containers import odd_value
+from test_lists import listed, one_by_one, outcome
 
 import twinrun
 
