@@ -38,7 +38,7 @@ from .design import Task, plan, warmups
 from .lines import Lines, hold, read_lines
 from .study import Metric, Study, read_study
 
-__all__ = ["StudyFolder", "files_of_study", "read_lines", "task_line", "unfinished"]
+__all__ = ["StudyFolder", "files_of_study", "named", "read_lines", "task_line", "unfinished"]
 
 _LARGEST_TEXT = 64 << 20  # bytes of a file that is searched for metrics
 
@@ -250,8 +250,7 @@ class StudyFolder:
         if (line["task"], line["attempt"]) in self.attempts.recorded:
             return
         if facts is not None:
-            data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
-            name = hashlib.sha256(data).hexdigest()
+            name, data = named(facts)
             path = self.path / "environments" / f"{name}.json"
             if not path.exists():
                 write_whole(path, data)
@@ -272,6 +271,12 @@ class StudyFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def named(facts: Mapping) -> tuple[str, bytes]:
+    """Conditions as JSON, and their name: the SHA-256 of that."""
+    data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(data).hexdigest(), data
 
 
 def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) -> list[Task]:
