@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -142,11 +143,18 @@ def test_a_study(place: Path) -> None:
     order = [[x["condition"]["particles"] for x in of_kind(place, "run") if x["block"] == b] for b in (0, 1)]
     assert order == [[(100, 200)[i] for i in row] for row in orders(2, 2, 1)]
     (environment,) = of_kind(place, "environment")
-    assert environment["facts"]["host"]["name"] and environment["facts"]["program"]["sha256"]
+    sha256 = hashlib.sha256((place / "haccio").read_bytes()).hexdigest()
+    assert environment["facts"]["haccio"] == {"path": str((place / "haccio").resolve()), "sha256": sha256}
+    assert environment["facts"]["program"]["path"] == str((place / "mpiexec").resolve())
     for run in of_kind(place, "run"):
         assert run["environment"] == environment["name"]
         assert run["record"]["wall"] > 0 and run["record"]["node"] == environment["facts"]["host"]["name"]
     assert command(*words(place)).out == done.out and logged(place) == RUNS
+    # Another haccio is another environment.
+    (place / "haccio").write_text((place / "haccio").read_text() + "# rebuilt\n")
+    assert command(*words(place, "--most", 3)).status == 0
+    assert len(of_kind(place, "environment")) == 2
+    assert [x["block"] for x in of_kind(place, "run") if x["environment"] != environment["name"]] == [2, 2]
 
 
 # Interrupted ---------------------------------------------------------------------------------------------------------------

@@ -232,7 +232,9 @@ class CellWork(Work):
             line |= {"attempt": attempt, "reason": reason, "interrupted": bool(record.get("interrupted"))}
         if measured := {k: record[k] for k in _MEASURED if record.get(k) is not None}:
             line["record"] = measured
-        self.journal.add(line, record.get("facts"))
+        facts = record.get("facts")
+        # The watcher knows what it started: an mpiexec, or the program that starts two.
+        self.journal.add(line, facts and {**facts, "haccio": job.stack.facts()})
         self._lines.append(self._line(task, attempt, line))
         self.attempts.recorded.add((task.task, attempt))
         return self._lines[-1]

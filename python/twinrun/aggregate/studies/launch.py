@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -229,6 +230,13 @@ class Stack:
         if not words or shutil.which(words[0]) is None:
             raise MissingFile("is not a program", where=mpiexec, fix="give --mpiexec")
         return cls(words, os.path.abspath(path))
+
+    def facts(self) -> dict[str, str]:
+        """Which program it is: its path and the SHA-256 of its content."""
+        found = {"path": os.path.realpath(self.program)}
+        with contextlib.suppress(OSError):
+            found["sha256"] = hashlib.sha256(Path(self.program).read_bytes()).hexdigest()
+        return found
 
     def run(self, ranks: int, arguments: Sequence[str], seconds: float) -> Result:
         """Runs a job to its end. Raises TwinrunError where it failed or takes longer."""
