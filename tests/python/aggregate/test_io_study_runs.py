@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import random
 import signal
@@ -30,7 +31,7 @@ from twinrun.errors import DamagedFile, TwinrunError
 # haccio as a program that logs its runs, and does what the file `mode` says: nothing more (""), or in the run of 200 particles and
 # seed 1 what else is named there.
 HACCIO = """#!{python} -IS
-import json, os, signal, sys
+import json, math, os, signal, sys
 words = sys.argv[1:]
 given = dict(zip(words, words[1:]))
 here = {here!r}
@@ -64,6 +65,8 @@ elif mode == "empty":
     lines = []
 elif mode == "null":
     lines[1]["bytes_per_second"] = None
+elif mode == "nan":
+    lines[0]["hosts"] = math.nan
 elif mode == "negative":
     lines[1]["bytes_per_second"] = -1.0
 elif mode == "half":
@@ -331,6 +334,7 @@ REASONS = {
     "noise": "wrote what is no result: line 1 of results.jsonl is no object with a kind",
     "empty": "wrote what is no result: there is no line of kind 'repetition'",
     "null": "wrote what is no result: Expected `float`, got `null` - at `$.methods[...].rate`",
+    "nan": "wrote what is no result: line 1 of results.jsonl is no object with a kind",
     "negative": "wrote what is no result: Expected `float` > 0.0 - at `$.methods[...].rate`",
     "half": "wrote what is no result: it has nothing of method b",
     "keyless": "wrote what is no result: 'order' is missing",
@@ -392,11 +396,15 @@ def test_an_edited_journal_is_refused(place: Path) -> None:
         (edited(run, mpi=None), "at `$.mpi`"),
         (edited({k: v for k, v in run.items() if k != "hosts"}), "missing required field `hosts`"),
         (edited(run, condition={"stack": 0, "particles": 300}), "which is none of this study"),
-        (edited(run, condition=None), "has condition null"),
-        (edited(run, block=-1), "has block -1"),
-        (edited(run, block="0"), "has block '0'"),
+        (edited(run, condition=None), "Expected `object`, got `null` - at `$.condition`"),
+        (edited(run, block=-1), "Expected `int` >= 0 - at `$.block`"),
+        (edited(run, block="0"), "Expected `int`, got `str` - at `$.block`"),
+        (edited(run, record={"wall": "long"}), "Expected `float | null`, got `str` - at `$.record.wall`"),
+        (edited(run, record=7), "at `$.record`"),
+        (edited(run, methods={**methods, "a": {**methods["a"], "rate": math.nan}}), "at `$.methods[...].rate`"),
+        (edited(run, methods={**methods, "a": {**methods["a"], "rate": math.inf}}), "at `$.methods[...].rate`"),
         (edited(run, kind="walk"), "is not one of a study's journal"),
-        (edited(run, kind="failure"), "has no reason"),
+        (edited(run, kind="failure"), "is no failure of this study: Object missing required field"),
         (text[at][:-9], "is not one of a study's journal"),
     ]  # fmt: skip
     before = logged(place)
@@ -407,6 +415,11 @@ def test_an_edited_journal_is_refused(place: Path) -> None:
         check_error(refused, said)
         assert f"{place / 'journal'}: line {at + 1} " in refused.err, refused
         assert (place / "journal").read_bytes() == after
+    header = json.loads(text[0])
+    for name in ("conditions", "facts"):
+        del header[name]
+        (place / "journal").write_bytes(b"\n".join([json.dumps(header).encode(), *text[1:]]) + b"\n")
+        check_error(command(*words(place)), "line 1 is without conditions or facts")
     (place / "journal").write_bytes(whole + text[at] + b"\n")
     check_error(command(*words(place)), f"line {len(text) + 1} is a second one of block 1")
     assert logged(place) == before

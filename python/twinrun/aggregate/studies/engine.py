@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import structs
+import msgspec
+from msgspec import Meta, Struct, field, structs
 
 from ...ensemble.run.engines import EngineBase, State, examine
 from ...ensemble.run.looks import Plan, looks
@@ -68,6 +69,25 @@ def whole_blocks(runs: Iterable[Mapping], conditions: Sequence[Condition]) -> Bl
     while all(key(c) in found.get(len(blocks), {}) for c in conditions):
         blocks.append(found[len(blocks)])
     return blocks
+
+
+class _Measured(Struct):
+    wall: float | None = None
+
+
+class _Run(Struct):
+    """What lines of runs and failures have in common."""
+
+    block: Annotated[int, Meta(ge=0)]
+    condition: dict[str, int | float]
+    order: int = 0
+    record: _Measured = field(default_factory=_Measured)
+
+
+class _Failure(_Run, kw_only=True):
+    attempt: Annotated[int, Meta(ge=1)]
+    reason: str
+    interrupted: bool
 
 
 class _Attempts(Attempts):
@@ -144,7 +164,14 @@ class CellWork(Work):
                 where=self.path,
                 fix="move it away, or give another --journal",
             )
-        self.path.mkdir(exist_ok=True)
+        try:
+            self.path.mkdir(exist_ok=True)
+        except OSError as e:
+            raise TwinrunError(
+                f"no folder for runs can be made: {e.strerror}",
+                where=self.path,
+                fix="give a --journal in a folder that can be written",
+            ) from None
         self.attempts: _Attempts = _Attempts(self.path, cells, subject.folder)
         self.attempts.recorded.update((x["task"], x["attempt"]) for x in self._lines)
         self._clear({x["task"] for x in self._lines if x["status"] == "ok"})
@@ -163,9 +190,10 @@ class CellWork(Work):
             if line["kind"] not in ("run", "failure"):
                 continue
             why = self._flaw(line, known)
-            place = (line.get("block", 0), key(line.get("condition", {})))
-            if why is None and line["kind"] == "run" and place in seen:
-                why = f"is a second one of block {place[0] + 1}, {place[1]}, after line {seen[place]}"
+            if why is None:
+                place = line["block"], key(line["condition"])
+                if line["kind"] == "run" and place in seen:
+                    why = f"is a second one of block {place[0] + 1}, {place[1]}, after line {seen[place]}"
             if why is not None:
                 raise DamagedFile(
                     f"line {number} {why}",
@@ -180,15 +208,15 @@ class CellWork(Work):
 
     def _flaw(self, line: Mapping, known: set[str]) -> str | None:
         """What a line of the journal has that no run of this study has."""
-        block = line.get("block")
-        if not isinstance(block, int) or isinstance(block, bool) or block < 0:
-            return f"has block {block!r}, which is no number of a block"
-        condition = line.get("condition")
-        if not isinstance(condition, dict) or key(condition) not in known:
+        try:
+            msgspec.convert(line, _Run if line["kind"] == "run" else _Failure)
+        except msgspec.ValidationError as e:
+            return f"is no {line['kind']} of this study: {e}"
+        condition = line["condition"]
+        if key(condition) not in known:
             return f"has condition {json.dumps(condition)}, which is none of this study"
         if line["kind"] == "failure":
-            good = isinstance(line.get("reason"), str) and isinstance(line.get("attempt"), int)
-            return None if good else "has no reason, or no attempt"
+            return None
         wrong = self.subject.flaw(condition, line)
         return None if wrong is None else f"is no result of a run: {wrong}"
 

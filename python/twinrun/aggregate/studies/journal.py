@@ -108,7 +108,11 @@ class Journal:
                 where=self.path,
                 fix="give another --journal",
             )
-        before, now = header.get("conditions", {}), wanted["conditions"]
+        if not all(isinstance(header.get(k), dict) for k in ("conditions", "facts")):
+            raise DamagedFile(
+                "line 1 is without conditions or facts", where=self.path, fix="give another --journal"
+            )
+        before, now = header["conditions"], wanted["conditions"]
         different = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
         if different:
             k = different[0]

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ...ensemble.run.engines import EngineBase, Running
 from ...ensemble.run.local import LocalEngine
 from ...ensemble.run.ranks import sharing
@@ -110,8 +112,8 @@ class Result:
         lines = []
         for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
             try:
-                lines.append(json.loads(line))
-            except ValueError:
+                lines.append(msgspec.json.decode(line))  # neither NaN nor infinities
+            except msgspec.DecodeError:
                 lines.append(None)
             if not isinstance(lines[-1], dict) or "kind" not in lines[-1]:
                 raise ValueError(f"line {number} of {path.name} is no object with a kind")
