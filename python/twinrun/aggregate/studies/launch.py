@@ -254,7 +254,10 @@ class Stack:
             finally:
                 engine.stop(running)
                 engine.done(running)
-            why = job.failure(own, json.loads((own / "record.json").read_text()), seconds)
+            record = {"reason": "the program that watched it died"}
+            with contextlib.suppress(FileNotFoundError):
+                record = json.loads((own / "record.json").read_text())
+            why = job.failure(own, record, seconds)
             if why is not None:
                 raise TwinrunError(why)
             return Result.of(own / RESULTS)
