@@ -17,7 +17,7 @@ from ..errors import MissingPackage, one_line
 from ..markup import render
 from ..outputs import picture_form, save_figure
 from ..report.document import write_whole
-from ..words import byte_size
+from ..words import aligned, byte_size
 from .plan import AggregationPlan, PlacementPlan
 
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
@@ -47,18 +47,6 @@ def _headline(plan: AggregationPlan) -> str:
     )
 
 
-def _aligned(rows: list[list[str]], left: int = 0) -> list[str]:
-    """Rows as lines, with columns right-aligned except the first `left`; never cut."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if k < left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
     """Partitions with the aggregators of the first placement, at most `rows` of them, and the predicted time
     of each placement.
@@ -79,7 +67,7 @@ def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
         table[0].append("where")
         for row, a in zip(table[1:], first.aggregators, strict=False):
             row.append(_node_name(plan, a.node))
-    lines = [one_line(_headline(plan)), "", *_aligned(table)]
+    lines = [one_line(_headline(plan)), "", *aligned(table)]
     if shown < len(plan.partitions):
         lines.append(f"… {len(plan.partitions) - shown} more partitions (--rows 0: all; --json)")
     table = [
@@ -89,7 +77,7 @@ def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
         share = "" if ratio is None else f"{ratio:.3f}"
         nodes = len({a.node for a in p.aggregators})
         table.append([p.placement, _seconds(p.sum), share, _seconds(p.most), _seconds(p.seconds), str(nodes)])
-    for line in [*lines, "", *_aligned(table, left=1)]:
+    for line in [*lines, "", *aligned(table, left=1)]:
         console.print(line, soft_wrap=True)
 
 

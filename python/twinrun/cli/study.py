@@ -18,6 +18,7 @@ from ..aggregate.studies.journal import Journal
 from ..aggregate.studies.launch import Stack, default_program
 from ..aggregate.studies.report import check_pictures
 from ..aggregate.studies.study import Study
+from ..ensemble.run.runner import Progress
 from ..errors import TwinrunError
 from ..outputs import check_outputs
 from ..report.document import write_whole
@@ -56,8 +57,8 @@ def study() -> None:
     Studies repeat runs of haccio, the I/O kernel of HACC, until the answer is known.
 
     Each prints a table, and guidance with its evidence, also where the data cannot decide. All runs are kept
-    in --journal: a study that was stopped goes on from there when the same command is given again. Options of
-    haccio come after --.
+    in --journal: a study that was stopped goes on from there when the same command is given again. Ctrl-C
+    waits for the run that is at work, a second one ends it. Options of haccio come after --.
     """
 
 
@@ -148,6 +149,18 @@ def _facts() -> dict:
     }
 
 
+def _teller(bar: Callable[[str, int, int], None] | None, quiet: bool) -> Callable[[Progress], None]:
+    """Moves the bar as runs end; what else is to be told, as after Ctrl-C, is a line on stderr."""
+
+    def tell(progress: Progress) -> None:
+        if bar:
+            bar("runs", progress.done, progress.total)
+        if progress.line is None and not quiet:
+            console(stderr=True).print(progress.text, soft_wrap=True)
+
+    return tell
+
+
 def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     """Runs a study and prints its results."""
     if options["picture"]:
@@ -162,11 +175,9 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     )
     with (
         Journal(options["journal"], subject.name, identity, _facts()) as journal,
-        progress_bar(options["quiet"]) as report,
+        progress_bar(options["quiet"]) as bar,
     ):
-        blocks, ended = engine.conduct(
-            journal, subject.conditions(), subject.run, subject.enough, plan, report
-        )
+        blocks, ended = engine.conduct(journal, subject, plan, _teller(bar, options["quiet"]))
         facts = journal.header["facts"]
     result = {
         **subject.result(blocks, ended),

@@ -8,16 +8,20 @@ import math
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import io_studies
 import numpy as np
 import pytest
 from commands import HANG, check_error, command, load_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from io_studies import conduct, conduct_study
 
 from twinrun.aggregate.studies import (
     Interference,
@@ -25,14 +29,25 @@ from twinrun.aggregate.studies import (
     Plan,
     Size,
     Split,
-    conduct,
     engine,
     looks,
 )
-from twinrun.aggregate.studies.launch import PROGRAM, Result, Running, Stack
+from twinrun.aggregate.studies.launch import PROGRAM, Result, Stack
 from twinrun.ensemble import intervals
 from twinrun.ensemble.intervals import Interval
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one: for thousands of small files."""
+    place = Path("/dev/shm")
+    if not os.access(place, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=place, prefix="twinrun-test-") as made:
+        yield Path(made)
+
 
 # Statistics --------------------------------------------------------------------------------------------------------------
 
@@ -149,12 +164,12 @@ def simulate(
         return conduct(journal, conditions, draw, enough, plan)
 
 
-def test_stopping_early_does_not_make_intervals_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_early_does_not_make_intervals_lie(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     rng = np.random.default_rng(2)
     rounds, held, lengths = 150, 0, []
     for i in range(rounds):
-        folder = tmp_path / str(i)
+        folder = memory / str(i)
         folder.mkdir()
 
         def mean(blocks: list) -> Interval:
@@ -243,7 +258,7 @@ def findings(
     subject: Size | Interference | Split, folder: Path, plan: Plan, name: str = "journal"
 ) -> tuple[list[dict], dict]:
     with Journal(folder / name, subject.name, subject.identity()) as journal:
-        blocks, ended = conduct(journal, subject.conditions(), subject.run, subject.enough, plan)
+        blocks, ended = conduct_study(journal, subject, plan)
     result = subject.result(blocks, ended)
     load_json(json.dumps(result))
     return result["guidance"], result
@@ -289,7 +304,7 @@ def test_a_method_that_varies_much_everywhere_is_told(tmp_path: Path) -> None:
     assert guidance[0]["decided"] and "more than 10% at the largest size too" in guidance[0]["sentence"]
 
 
-def test_the_fastest_is_named_only_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_is_named_only_where_it_is_known(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
     def named(speed: float, seed: int) -> dict:
@@ -297,8 +312,8 @@ def test_the_fastest_is_named_only_where_it_is_known(tmp_path: Path, monkeypatch
             return rng.normal(speed if method == "aggregate" else 1.0, 0.1) * 1e9
 
         methods = ("posix", "aggregate", "mpiio")
-        subject = size_study(rate, tmp_path, seed, methods=methods, particles=(100,))
-        return findings(subject, tmp_path, Plan(10, 10), f"{speed}-{seed}")[0][-1]
+        subject = size_study(rate, memory, seed, methods=methods, particles=(100,))
+        return findings(subject, memory, Plan(10, 10), f"{speed}-{seed}")[0][-1]
 
     for seed in range(20):
         assert named(2.0, seed)["decided"] and "fastest: aggregate" in named(2.0, seed)["sentence"]
@@ -363,7 +378,8 @@ def test_ways_of_making_communicators_are_ranked(tmp_path: Path) -> None:
 # A study whose runs are numbers, and that is killed by the kernel's hand in run number KILL, before or after its line is written.
 VICTIM = """
 import os, signal, sys
-from twinrun.aggregate.studies import Journal, Plan, conduct
+from io_studies import conduct
+from twinrun.aggregate.studies import Journal, Plan
 path, kill = sys.argv[1], int(sys.argv[2])
 made = 0
 def run(condition, block):
@@ -380,9 +396,11 @@ WHOLE = "[[0, 1, 2], [10, 11, 12], [20, 21, 22]]\n"
 
 
 def victim(path: Path, kill: int) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(Path(io_studies.__file__).parent)}
     return subprocess.run(
-        [sys.executable, "-c", VICTIM, path, str(kill)], capture_output=True, text=True, timeout=HANG
-    )
+        [sys.executable, "-c", VICTIM, path, str(kill)],
+        capture_output=True, text=True, timeout=HANG, env=environment,
+    )  # fmt: skip
 
 
 def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -409,8 +427,8 @@ def fill(journal: Journal) -> list[dict]:
     return blocks
 
 
-def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
+def test_a_torn_last_line_is_cut_off(memory: Path) -> None:
+    path = memory / "journal"
     with Journal(path, "s", {"a": 1}) as journal:
         whole = fill(journal)
     text = path.read_bytes()
@@ -425,7 +443,12 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
 def test_every_run_is_on_storage_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal"
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(path.read_bytes().count(b"\n")))
+
+    def sync(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):  # the folder is synced too, when the journal is made
+            synced.append(path.read_bytes().count(b"\n"))
+
+    monkeypatch.setattr(os, "fsync", sync)
     with Journal(path, "s", {}) as journal:
         fill(journal)
     assert synced == [1, 2, 3, 4, 5]
@@ -487,9 +510,16 @@ def test_jobs_that_fail_or_hang_say_why(tmp_path: Path) -> None:
     if (tmp_path / "pid").exists():  # it is gone, not only given up
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
-    with pytest.raises(TwinrunError, match="ended early"), Stack.of(bad, mpiexec).start(2, ["f"]) as job:
-        job.wait_for("repetition", 30)
-    assert isinstance(job, Running) and job.ended
+    stack = Stack.of(bad, mpiexec)
+    beside = Interference(stack=stack, ranks=2, folder=tmp_path, intensities=(1.0,), seconds=30)
+    with (
+        Journal(tmp_path / "journal", "interference", {}) as journal,
+        pytest.raises(TwinrunError, match="the second job ended early"),
+    ):
+        # The run alone is made as if it had been before.
+        alone = {"mpi": "", "hosts": {}, "begin": 0.0, "rate": 1.0, "rates": [1.0]}
+        journal.add({"block": 0, "condition": {"intensity": 0.0}, **alone})
+        engine.conduct(journal, beside, Plan(2, 2))
     with pytest.raises(MissingFile, match="not a program"):
         Stack.of(str(tmp_path / "nothing"))
     with pytest.raises(TwinrunError, match="does not say what starts it"):

@@ -364,14 +364,29 @@ def test_a_demonstrations_picture_replaces_no_other(tmp_path: Path) -> None:
 
 
 def test_files_of_a_study_of_storage_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    from twinrun.aggregate.studies.launch import data_files
+    from twinrun.aggregate.studies.launch import new_data_folder, remove_data
 
     (tmp_path / f"haccio-study-{os.getpid()}-data").write_text("mine")
     before = looks(tmp_path)
-    with data_files(tmp_path) as prefix:
-        Path(f"{prefix}data").write_text("data")
-        check(before, tmp_path)
+    made = new_data_folder(tmp_path)
+    assert looks(tmp_path) == before, "a name alone"
+    made.mkdir()
+    (made / "file-data").write_text("data")
+    check(before, tmp_path)
+    remove_data(tmp_path, made)
     assert looks(tmp_path) == before
+    (tmp_path / "haccio-study-mine").mkdir()
+    (tmp_path / "haccio-study-mine/data").write_text("mine")
+    (tmp_path / made.name).symlink_to("haccio-study-mine")
+    before = looks(tmp_path)
+    for other in (made, tmp_path / "haccio-study-mine", tmp_path):
+        remove_data(tmp_path, other)
+    made.unlink()
+    made.mkdir()
+    remove_data(tmp_path / "haccio-study-mine", made)
+    made.rmdir()
+    made.symlink_to("haccio-study-mine")
+    check(before, tmp_path)
 
 
 def test_interpose_into_what_is_no_folder(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_job_that_comes_late_runs_nothing(tmp_path: Path) -> None:
     study, log = write(tmp_path, "local", repetitions=1)
     folder = tmp_path / "s"
     with record.StudyFolder(folder, study) as opened:
-        late = opened.folder(0, opened.new_attempt(0))
+        late = opened.attempts.folder(0, opened.attempts.new(0))
     (late / "spec.json").write_text(json.dumps({"command": ["/bin/sh", "-c", f"echo late >> {log}"]}))
     assert runner.run_study(None, folder).done == 2
     os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-I", "-S", str(WATCH), str(late)])

@@ -17,8 +17,9 @@ import pytest
 from commands import COMMAND, HANG, check_error, command, load_json
 from ensemble_support import PYTHON, in_child, lines, within, write_study
 
-from twinrun.ensemble.run import engines, local, runner
-from twinrun.ensemble.study import record
+from twinrun.ensemble.run import engines, folder, local, runner, work
+from twinrun.ensemble.study import attempts, record
+from twinrun.ensemble.study import lines as study_lines
 from twinrun.ensemble.study.design import Task
 from twinrun.ensemble.study.study import read_study
 from twinrun.ensemble.watch.cores import list_of_numbers
@@ -145,7 +146,7 @@ def test_retries_end_with_success(tmp_path: Path) -> None:
 class KillAt:
     """SIGKILL of this process at the n-th call of a function of the runner, or that it makes; n = 0: counts them."""
 
-    own = tuple(m.__file__ for m in (runner, record, engines, local))
+    own = tuple(m.__file__ for m in (runner, folder, work, record, attempts, study_lines, engines, local))
 
     def __init__(self, n: int) -> None:
         self.n, self.calls = n, 0

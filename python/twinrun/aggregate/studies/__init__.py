@@ -5,11 +5,14 @@ report that it is open.
     interference    a job alone, and the same job beside a second one of varying intensity
     split           the time of making the communicators of a file's partitions, several ways, by MPI library
 
-Each is a set of conditions (`Condition`). A block runs each condition once, in an order that the seed
-shuffles, so that slow changes affect all alike; each run is a launch of its own. After `least` blocks, and
-then after every quarter more, the intervals are checked: the study ends when all are narrow enough, or at
-`most` blocks. Every run is a line of a journal as soon as it has ended; a stopped study goes on from there
-(`journal`). Statistics: `ensemble.intervals`.
+Each is a design for the ensemble's engine (`engine`): factors, whose combinations are the conditions; the launch of
+haccio that a run is (`launch`); what its output says; and when the intervals are narrow enough. The ensemble's runner
+draws the order of runs in each block, starts them under its watcher, and goes on with a study that was stopped. Every
+run is a line of a `journal` as soon as it has ended. Statistics: `ensemble.intervals`.
+
+    study           what all have in common           engine      runs them, and holds their journal against them
+    launch          command lines of haccio           beside      a program that runs two jobs at once
+    journal         the file that keeps all runs      report      names, sentences, tables, pictures
 """
 
 from ...ensemble.intervals import Interval

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
 
 from ...ensemble import intervals
 from ...ensemble.intervals import Interval
 from .engine import Blocks, Condition, key
-from .launch import Result, Stack, data_files
+from .launch import OTHER, RESULTS, Job, Result, Stack
 from .report import Finding, beyond, joint, percent, save_picture, table, top
-from .study import Study, stack_words, storage_identity
+from .study import Rate, Study, stack_words, storage_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +24,18 @@ __all__ = ["INTENSITIES", "Interference"]
 INTENSITIES = (0.2, 0.5, 1.0, 2.0, 4.0)  # MB of a rank, as on Mira
 _FOR_EVER = 1_000_000_000  # repetitions; the second job ends on request
 _PARTICLE = 38e-6  # MB
+
+
+class _Results(Struct):
+    """Of a run. overlap: the share of the job's time in which the second one wrote, other_rate: how fast."""
+
+    mpi: str
+    hosts: dict[str, int]
+    begin: float
+    rate: Rate
+    rates: list[Rate]
+    overlap: Annotated[float, Meta(ge=0, le=1)] | None = None
+    other_rate: Rate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +48,7 @@ class Interference(Study):
     """
 
     name = "interference"
+    results = _Results
     stack: Stack
     folder: Path
     particles: int = 52_632  # 2 MB a rank, as the paper's
@@ -59,9 +74,9 @@ class Interference(Study):
             "repeat": self.repeat,
         }
 
-    def conditions(self) -> list[Condition]:
-        """The conditions: alone (intensity 0), then beside the second job."""
-        return [{"intensity": x} for x in (0.0, *sorted(self.intensities))]
+    def factors(self) -> dict[str, Sequence[int] | Sequence[float]]:
+        """How much the second job writes: nothing (alone), then the intensities."""
+        return {"intensity": (0.0, *sorted(set(self.intensities)))}
 
     def _arguments(self, method: str, particles: int, repeat: int) -> list[str]:
         return [
@@ -78,31 +93,42 @@ class Interference(Study):
             *("--sync", "after" if self.synced else "none", *self.arguments),
         ]
 
-    def run(self, condition: Condition, block: int) -> dict:
-        """Launches the job once."""
+    def job(self, condition: Condition, block: int, prefix: str) -> Job:
+        """The job, alone or beside the second one."""
         intensity = condition["intensity"]
         own = ["--warmup", str(self.warmup), *self._arguments(self.method, self.particles, self.repeat)]
-        with data_files(self.folder) as prefix:
-            own.append(f"{prefix}a")
-            if intensity == 0:
-                return self._record(self.stack.run(self.ranks, own, self.seconds), None)
-            # The second job ends where this file is found.
-            stop = Path(f"{prefix}stop")
-            particles = max(round(intensity / _PARTICLE), 1)
-            other = self._arguments(self.other_method or self.method, particles, _FOR_EVER)
-            # If no process makes it, the job ends after two runs of the longest kind.
-            other += ["--until", str(stop), "--seconds", str(2 * self.seconds), f"{prefix}b"]
-            with self.stack.start(self.other_ranks or self.ranks, other) as beside:
-                beside.wait_for("repetition", self.seconds)
-                result = self.stack.run(self.ranks, own, self.seconds)
-                stop.touch()
-                return self._record(result, beside.wait(self.seconds))
+        own.append(f"{prefix}a")
+        if intensity == 0:
+            return Job(self.stack, self.ranks, own)
+        # The second job ends where this file is found.
+        stop = f"{prefix}stop"
+        particles = max(round(intensity / _PARTICLE), 1)
+        other = self._arguments(self.other_method or self.method, particles, _FOR_EVER)
+        # If no process makes it, the job ends after two runs of the longest kind.
+        other += ["--until", stop, "--seconds", str(2 * self.seconds), f"{prefix}b"]
+        beside = Job(self.stack, self.other_ranks or self.ranks, other)
+        return Job(self.stack, self.ranks, own, beside, stop)
+
+    def read(self, condition: Condition, own: Path) -> dict:
+        """The bandwidth of the job, and of the second one meanwhile."""
+        other = None if condition["intensity"] == 0 else Result.of(own / OTHER)
+        return self._record(Result.of(own / RESULTS), other)
+
+    def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
+        """Also where nothing is said of the second job."""
+        wrong = super().flaw(condition, results)
+        both = results.get("overlap") is not None and "other_rate" in results
+        if wrong is None and condition["intensity"] and not both:
+            return "it has nothing of the second job"
+        return wrong
 
     def _taken(self, x: dict) -> float:
         return x["seconds"] + (x.get("sync_seconds", 0.0) if self.synced else 0.0)
 
     def _record(self, own: Result, other: Result | None) -> dict:
         mine = own.all("repetition")
+        if not mine:
+            raise ValueError("there is no line of kind 'repetition'")
         record = {
             "mpi": own.run["mpi"],
             "hosts": own.run["hosts"],

@@ -1,32 +1,41 @@
 """The journal of a study: a line of JSON for its settings, then one for each run, on storage as soon as the
 run has ended.
 
-A crash can leave a torn last line; it is cut off when the study goes on. Any other flaw is an error.
+    study           the settings that its runs have in common
+    run             a run and its results; record: what its watcher measured, environment: the name of
+    environment     the conditions that runs had, named by the SHA-256 of their content
+    failure         a run without results, and the reason; it is made again when the study goes on
+
+A crash can leave a torn last line; it is cut off when the study goes on. Any other flaw is an error. Journals
+of earlier versions have no lines of the last two kinds, and go on.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
+from ...ensemble.study.lines import Lines, hold, lines_of
+from ...ensemble.study.record import named
 from ...errors import DamagedFile, Incomparable, TwinrunError
 
 __all__ = ["Journal"]
 
 _VERSION = 1
-_BEGINS = (b'{"kind": "study"', b'{"kind": "run"')  # the first line, and the others
+_LATER = ("run", "environment", "failure")  # kinds of lines after the first
+
+
+def _begins(kind: str) -> bytes:
+    return f'{{"kind": "{kind}"'.encode()
 
 
 class Journal:
     """The runs of a study. One process at a time."""
 
-    runs: list[dict]
     header: dict
 
     def __init__(
@@ -40,72 +49,57 @@ class Journal:
         """
         self.path = Path(path)
         try:
-            self._file = self._open()  # closed by close()
+            file = self._open()  # closed by close()
         except OSError as e:
             raise TwinrunError(f"cannot be opened: {e.strerror}", where=path) from None
         try:
-            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise TwinrunError("is no regular file", where=path, fix="give another --journal")
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise TwinrunError("another study is writing to this journal", where=path) from None
+            hold(file, TwinrunError("another study is writing to this journal", where=path))
             wanted = {
                 "kind": "study",
                 "version": _VERSION,
                 "study": study,
                 "conditions": json.loads(json.dumps(conditions)),
             }
-            lines = self._read()
-            if lines:
-                self._check(lines[0], wanted)
-                self.header, self.runs = lines[0], lines[1:]
-            else:
-                self.header, self.runs = {**wanted, "facts": json.loads(json.dumps(facts or {}))}, []
-                self._append(self.header)
+            with open(file, "rb", closefd=False) as all_of_it:
+                there, whole = self._read(all_of_it.read())
+            if there:
+                self._check(there[0], wanted)
+            self._lines = Lines(file, self.path.resolve(), there, whole)
+            if not there:
+                self._lines.add({**wanted, "facts": json.loads(json.dumps(facts or {}))})
         except BaseException:
-            self._file.close()
+            os.close(file)
             raise
+        self.header = self._lines.lines[0]
+        self._environments = {x.get("name") for x in self._lines.lines if x["kind"] == "environment"}
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> int:
         """Opens a new or an existing file; a link that leads nowhere is an error."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            number = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            return os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
-            number = os.open(self.path, flags)
-        return open(number, "a+b")
+            return os.open(self.path, flags)
 
-    def _read(self) -> list[dict]:
-        self._file.seek(0)
-        text = self._file.read()
-        whole = text.rfind(b"\n") + 1
-        lines = []
-        for number, line in enumerate(text[:whole].splitlines(), 1):
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                lines.append(None)
-            if not isinstance(lines[-1], dict) or lines[-1].get("kind") != (
-                "study" if number == 1 else "run"
-            ):
-                raise DamagedFile(
-                    f"line {number} is not one of a study's journal",
-                    where=self.path,
-                    fix="remove that line, or give another --journal",
-                )
-        if whole < len(text):  # torn: its run is made again
-            torn, begin = text[whole:], _BEGINS[bool(lines)]
-            if not (torn.startswith(begin) or begin.startswith(torn)):
-                raise DamagedFile(
-                    "is there already, and is no journal of a study"
-                    if not lines
-                    else "its end is not a study's",
-                    where=self.path,
-                    fix="give another --journal",
-                )
-            self._file.truncate(whole)
-        return lines
+    def _read(self, text: bytes) -> tuple[list[dict], int]:
+        """The whole lines, and where they end. What follows is torn: its run is made again."""
+        lines, whole = lines_of(
+            text,
+            self.path,
+            ours=lambda number, line: line.get("kind") in (("study",) if number == 1 else _LATER),
+            what="not one of a study's journal",
+            fix="remove that line, or give another --journal",
+        )
+        torn, begins = text[whole:], [_begins(k) for k in (_LATER if lines else ("study",))]
+        if not any(torn.startswith(b) or b.startswith(torn) for b in begins):
+            raise DamagedFile(
+                "its end is not a study's" if lines else "is there already, and is no journal of a study",
+                where=self.path,
+                fix="give another --journal",
+            )
+        return lines, whole
 
     def _check(self, header: dict, wanted: dict) -> None:
         if header.get("version") != _VERSION or header.get("study") != wanted["study"]:
@@ -114,7 +108,11 @@ class Journal:
                 where=self.path,
                 fix="give another --journal",
             )
-        before, now = header.get("conditions", {}), wanted["conditions"]
+        if not all(isinstance(header.get(k), dict) for k in ("conditions", "facts")):
+            raise DamagedFile(
+                "line 1 is without conditions or facts", where=self.path, fix="give another --journal"
+            )
+        before, now = header["conditions"], wanted["conditions"]
         different = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
         if different:
             k = different[0]
@@ -124,20 +122,34 @@ class Journal:
                 fix="give the same options to go on with it, or another --journal",
             )
 
-    def _append(self, line: Mapping) -> None:
-        # One write, so that a crash leaves at worst a torn line; allow_nan: readers need strict JSON.
-        os.write(self._file.fileno(), (json.dumps(line, allow_nan=False) + "\n").encode())
-        os.fsync(self._file.fileno())
+    @property
+    def lines(self) -> list[dict]:
+        """All lines, the first one too."""
+        return self._lines.lines
 
-    def add(self, run: Mapping) -> None:
-        """Adds a run that has ended."""
-        line = {"kind": "run", **run}
-        self._append(line)
-        self.runs.append(line)
+    @property
+    def runs(self) -> list[dict]:
+        """Runs with results."""
+        return [x for x in self.lines if x["kind"] == "run"]
+
+    @property
+    def failures(self) -> list[dict]:
+        """Runs without results."""
+        return [x for x in self.lines if x["kind"] == "failure"]
+
+    def add(self, run: Mapping, facts: Mapping | None = None) -> None:
+        """Adds a run that has ended; with a `reason` it has no results. facts: the conditions that it had."""
+        if facts:
+            name, _ = named(facts)
+            if name not in self._environments:
+                self._lines.add({"kind": "environment", "name": name, "facts": facts})
+                self._environments.add(name)
+            run = {**run, "environment": name}
+        self._lines.add({"kind": "failure" if "reason" in run else "run", **run})
 
     def close(self) -> None:
         """Releases the file, so that another process can use it."""
-        self._file.close()
+        self._lines.close()
 
     def __enter__(self) -> Journal:
         return self

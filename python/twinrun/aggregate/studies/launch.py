@@ -1,26 +1,49 @@
-"""Starts haccio under the mpiexec of an MPI library, and reads its results."""
+"""How haccio is started under the mpiexec of an MPI library, and what it says."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
+import secrets
 import shlex
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...ensemble.run.ranks import OVERSUBSCRIBED
+import msgspec
+
+from ...ensemble.run.engines import EngineBase, Running
+from ...ensemble.run.local import LocalEngine
+from ...ensemble.run.ranks import sharing
+from ...ensemble.run.work import watch_spec
+from ...ensemble.study.document import Engine, Sampling
+from ...ensemble.study.study import Study
 from ...errors import MissingFile, TwinrunError
 
-__all__ = ["Result", "Running", "Stack", "data_files", "default_program"]
+__all__ = [
+    "OTHER",
+    "RESULTS",
+    "Job",
+    "Result",
+    "Stack",
+    "default_program",
+    "new_data_folder",
+    "remove_data",
+    "settings",
+]
 
 PROGRAM = "TWINRUN_HACCIO"  # environment: where haccio is
+RESULTS = "results.jsonl"  # in the folder of an attempt
+OTHER = "other.jsonl"  # of the second job
+_SECOND = "haccio: the second job"
+_BESIDE = Path(__file__).with_name("beside.py")
 _STOPS_WITHIN = 20.0  # seconds that mpiexec has to end after SIGTERM
 
 
@@ -35,19 +58,42 @@ def default_program() -> str:
     return program
 
 
-@contextlib.contextmanager
-def data_files(folder: Path) -> Iterator[str]:
-    """A prefix for the files of a run, in a temporary folder; files of a failed run are removed."""
-    try:
-        made = Path(tempfile.mkdtemp(dir=folder, prefix="haccio-study-"))
-    except OSError as e:
-        raise TwinrunError(f"no folder for the data can be made: {e.strerror}", where=folder) from None
-    try:
-        yield str(made / "file-")
-    finally:
-        for left in made.iterdir():
-            left.unlink(missing_ok=True)
-        made.rmdir()
+def new_data_folder(folder: Path) -> Path:
+    """A name for the folder of a run's files, which nothing has."""
+    while True:
+        made = Path(os.path.abspath(folder)) / f"haccio-study-{secrets.token_hex(8)}"
+        if not os.path.lexists(made):
+            return made
+
+
+def remove_data(folder: Path, made: Path) -> None:
+    """Removes the folder of a run's files; nothing where it is not one of those that `new_data_folder` names."""
+    ours = re.fullmatch(r"haccio-study-[0-9a-f]{16}", made.name) and made.parent == Path(
+        os.path.abspath(folder)
+    )
+    if not ours or made.is_symlink() or not made.is_dir():
+        return
+    for left in made.iterdir():
+        left.unlink(missing_ok=True)
+    made.rmdir()
+
+
+def settings(name: str, seconds: float) -> Study:
+    """How haccio runs, as a study of one task: at any core, `seconds` at most."""
+    return Study(
+        name=name,
+        command=("haccio",),
+        factors=(),
+        metrics=(),
+        interpose=None,
+        here=Path.cwd(),
+        document={},
+        engine=Engine(pin=False),
+        # Readings are rare: all cores may be the job's.
+        sampling=Sampling(period=1.0),
+        time_limit=seconds,
+        grace=_STOPS_WITHIN,
+    )
 
 
 @dataclass(frozen=True)
@@ -56,6 +102,23 @@ class Result:
 
     lines: tuple[dict, ...]
 
+    @classmethod
+    def of(cls, path: Path) -> Result:
+        """Reads a file. Raises ValueError where it is not haccio's."""
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            text = b""
+        lines = []
+        for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
+            try:
+                lines.append(msgspec.json.decode(line))  # neither NaN nor infinities
+            except msgspec.DecodeError:
+                lines.append(None)
+            if not isinstance(lines[-1], dict) or "kind" not in lines[-1]:
+                raise ValueError(f"line {number} of {path.name} is no object with a kind")
+        return cls(tuple(lines))
+
     def all(self, kind: str) -> list[dict]:
         """All lines of one kind."""
         return [x for x in self.lines if x["kind"] == kind]
@@ -63,84 +126,82 @@ class Result:
     @property
     def run(self) -> dict:
         """The line with the place of the run."""
-        return self.all("run")[0]
+        for line in self.all("run"):
+            return line
+        raise ValueError("there is no line of kind 'run'")
 
 
-class Running:
-    """A running job. It and all its processes end with the `with` block."""
+@dataclass(frozen=True)
+class Job:
+    """A launch of haccio. beside: a second job that runs all the time; stop: the file that ends it."""
 
-    def __init__(self, stack: Stack, ranks: int, arguments: Sequence[str], folder: Path) -> None:
-        self._json = folder / "results.jsonl"
-        self._errors = folder / "errors"
-        words = list(arguments)
+    stack: Stack
+    ranks: int
+    arguments: Sequence[str]
+    beside: Job | None = None
+    stop: str = ""
+
+    def words(self, results: Path) -> list[str]:
+        """Its command line, which writes `results`."""
+        words = list(self.arguments)
         at = 1 if words[:1] == ["split"] else 0
-        words[at:at] = ["--quiet", "--json", str(self._json)]
-        self.command = [*stack.mpiexec, "-n", str(ranks), stack.program, *words]
-        environment = dict(os.environ)
-        if ranks > (os.cpu_count() or 1):
-            environment = {**OVERSUBSCRIBED, **environment}
-        try:
-            with open(self._errors, "wb") as errors:
-                self._process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=errors,
-                    stderr=errors,
-                    env=environment,
-                    start_new_session=True,
-                )
-        except OSError as e:
-            raise TwinrunError(f"cannot be started: {e.strerror}", where=self.command[0]) from None
+        words[at:at] = ["--quiet", "--json", str(results)]
+        return [*self.stack.mpiexec, "-n", str(self.ranks), self.stack.program, *words]
 
-    def lines(self) -> list[dict]:
-        """The output so far."""
-        try:
-            text = self._json.read_bytes()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    def command(self, own: Path) -> list[str]:
+        """What is to be run in the folder of an attempt."""
+        mine = self.words(own / RESULTS)
+        if self.beside is None:
+            return mine
+        results = own / OTHER
+        both = {"job": mine, "other": self.beside.words(results), "results": str(results), "stop": self.stop}
+        return [sys.executable, "-I", "-S", str(_BESIDE), json.dumps(both)]
 
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self._process.poll() is not None
+    def environment(self) -> dict[str, str]:
+        """Variables that it needs, unless the user sets them."""
+        ranks = max(self.ranks, self.beside.ranks if self.beside else 0)
+        return {k: v for k, v in sharing(ranks, os.cpu_count() or 1).items() if k not in os.environ}
 
-    def wait(self, seconds: float) -> Result:
-        """Waits for the end, and returns the results. Raises TwinrunError where it failed or takes longer."""
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise self._failure(f"did not end within {seconds:g} s") from None
-        if status != 0:
-            raise self._failure(f"ended with status {status}")
-        return Result(tuple(self.lines()))
+    def spec(
+        self,
+        study: Study,
+        engine: EngineBase,
+        own: Path,
+        share: list[int] | None,
+        data: Path | None = None,
+        **more: object,
+    ) -> dict:
+        """What its watcher runs. data: the folder for its files, which is made first."""
+        prepare = [] if data is None else [["mkdir", "-m", "700", str(data)]]
+        more |= {"prepare": prepare, "data": None if data is None else str(data)}
+        return watch_spec(
+            study, engine, own, self.command(own), self.environment(), study.here, share, **more
+        )
 
-    def wait_for(self, kind: str, seconds: float) -> None:
-        """Waits until it has written a line of this kind."""
-        deadline = time.monotonic() + seconds
-        while not any(x["kind"] == kind for x in self.lines()):
-            if self.ended:
-                raise self._failure("ended early")
-            if time.monotonic() > deadline:
-                raise self._failure(f"did not begin within {seconds:g} s")
-            time.sleep(0.02)
-
-    def _failure(self, what: str) -> TwinrunError:
-        said = self._errors.read_text(errors="replace").strip().splitlines()
-        own = [x for x in said if x.startswith("haccio: ")] or said
-        why = f": {own[0]}" if own else ""
-        return TwinrunError(f"{shlex.join(self.command)} {what}{why}")
-
-    def stop(self) -> None:
-        """Ends it, if it runs."""
-        if self.ended:
-            return
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, sign)  # a session of its own, without other processes
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOPS_WITHIN)
-                return
+    def failure(self, own: Path, record: Mapping, seconds: float) -> str | None:
+        """Why the attempt has no results; None where it has."""
+        status, exit_, signal = (record.get(k) for k in ("status", "exit", "signal"))
+        if status == "ok":
+            return None
+        if status == "timeout":
+            what = f"did not end within {seconds:g} s"
+        elif record.get("interrupted"):
+            what = "was interrupted"
+        elif exit_ is not None:
+            what = f"ended with status {exit_}"
+        elif signal is not None:
+            what = f"was ended by signal {signal}"
+        else:
+            what = f"failed: {record.get('reason')}"
+        said: list[str] = []
+        for name in ("prepare", "stderr", "stdout"):
+            with contextlib.suppress(OSError):
+                said += (own / name).read_text(errors="replace").strip().splitlines()
+        own_words = [x for x in said if x.startswith("haccio: ")]
+        second = [x for x in own_words if x.startswith(_SECOND)]  # beside.py's
+        first = [x for x in own_words or said if x not in second]
+        words = shlex.join(self.words(own / RESULTS))
+        return ": ".join([f"{words} {what}", *second[:1], *first[:1]])
 
 
 @dataclass(frozen=True)
@@ -172,17 +233,31 @@ class Stack:
             raise MissingFile("is not a program", where=mpiexec, fix="give --mpiexec")
         return cls(words, os.path.abspath(path))
 
-    @contextlib.contextmanager
-    def start(self, ranks: int, arguments: Sequence[str]) -> Iterator[Running]:
-        """Starts a job, which ends with the block at the latest."""
-        with tempfile.TemporaryDirectory(prefix="twinrun-study-") as folder:
-            job = Running(self, ranks, arguments, Path(folder))
-            try:
-                yield job
-            finally:
-                job.stop()
+    def facts(self) -> dict[str, str]:
+        """Which program it is: its path and the SHA-256 of its content."""
+        found = {"path": os.path.realpath(self.program)}
+        with contextlib.suppress(OSError):
+            found["sha256"] = hashlib.sha256(Path(self.program).read_bytes()).hexdigest()
+        return found
 
     def run(self, ranks: int, arguments: Sequence[str], seconds: float) -> Result:
-        """Runs a job to its end."""
-        with self.start(ranks, arguments) as job:
-            return job.wait(seconds)
+        """Runs a job to its end. Raises TwinrunError where it failed or takes longer."""
+        job, study = Job(self, ranks, arguments), settings("haccio", seconds)
+        with tempfile.TemporaryDirectory(prefix="twinrun-study-") as folder:
+            own = Path(folder)
+            engine = LocalEngine(study)
+            running = Running(0, 1, own, cores=engine.cores())
+            (own / "spec.json").write_text(json.dumps(job.spec(study, engine, own, running.cores)))
+            engine.start(running, None)
+            try:
+                running.token.wait()
+            finally:
+                engine.stop(running)
+                engine.done(running)
+            record = {"reason": "the program that watched it died"}
+            with contextlib.suppress(FileNotFoundError):
+                record = json.loads((own / "record.json").read_text())
+            why = job.failure(own, record, seconds)
+            if why is not None:
+                raise TwinrunError(why)
+            return Result.of(own / RESULTS)

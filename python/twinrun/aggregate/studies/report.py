@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...ensemble.intervals import Interval
 from ...errors import MissingPackage
 from ...outputs import save_figure
+from ...words import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,13 +76,7 @@ def names_of(runs: Iterable[Mapping]) -> dict[int, str]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned lines: the first column left, the others right."""
-    widths = [max(len(r[i]) for r in (header, *rows)) for i in range(len(header))]
-    return [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))
-        ).rstrip()
-        for r in (header, *rows)
-    ]
+    return aligned([header, *rows], left=1)
 
 
 def check_pictures() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...ensemble import intervals
 from ...ensemble.intervals import Interval
 from .engine import Blocks, Condition, key
-from .launch import data_files
+from .launch import RESULTS, Job, Result
 from .report import Finding, beyond, joint, names_of, percent, save_picture, size_text, table, top
-from .study import ManyStacks, launch_arguments, storage_identity
+from .study import ManyStacks, Rate, launch_arguments, storage_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +23,21 @@ if TYPE_CHECKING:
 __all__ = ["PARTICLES", "Size"]
 
 PARTICLES = (5_000, 10_000, 25_000, 50_000, 75_000, 100_000)
+
+
+class _OfMethod(Struct):
+    rate: Rate
+    order: int
+    phases: dict[str, float]
+
+
+class _Results(Struct):
+    """Of a run: by method."""
+
+    mpi: str
+    hosts: dict[str, int]
+    begin: float
+    methods: dict[str, _OfMethod]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +49,7 @@ class Size(ManyStacks):
     """
 
     name = "size"
+    results = _Results
     folder: Path
     particles: Sequence[int] = PARTICLES
     methods: Sequence[str] = ("aggregate", "posix-packed", "mpiio-collective")
@@ -49,12 +67,12 @@ class Size(ManyStacks):
             "operation": self.operation,
         }
 
-    def conditions(self) -> list[Condition]:
-        """A launch each."""
-        return [{"stack": s, "particles": n} for s in range(len(self.stacks)) for n in sorted(self.particles)]
+    def factors(self) -> dict[str, Sequence[int] | Sequence[float]]:
+        """The MPI library, and how many particles."""
+        return {"stack": range(len(self.stacks)), "particles": sorted(set(self.particles))}
 
-    def run(self, condition: Condition, block: int) -> dict:
-        """Launches haccio once."""
+    def job(self, condition: Condition, block: int, prefix: str) -> Job:
+        """All methods once, after a warm-up."""
         operations = "write" if self.operation == "write" else "write,read"
         arguments = [
             *("--particles", str(condition["particles"]), "--layout", self.layout),
@@ -62,12 +80,17 @@ class Size(ManyStacks):
             *("--sync", "after" if self.synced else "none"),
             *(word for m in self.methods for word in ("--method", m)),
             *self.arguments,
+            f"{prefix}data",
         ]
-        with data_files(self.folder) as prefix:
-            stack = self.stacks[condition["stack"]]
-            result = stack.run(self.ranks, [*arguments, f"{prefix}data"], self.seconds)
+        return Job(self.stacks[condition["stack"]], self.ranks, arguments)
+
+    def read(self, condition: Condition, own: Path) -> dict:
+        """The bandwidth of each method."""
+        result = Result.of(own / RESULTS)
         rate = "synced_bytes_per_second" if self.synced and self.operation == "write" else "bytes_per_second"
         done = [x for x in result.all("repetition") if x["operation"] == self.operation]
+        if not done:
+            raise ValueError("there is no line of kind 'repetition'")
         return {
             "mpi": result.run["mpi"],
             "hosts": result.run["hosts"],
@@ -76,6 +99,12 @@ class Size(ManyStacks):
                 x["method"]: {"rate": x[rate], "order": x["order"], "phases": x["phases"]} for x in done
             },
         }
+
+    def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
+        """Also where a method is missing."""
+        wrong = super().flaw(condition, results)
+        missing = [m for m in self.methods if wrong is None and m not in results["methods"]]
+        return f"it has nothing of method {missing[0]}" if missing else wrong
 
     def _rates(self, blocks: Blocks, stack: int, particles: int, method: str) -> list[float]:
         k = key({"stack": stack, "particles": particles})

@@ -4,14 +4,17 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
 
 from ...ensemble import intervals
 from ...ensemble.intervals import Interval
 from .engine import Blocks, Condition, key
+from .launch import RESULTS, Job, Result
 from .report import Finding, beyond, joint, names_of, save_picture, table
 from .study import ManyStacks, launch_arguments
 
@@ -25,6 +28,19 @@ SIZES = (2, 4, 8, 16)
 WAYS = ("split", "group", "coloured", "disjoint")
 
 
+class _OfWay(Struct):
+    seconds: Annotated[float, Meta(ge=0, lt=1e9)]
+    order: int
+
+
+class _Results(Struct):
+    """Of a run: by way."""
+
+    mpi: str
+    rounds: int
+    ways: dict[str, _OfWay]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split(ManyStacks):
     """The study of communicators. A run is a launch of `haccio split`: a warm-up, then each way once.
@@ -34,6 +50,7 @@ class Split(ManyStacks):
     """
 
     name = "split"
+    results = _Results
     communicators: Sequence[int] = COMMUNICATORS
     sizes: Sequence[int] = SIZES
     ways: Sequence[str] = WAYS
@@ -47,24 +64,27 @@ class Split(ManyStacks):
             "ways": list(self.ways),
         }
 
-    def conditions(self) -> list[Condition]:
-        """A launch each."""
-        same = self.identity()
-        return [
-            {"stack": s, "communicators": p, "size": k}
-            for s in range(len(self.stacks))
-            for p in same["communicators"]
-            for k in same["sizes"]
-        ]
+    def factors(self) -> dict[str, Sequence[int] | Sequence[float]]:
+        """The MPI library, how many communicators, and how large."""
+        same = self.own_identity()
+        return {
+            "stack": range(len(self.stacks)),
+            "communicators": list(dict.fromkeys(same["communicators"])),
+            "size": list(dict.fromkeys(same["sizes"])),
+        }
 
-    def run(self, condition: Condition, block: int) -> dict:
-        """Launches haccio once."""
+    def job(self, condition: Condition, block: int, prefix: str) -> Job:
+        """All ways once, after a warm-up."""
         arguments = [
             *("split", "--communicators", str(condition["communicators"]), "--size", str(condition["size"])),
             *("--ways", ",".join(self.ways), *launch_arguments(self.warmup, 1, block)),
             *self.arguments,
         ]
-        result = self.stacks[condition["stack"]].run(self.ranks, arguments, self.seconds)
+        return Job(self.stacks[condition["stack"]], self.ranks, arguments)
+
+    def read(self, condition: Condition, own: Path) -> dict:
+        """The time of each way."""
+        result = Result.of(own / RESULTS)
         return {
             "mpi": result.run["mpi"],
             "rounds": result.run["rounds"],
@@ -72,6 +92,12 @@ class Split(ManyStacks):
                 x["way"]: {"seconds": x["seconds"], "order": x["order"]} for x in result.all("repetition")
             },
         }
+
+    def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
+        """Also where a way is missing."""
+        wrong = super().flaw(condition, results)
+        missing = [w for w in self.ways if wrong is None and w not in results["ways"]]
+        return f"it has nothing of way {missing[0]}" if missing else wrong
 
     def _seconds(self, blocks: Blocks, condition: Condition, way: str) -> list[float]:
         return [b[key(condition)]["ways"][way]["seconds"] for b in blocks]

@@ -1,29 +1,37 @@
-"""The base of all studies: repetitions, precision, and the identity of a journal."""
+"""The base of all studies: factors, jobs, results, precision, and the identity of a journal."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta, Struct
 
 from .engine import Blocks, Condition
-from .launch import Stack
+from .launch import Job, Stack
 from .report import Finding
 
-__all__ = ["ManyStacks", "Study", "launch_arguments", "stack_words", "storage_identity"]
+__all__ = ["ManyStacks", "Rate", "Study", "launch_arguments", "stack_words", "storage_identity"]
+
+Rate = Annotated[float, Meta(gt=0, lt=1e30)]  # bytes a second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """ranks: of a job.
 
-    precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most.
+    folder: for files of runs; None where they write none. precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most.
     arguments: further options of haccio.
     """
 
     name: ClassVar[str]
+    results: ClassVar[type[Struct]]  # what a run says, in the journal too
+    folder: Path | None = None  # for files of a run
     ranks: int
     warmup: int = 1
     precision: float = 0.05
@@ -35,13 +43,33 @@ class Study:
         """The keys that this kind of study adds to `identity`."""
         raise NotImplementedError
 
-    def conditions(self) -> list[Condition]:
-        """The conditions; each is a launch in every block."""
+    def factors(self) -> dict[str, Sequence[int] | Sequence[float]]:
+        """What is varied, and its levels: every combination is a condition."""
         raise NotImplementedError
 
-    def run(self, condition: Condition, block: int) -> dict[str, Any]:
-        """Launches haccio once."""
+    def conditions(self) -> list[Condition]:
+        """The conditions; each is a launch in every block."""
+        factors = self.factors()
+        return [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
+
+    def job(self, condition: Condition, block: int, prefix: str) -> Job:
+        """The launch of haccio that a run is. prefix: what names of its files begin with."""
         raise NotImplementedError
+
+    def read(self, condition: Condition, own: Path) -> Mapping[str, Any]:
+        """The results of a run, from the folder of its attempt.
+
+        Raises ValueError, KeyError or TypeError where haccio wrote something else.
+        """
+        raise NotImplementedError
+
+    def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
+        """What is wrong with results of a run; None where nothing is."""
+        try:
+            msgspec.convert(results, self.results)
+        except msgspec.ValidationError as e:
+            return str(e)
+        return None
 
     def enough(self, blocks: Blocks) -> bool:
         """Whether all figures are precise enough."""

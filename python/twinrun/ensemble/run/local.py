@@ -14,7 +14,7 @@ from ..study.study import Study
 from ..study.templates import fill
 from ..watch.cores import cores_of_level, list_of_numbers
 from .engines import WATCH, EngineBase, Running, examine
-from .ranks import OVERSUBSCRIBED
+from .ranks import sharing
 
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
 
@@ -195,6 +195,4 @@ class MpiEngine(LocalEngine):
         }
         if os.getuid() == 0:
             found |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        if int(self._ranks(values)) > int(values["core_count"] or 0):
-            found |= OVERSUBSCRIBED
-        return found
+        return found | sharing(int(self._ranks(values)), int(values["core_count"] or 0))

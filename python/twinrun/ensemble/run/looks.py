@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Plan", "looks"]
+from ..study.design import Task
+
+__all__ = ["Plan", "looks", "parts"]
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,16 @@ def looks(plan: Plan) -> list[int]:
     while result[-1] < plan.most:
         result.append(min(math.ceil(result[-1] * 1.25), plan.most))
     return result
+
+
+def parts(tasks: Sequence[Task], plan: Plan | None) -> list[list[Task]]:
+    """Warm-ups, then blocks up to each look; without a plan all blocks at once."""
+    found = [[t for t in tasks if t.warmup]]
+    own = [t for t in tasks if not t.warmup]
+    if plan is None:
+        return [p for p in (*found, own) if p]
+    before = 0
+    for look in looks(plan):
+        found.append([t for t in own if before <= t.block < look])
+        before = look
+    return [p for p in found if p]

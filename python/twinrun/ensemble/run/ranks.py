@@ -1,6 +1,8 @@
 """Ranks of MPI that share cores."""
 
-__all__ = ["OVERSUBSCRIBED"]
+from __future__ import annotations
+
+__all__ = ["OVERSUBSCRIBED", "sharing"]
 
 # More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do
 # nothing.
@@ -12,3 +14,8 @@ OVERSUBSCRIBED = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
+
+
+def sharing(ranks: int, cores: int) -> dict[str, str]:
+    """Variables for so many ranks on so many cores."""
+    return dict(OVERSUBSCRIBED) if ranks > cores else {}

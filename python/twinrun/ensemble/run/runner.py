@@ -26,21 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import _core
 from ...errors import TwinrunError
 from ...outputs import write_whole
 from .. import intervals
-from ..study import interposition, results
+from ..study import interposition
 from ..study.design import Task
-from ..study.record import StudyFolder, read_lines, task_line, unfinished
-from ..study.study import UNSET, Study
-from ..study.templates import fill
-from ..watch.cores import cores_of_level
-from .choice import engine_of
-from .engines import FOLDER, EngineBase, Running, State, end_stragglers, examine, withdraw
-from .looks import Plan, looks
+from ..study.record import StudyFolder, read_lines, unfinished
+from .engines import EngineBase, Running, State, end_stragglers, examine, withdraw
+from .folder import FolderWork, cell_of
+from .looks import Plan, parts
+from .work import Work
 
-__all__ = ["Outcome", "Progress", "estimate", "is_enough", "run_study", "status_of"]
+__all__ = ["Outcome", "Progress", "estimate", "run", "run_study", "status_of"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +77,6 @@ class Outcome:
     retried: int
 
 
-def cell_of(factors: Mapping[str, str]) -> tuple[str, ...]:
-    """A cell as a key."""
-    return tuple(factors.values())
-
-
 def estimate(
     tasks: Iterable[Task],
     lines: Sequence[Mapping],
@@ -117,49 +109,6 @@ def estimate(
     return max(total / concurrency, longest)
 
 
-def _value(line: Mapping, metric: str) -> float | None:
-    value: object = line
-    for key in metric.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
-    """Whether the stopping rule's intervals are narrow enough in every cell."""
-    rule = study.stopping
-    if rule is None:
-        return False
-    values: dict[tuple, list[float]] = {}
-    wanted = set()
-    for line in lines:
-        if line["task"] < 0:
-            continue
-        wanted.add(cell_of(line["factors"]))
-        value = _value(line, rule.metric)
-        if line["status"] == "ok" and value is not None and value > 0:
-            values.setdefault(cell_of(line["factors"]), []).append(value)
-    if not wanted or wanted != set(values):
-        return False
-    for own in values.values():
-        interval = intervals.mean(own, rule.confidence)
-        if not interval.within(rule.precision * interval.value):
-            return False
-    return True
-
-
-def _parts(study: Study, tasks: Sequence[Task]) -> list[list[Task]]:
-    """Warm-ups, then blocks up to each look."""
-    found = [[t for t in tasks if t.warmup]]
-    own = [t for t in tasks if not t.warmup]
-    if study.stopping is None:
-        return [p for p in (*found, own) if p]
-    before = 0
-    for look in looks(Plan(study.stopping.least, study.stopping.most)):
-        found.append([t for t in own if before <= t.block < look])
-        before = look
-    return [p for p in found if p]
-
-
 class _Signals:
     """Counts Ctrl-C while in force; SIGTERM counts for two. `file` is readable when one came."""
 
@@ -188,24 +137,24 @@ class _Signals:
 
 
 class _Run:
-    """One call of run_study."""
+    """One call of `run`."""
 
     def __init__(
-        self, folder: StudyFolder, retries: int, report: Callable[[Progress], None] | None, signals: _Signals
+        self, work: Work, retries: int, report: Callable[[Progress], None] | None, signals: _Signals
     ) -> None:
-        self.folder, self.study, self.retries = folder, folder.study, retries
+        self.work, self.study, self.retries = work, work.study, retries
         self._report, self._signals = report, signals
-        self._by_number = {t.task: t for t in folder.tasks}
+        self._by_number = {t.task: t for t in work.tasks}
         self._running: list[Running] = []
         self._stopping = False
         self._told = False
         self.retried = 0
-        self.engine: EngineBase = engine_of(self.study, folder.path)
+        self.engine: EngineBase = work.engine()
 
     # -- reporting
 
     def _remaining(self) -> list[Task]:
-        return unfinished(self.folder.tasks, self.folder.lines(), self.retries)
+        return unfinished(self.work.tasks, self.work.lines(), self.retries)
 
     def tell(self, text: str, line: Mapping | None = None) -> None:
         if self._report is None:
@@ -213,19 +162,20 @@ class _Run:
         left = self._remaining()
         now = time.monotonic()
         seconds = estimate(
-            left, self.folder.lines(), self.study.concurrency, {r.task: now - r.began for r in self._running}
+            left, self.work.lines(), self.study.concurrency, {r.task: now - r.began for r in self._running}
         )
-        total = len(self.folder.tasks)
+        total = len(self.work.tasks)
         self._report(Progress(total - len(left), total, len(self._running), seconds, text, line))
 
     # -- attempts of earlier runners
 
     def settle(self) -> None:
         """Continues attempts of an earlier runner."""
-        for number, attempt in list(self.folder.attempts()):
-            if self.folder.recorded(number, attempt) or number not in self._by_number:
+        attempts = self.work.attempts
+        for number, attempt in list(attempts):
+            if (number, attempt) in attempts.recorded or number not in self._by_number:
                 continue
-            folder = self.folder.folder(number, attempt)
+            folder = attempts.folder(number, attempt)
             running = Running(number, attempt, folder, began=time.monotonic())
             state = examine(folder)
             if state == State.SUBMITTED and (
@@ -252,11 +202,11 @@ class _Run:
         and after.json.
         """
         rule = self.study.noise
-        path = self.folder.path / "noise" / f"{when}.json"
+        path = self.work.path / "noise" / f"{when}.json"
         if (
             rule is None
             or path.exists()
-            or (when == "before" and any(x["task"] >= 0 for x in self.folder.lines()))
+            or (when == "before" and any(x["task"] >= 0 for x in self.work.lines()))
         ):
             return
         from ...noise.measurement import measure
@@ -271,27 +221,23 @@ class _Run:
 
     # -- recording
 
-    def _keep(self, running: Running) -> None:
-        """Adds the line of an attempt that has its record."""
+    def _keep(self, running: Running) -> dict:
+        """Keeps an attempt that has its record; returns its line."""
         record = json.loads((running.folder / "record.json").read_text(errors="surrogateescape"))
         task = self._by_number[running.task]
-        line, facts = task_line(
-            self.study, task, running.attempt, record, running.folder, self._engine_of(running.folder)
-        )
-        if self.study.results is not None and not task.warmup:
-            line["results"] = results.judge(self.study, self.folder.path, line, running.folder)
-        self.folder.add(line, facts)
-        self.folder.clear(running.task, running.attempt)
+        line = self.work.keep(task, running.attempt, record, self._engine_of(running.folder))
+        self.work.attempts.clear(running.task, running.attempt)
         if running in self._running:
             self._running.remove(running)
         self.tell(_said(task, line), line)
+        return line
 
     def _engine_of(self, folder: Path) -> str:
         with contextlib.suppress(OSError, ValueError, KeyError):
             return json.loads((folder / "spec.json").read_text())["engine"]
         return self.engine.name
 
-    def _lost(self, running: Running, interrupted: bool) -> None:
+    def _lost(self, running: Running, interrupted: bool) -> dict:
         """Records an attempt that will never have a record of its own: its watcher died."""
         end_stragglers(running.folder)
         spec: dict[str, Any] = {}
@@ -311,25 +257,24 @@ class _Run:
         }
         # With a record the attempt is complete, whatever happens to this process now.
         write_whole(running.folder / "record.json", json.dumps(record).encode())
-        self._keep(running)
+        return self._keep(running)
 
     # -- starting
 
     def _start(self, task: Task) -> None:
-        attempt = self.folder.new_attempt(task.task)
+        attempt = self.work.attempts.new(task.task)
         if attempt > 1:
             self.retried += 1
-        folder = self.folder.folder(task.task, attempt)
+        folder = self.work.attempts.folder(task.task, attempt)
         running = Running(task.task, attempt, folder, cores=self.engine.cores(), began=time.monotonic())
-        (folder / "spec.json").write_text(
-            json.dumps(spec_of(self.folder, self.engine, task, attempt, folder, running.cores))
-        )
+        spec = self.work.spec(self.engine, task, attempt, running.cores)
+        (folder / "spec.json").write_text(json.dumps(spec))
         self.engine.start(running, task.node)
         self._running.append(running)
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Runs tasks until all are finished, or the user stops."""
-        queue = unfinished(tasks, self.folder.lines(), self.retries)
+        queue = unfinished(tasks, self.work.lines(), self.retries)
         waiting = {r.task for r in self._running}
         queue = [t for t in queue if t.task not in waiting]
         while queue or self._running:
@@ -342,17 +287,18 @@ class _Run:
                 task = self._by_number[running.task]
                 if (running.folder / "record.json").exists():
                     self.engine.done(running)
-                    self._keep(running)
+                    line = self._keep(running)
                 elif not self.engine.alive(running):
                     # Checked again: the record comes before the end.
                     if (running.folder / "record.json").exists():
                         continue
                     self.engine.done(running)
                     withdraw(running.folder)
-                    self._lost(running, interrupted=self._stopping)
+                    line = self._lost(running, interrupted=self._stopping)
                 else:
                     continue
-                if not self._signals.asked and task in unfinished([task], self.folder.lines(), self.retries):
+                self.work.ended(line)
+                if not self._signals.asked and task in unfinished([task], self.work.lines(), self.retries):
                     queue.append(task)  # repeated, up to the limit of retries
             if self._running and not (queue and self.engine.free() and not self._signals.asked):
                 self._pause()
@@ -390,85 +336,6 @@ def _said(task: Task, line: Mapping) -> str:
     return f"task {task.task} ({where}{'; ' if what else ''}{what}): {line['status']}{taken}{why}{wrong}"
 
 
-def spec_of(
-    folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
-) -> dict:
-    """The spec that the watcher runs."""
-    study = folder.study
-    values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
-    level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
-    cores = share
-    if share is not None and level is not None:
-        cores = cores_of_level(level, share, study.engine.spare)
-    values = {
-        **values,
-        "task": str(task.task),
-        "seed": str(task.seed),
-        "folder": str(own),
-        "repetition": str(task.repetition),
-        "block": str(task.block),
-        "attempt": str(attempt),
-        "study": str(folder.path),
-        "here": str(study.here),
-        "cores": ",".join(map(str, cores or [])),
-        "core_count": str(len(cores)) if cores else "",
-        "node": task.node or "",
-    }
-    if study.shell:
-        import shlex
-
-        words = ["/bin/sh", "-c", fill(study.command[0], {k: shlex.quote(v) for k, v in values.items()})]
-    else:
-        words = [fill(w, values) for w in study.command]
-    environment: dict[str, str | None] = {
-        k: v for k, v in engine.environment(values).items() if k not in os.environ
-    }
-    environment |= {k: fill(v, values) for k, v in study.environment.items()}
-    verify = {}
-    for factor in study.factors:
-        name = factor.name
-        for variable, template in factor.variables.items():
-            value = fill(template, values)
-            environment[variable] = None if value == UNSET else value
-        if factor.check:
-            check = [w if w == "{pid}" else fill(w.replace("{pid}", "{{pid}}"), values) for w in factor.check]
-            verify[name] = {"kind": "check", "command": check, "after": factor.check_after}
-        elif factor.kind in ("cores", "threads"):
-            verify[name] = {"kind": factor.kind}
-        elif factor.variables and not factor.match:
-            # The variable with the level itself, if there is one.
-            variable = next(
-                (v for v, t in factor.variables.items() if t == "{" + name + "}"),
-                next(iter(factor.variables)),
-            )
-            verify[name] = {"kind": "environment", "variable": variable}
-    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
-    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
-    environment |= interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
-    environment[FOLDER] = str(own)
-    directory = Path(fill(study.directory, values)) if study.directory else own
-    return {
-        "version": 1,
-        "command": engine.command(words, values),
-        "environment": environment,
-        "variables": _core.variable_rules(),
-        "directory": str(directory if directory.is_absolute() else study.here / directory),
-        "prepare": [[fill(w, values) for w in line] for line in study.prepare],
-        "time_limit": study.time_limit or None,
-        "grace": study.grace,
-        "success": list(study.success),
-        "cores": share,
-        "cores_level": level,
-        "spare": study.engine.spare,
-        "own_cores": engine.own_cores(level, share),
-        "period": study.sampling.period,
-        "listen": study.sampling.kernel_ends,
-        "verify": verify,
-        "engine": engine.name,
-        "submit": time.time(),
-    }
-
-
 def run_study(
     study_file: str | os.PathLike[str] | None,
     folder: str | os.PathLike[str],
@@ -482,40 +349,48 @@ def run_study(
     study_file: None goes on with the study of the folder. retries: of failed tasks, instead of the study's.
     Raises TwinrunError for an impossible study, or where another runner has it.
     """
-    with StudyFolder(folder, study_file, amend) as opened, _Signals() as signals:
+    with StudyFolder(folder, study_file, amend) as opened:
         study = opened.study
         interposition.check(study)
-        run = _Run(opened, study.retries if retries is None else retries, report, signals)
+        return run(FolderWork(opened), study.retries if retries is None else retries, report, opened.notes)
+
+
+def run(
+    work: Work, retries: int = 0, report: Callable[[Progress], None] | None = None, notes: Sequence[str] = ()
+) -> Outcome:
+    """Runs what is left of a study: `run_study`, for any kind of work. notes: what is told first."""
+    study = work.study
+    plan = Plan(study.stopping.least, study.stopping.most) if study.stopping else None
+    with _Signals() as signals:
+        going = _Run(work, retries, report, signals)
         ended = "complete"
         try:
-            for note in opened.notes:
-                run.tell(note)
-            run.settle()
-            for part in _parts(study, opened.tasks):
+            for note in notes:
+                going.tell(note)
+            going.settle()
+            for part in parts(work.tasks, plan):
                 if not part[0].warmup and not signals.asked:
-                    run.measure_noise("before")
-                run.run(part)
+                    going.measure_noise("before")
+                going.run(part)
                 if signals.asked:
                     ended = "interrupted"
                     break
-                if study.stopping and not part[0].warmup:
-                    last = part[-1].block
-                    if is_enough(study, [x for x in opened.lines() if x["block"] <= last]):
-                        ended = "enough"
-                        break
-            left = unfinished(opened.tasks, opened.lines(), run.retries)
+                if plan is not None and not part[0].warmup and work.enough(part[-1].block + 1):
+                    ended = "enough"
+                    break
+            left = unfinished(work.tasks, work.lines(), going.retries)
             if ended == "interrupted" and not left:
                 ended = "complete"
             if not signals.asked:
-                run.measure_noise("after")
+                going.measure_noise("after")
         finally:
-            run.engine.close()
-        lines = [x for x in opened.lines() if x["task"] >= 0]
-        total = sum(not t.warmup for t in opened.tasks)
+            going.engine.close()
+        lines = [x for x in work.lines() if x["task"] >= 0]
+        total = sum(not t.warmup for t in work.tasks)
         done = total - sum(not t.warmup for t in left)
         good = {x["task"] for x in lines if x["status"] == "ok"}
         finished = {x["task"] for x in lines if not x["interrupted"]}
-        return Outcome(ended, done, total, len(finished - good), run.retried)
+        return Outcome(ended, done, total, len(finished - good), going.retried)
 
 
 def status_of(folder: str | os.PathLike[str]) -> dict:

@@ -15,91 +15,36 @@ folder but whose line is missing is added when the study goes on.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import fnmatch
 import hashlib
 import json
 import math
 import os
 import re
-import shutil
 import stat
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from msgspec import structs
 
-from ...errors import DamagedFile, Incomparable, MissingFile, TwinrunError
+from ...errors import Incomparable, MissingFile, TwinrunError
 from ...outputs import write_whole
 from ..watch import VERSION
 from ..watch.cores import list_of_numbers
 from . import interposition
+from .attempts import Attempts
 from .design import Task, plan, warmups
+from .lines import Lines, hold, read_lines
 from .study import Metric, Study, read_study
 
-__all__ = ["StudyFolder", "files_of_study", "read_lines", "task_line", "unfinished"]
+__all__ = ["StudyFolder", "files_of_study", "named", "read_lines", "task_line", "unfinished"]
 
-_LEFT_BY_US = {"spec.json", "claim", "lock", "started.json", "record.json", "stop", "prepare"}
-_KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
 _LARGEST_TEXT = 64 << 20  # bytes of a file that is searched for metrics
 
 
 # Readings of a task before threads that were not seen count as absent.
 _LOOKS = 8
-
-
-def read_lines(path: Path) -> tuple[list[dict], int]:
-    """Objects of a file of JSON lines, and where its last whole line ends.
-
-    Raises DamagedFile for any other flaw.
-    """
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    whole = text.rfind(b"\n") + 1
-    lines = []
-    for number, line in enumerate(text[:whole].splitlines(), 1):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise DamagedFile(f"line {number} is no JSON object", where=path, fix="remove that line")
-        lines.append(value)
-    return lines, whole
-
-
-class _Lines:
-    """A file of lines; each is on storage when `add` returns."""
-
-    def __init__(self, path: Path) -> None:
-        self.lines, whole = read_lines(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        if os.fstat(self._file).st_size > whole:
-            os.ftruncate(self._file, whole)
-        _sync_folder(path.parent)
-
-    def add(self, line: Mapping) -> None:
-        data = (json.dumps(line, allow_nan=False) + "\n").encode()
-        if os.write(self._file, data) != len(data):
-            raise TwinrunError("a line was cut short: is the storage full?")
-        os.fsync(self._file)
-        self.lines.append(dict(line))
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # Files and folders of a study, except study-N.toml and the lock.
@@ -222,29 +167,20 @@ class StudyFolder:
             self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
         )
         try:
-            self._own(path)
+            hold(self._lock, TwinrunError("another runner is at work on this study", where=path))
             self.notes: list[str] = []
             self.study = self._take(study_file, amend)
             (self.path / "environments").mkdir(exist_ok=True)
             self.output = self.path / "output"
             self.output.mkdir(exist_ok=True)
-            self._tasks = _Lines(self.path / "tasks.jsonl")
-            self._warmups = _Lines(self.path / "warmup.jsonl")
-            self._recorded = {(x["task"], x["attempt"]) for x in self.lines()}
-            self._clear()
+            self._tasks = Lines.of(self.path / "tasks.jsonl")
+            self._warmups = Lines.of(self.path / "warmup.jsonl")
+            recorded = ((x["task"], x["attempt"]) for x in self.lines())
+            self.attempts = Attempts(self.output, recorded, self.study.keep)
+            self.attempts.clear_recorded()
         except BaseException:
             os.close(self._lock)
             raise
-
-    def _own(self, path: str | os.PathLike[str]) -> None:
-        for attempt in range(20):
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if attempt == 19:
-                    raise TwinrunError("another runner is at work on this study", where=path) from None
-                time.sleep(0.01)  # a status command holds it for a moment
 
     # -- the plan
 
@@ -311,74 +247,16 @@ class StudyFolder:
 
     def add(self, line: Mapping, facts: Mapping | None) -> None:
         """Adds the line of an attempt, once."""
-        if (line["task"], line["attempt"]) in self._recorded:
+        if (line["task"], line["attempt"]) in self.attempts.recorded:
             return
         if facts is not None:
-            data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
-            name = hashlib.sha256(data).hexdigest()
+            name, data = named(facts)
             path = self.path / "environments" / f"{name}.json"
             if not path.exists():
                 write_whole(path, data)
             line = {**line, "environment": name}
         (self._warmups if line["task"] < 0 else self._tasks).add(line)
-        self._recorded.add((line["task"], line["attempt"]))
-
-    def recorded(self, task: int, attempt: int) -> bool:
-        """Whether an attempt has its line."""
-        return (task, attempt) in self._recorded
-
-    # -- attempts
-
-    def folder(self, task: int, attempt: int) -> Path:
-        """The folder of an attempt."""
-        return self.output / f"{task}-{attempt}"
-
-    def attempts(self) -> Iterator[tuple[int, int]]:
-        """(task, attempt) of all folders of this study: no links, and no other folders with such a name."""
-        for name in sorted(os.listdir(self.output)):
-            match = re.fullmatch(r"(-?\d+)-(\d+)", name)
-            path = self.output / name
-            if match is None or path.is_symlink() or not path.is_dir():
-                continue
-            task, attempt = int(match[1]), int(match[2])
-            inside = set(os.listdir(path))
-            if not inside or inside & _LEFT_BY_US or self.recorded(task, attempt):
-                yield task, attempt
-
-    def new_attempt(self, task: int) -> int:
-        """Makes the folder of another attempt."""
-        attempt = 1 + max([a for t, a in self._recorded if t == task], default=0)
-        while True:
-            try:
-                self.folder(task, attempt).mkdir()
-                return attempt
-            except FileExistsError:
-                attempt += 1
-
-    def clear(self, task: int, attempt: int) -> None:
-        """Removes files of an attempt that are not needed after it has its line."""
-        folder = self.folder(task, attempt)
-        keep = (*_KEPT, *self.study.keep)
-        for entry in sorted(
-            folder.iterdir(), key=lambda p: p.name == "record.json"
-        ):  # the record comes last: it shows what remains
-            if entry.name in _LEFT_BY_US or not any(fnmatch.fnmatch(entry.name, k) for k in keep):
-                if entry.is_dir() and not entry.is_symlink():
-                    if any(
-                        fnmatch.fnmatch(str(p.relative_to(folder)), k)
-                        for p in entry.rglob("*")
-                        for k in self.study.keep
-                    ):
-                        continue
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):
-                        entry.unlink()
-
-    def _clear(self) -> None:
-        for task, attempt in self.attempts():
-            if self.recorded(task, attempt) and (self.folder(task, attempt) / "record.json").exists():
-                self.clear(task, attempt)
+        self.attempts.recorded.add((line["task"], line["attempt"]))
 
     def close(self) -> None:
         """Releases the study, so that another process can run it."""
@@ -393,6 +271,12 @@ class StudyFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def named(facts: Mapping) -> tuple[str, bytes]:
+    """Conditions as JSON, and their name: the SHA-256 of that."""
+    data = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(data).hexdigest(), data
 
 
 def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) -> list[Task]:

@@ -1,0 +1,150 @@
+"""The work of a study that has a folder: specs from its templates, lines of tasks.jsonl."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .. import intervals
+from ..study import interposition, results
+from ..study.design import Task
+from ..study.record import StudyFolder, task_line
+from ..study.study import UNSET, Study
+from ..study.templates import fill
+from ..watch.cores import cores_of_level
+from .engines import EngineBase
+from .work import Work, watch_spec
+
+__all__ = ["FolderWork", "cell_of", "is_enough"]
+
+
+def cell_of(factors: Mapping[str, str]) -> tuple[str, ...]:
+    """A cell as a key."""
+    return tuple(factors.values())
+
+
+class FolderWork(Work):
+    """The study of an opened folder."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self.study, self.tasks = folder.study, folder.tasks
+        self.path, self.attempts = folder.path, folder.attempts
+
+    def lines(self) -> list[dict]:
+        return self._folder.lines()
+
+    def spec(self, engine: EngineBase, task: Task, attempt: int, share: list[int] | None) -> dict:
+        return spec_of(self._folder, engine, task, attempt, self.attempts.folder(task.task, attempt), share)
+
+    def keep(self, task: Task, attempt: int, record: Mapping, engine: str) -> dict:
+        own = self.attempts.folder(task.task, attempt)
+        line, facts = task_line(self.study, task, attempt, record, own, engine)
+        if self.study.results is not None and not task.warmup:
+            line["results"] = results.judge(self.study, self.path, line, own)
+        self._folder.add(line, facts)
+        return line
+
+    def enough(self, blocks: int) -> bool:
+        return is_enough(self.study, [x for x in self.lines() if x["block"] < blocks])
+
+
+def _value(line: Mapping, metric: str) -> float | None:
+    value: object = line
+    for key in metric.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
+    """Whether the stopping rule's intervals are narrow enough in every cell."""
+    rule = study.stopping
+    if rule is None:
+        return False
+    values: dict[tuple, list[float]] = {}
+    wanted = set()
+    for line in lines:
+        if line["task"] < 0:
+            continue
+        wanted.add(cell_of(line["factors"]))
+        value = _value(line, rule.metric)
+        if line["status"] == "ok" and value is not None and value > 0:
+            values.setdefault(cell_of(line["factors"]), []).append(value)
+    if not wanted or wanted != set(values):
+        return False
+    for own in values.values():
+        interval = intervals.mean(own, rule.confidence)
+        if not interval.within(rule.precision * interval.value):
+            return False
+    return True
+
+
+def spec_of(
+    folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
+) -> dict:
+    """The spec that the watcher runs."""
+    study = folder.study
+    values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
+    level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
+    cores = share
+    if share is not None and level is not None:
+        cores = cores_of_level(level, share, study.engine.spare)
+    values = {
+        **values,
+        "task": str(task.task),
+        "seed": str(task.seed),
+        "folder": str(own),
+        "repetition": str(task.repetition),
+        "block": str(task.block),
+        "attempt": str(attempt),
+        "study": str(folder.path),
+        "here": str(study.here),
+        "cores": ",".join(map(str, cores or [])),
+        "core_count": str(len(cores)) if cores else "",
+        "node": task.node or "",
+    }
+    if study.shell:
+        words = ["/bin/sh", "-c", fill(study.command[0], {k: shlex.quote(v) for k, v in values.items()})]
+    else:
+        words = [fill(w, values) for w in study.command]
+    environment: dict[str, str | None] = {
+        k: v for k, v in engine.environment(values).items() if k not in os.environ
+    }
+    environment |= {k: fill(v, values) for k, v in study.environment.items()}
+    verify = {}
+    for factor in study.factors:
+        name = factor.name
+        for variable, template in factor.variables.items():
+            value = fill(template, values)
+            environment[variable] = None if value == UNSET else value
+        if factor.check:
+            check = [w if w == "{pid}" else fill(w.replace("{pid}", "{{pid}}"), values) for w in factor.check]
+            verify[name] = {"kind": "check", "command": check, "after": factor.check_after}
+        elif factor.kind in ("cores", "threads"):
+            verify[name] = {"kind": factor.kind}
+        elif factor.variables and not factor.match:
+            # The variable with the level itself, if there is one.
+            variable = next(
+                (v for v, t in factor.variables.items() if t == "{" + name + "}"),
+                next(iter(factor.variables)),
+            )
+            verify[name] = {"kind": "environment", "variable": variable}
+    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
+    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
+    environment |= interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
+    directory = Path(fill(study.directory, values)) if study.directory else own
+    return watch_spec(
+        study,
+        engine,
+        own,
+        engine.command(words, values),
+        environment,
+        directory if directory.is_absolute() else study.here / directory,
+        share,
+        prepare=[[fill(w, values) for w in line] for line in study.prepare],
+        cores_level=level,
+        own_cores=engine.own_cores(level, share),
+        verify=verify,
+    )
