@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import TwinrunError
 from ..formats.facts import title_of
 from ..formats.model import dtype_of
-from ..formats.texts import MASK, SUFFIX, column_name, in_words, tells_itself, text_array
+from ..formats.texts import MASK, SUFFIX, column_name, object_text, repr_is_complete, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays"]
 
@@ -38,7 +38,7 @@ class Texts(np.ndarray):
 
     def text(self, index: tuple[int, ...]) -> str:
         """The text at an index."""
-        return in_words(self.source[index[:-1]]) if self.source is not None else ""
+        return object_text(self.source[index[:-1]]) if self.source is not None else ""
 
 
 def _cannot(name: str, what: str) -> TwinrunError:
@@ -628,7 +628,7 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
-    if tells_itself(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
+    if repr_is_complete(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
         return _text
     return None
 

@@ -255,7 +255,7 @@ def test_a_step_written_twice_counts_as_written_last(tmp_path):
     path.write_bytes(binary({1: tables(1), 2: tables(9)}) + binary({2: tables(2), 3: tables(3)}))
     with open_file(path) as content:
         assert content.steps() == [1, 2, 3] and content.times == {1: 0.5, 2: 1.0, 3: 1.5}
-        assert sum(note.startswith("step 2: ") and "written again" in note for note in content.notes) == 1
+        assert sum(note.startswith("step 2 ") and "several times" in note for note in content.notes) == 1
         check_content(content, {f"step-{s}/{n}": a for s in (1, 2, 3) for n, a in expected(s).items()})
 
 
@@ -322,7 +322,7 @@ def test_text(tmp_path):
         TEXT.replace("1e300", "1 e300"): "words in 3 lines",
         TEXT.replace("\n3\n", "\n-3\n"): "no number",
         TEXT.replace("\n3\n", "\n999999999\n"): "999999999 atoms",
-        TEXT + "something\n": "in no item",
+        TEXT + "something\n": "belongs to no item",
         TEXT + "ITEM: TIMESTEP\n5\n": "cut short",
         TEXT.replace("ITEM: ATOMS", "ITEM: ENTRIES"): "ENTRIES",
         "ITEM: TIMESTEP\n": "no number",

@@ -95,5 +95,5 @@ def test_parts_that_do_not_tile(tmp_path):
     # As many elements as the whole, yet one box twice.
     parts = parts_of(tmp_path / "x", array, [((0, 0), (2, 4)), ((0, 0), (2, 4))])
     field = field_of_parts("x", "f64", (4, 4), parts, "here", cache)
-    with pytest.raises(DamagedFile, match="no part holds"):
+    with pytest.raises(DamagedFile, match="overlap and leave holes"):
         field.elements()

@@ -286,7 +286,7 @@ def test_holes_between_pieces(tmp_path):
     for changed, words in (
         (text.replace('<Piece Extent="3 5 0 2 1 3" Source="whole_3.vti"/>', ""), "leave holes"),
         (text.replace('WholeExtent="2 5', 'WholeExtent="2 6'), "leave holes"),
-        (text.replace('WholeExtent="2 5', 'WholeExtent="3 5'), "leaves the whole extent"),
+        (text.replace('WholeExtent="2 5', 'WholeExtent="3 5'), "beyond the whole extent"),
         (text.replace("whole_3", "gone"), "no such file"),
     ):
         (tmp_path / "x.pvti").write_text(changed)
