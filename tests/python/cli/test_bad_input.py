@@ -49,7 +49,7 @@ def test_missing_things(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for verb in ("show", "index", "verify", "log"):
         check_error(command(verb, tmp_path / "none"), "none")
     check_error(command("log", tmp_path / "empty"), "there is no manifest.jsonl")
-    check_error(command("verify", tmp_path / "empty"), "no metadata to verify it by")
+    check_error(command("verify", tmp_path / "empty"), "has no metadata by which it could be verified")
     check_error(command("index", tmp_path / "empty"), "no data files of a known format")
     check_error(command("index", a), "is a history")
 
