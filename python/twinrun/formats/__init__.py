@@ -276,6 +276,7 @@ def open_as(path: str, how: str, where: str) -> FileContent:
 
 
 def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
+    """The format to open a path with. Raises FormatError if it is not known, or not for this kind of path."""
     folder = os.path.isdir(path)
     if not folder:
         file_size(path)  # report a missing file before an unknown format

@@ -208,6 +208,10 @@ class _Reader:
             return facts, bytes(data)
 
     def _more(self, buffer: bytearray) -> None:
+        """Appends the next bytes of the process.
+
+        Raises DamagedFile after the time limit, EOFError if it ended.
+        """
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         deadline = time.monotonic() + self.patience

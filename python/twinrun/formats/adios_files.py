@@ -89,6 +89,7 @@ def _unfinished(name: str, size: int, described: int) -> list[tuple[str, str]]:
 
 
 def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
+    """Checks a BP5 folder; see `check_files`."""
     at = _HEADER
     steps: list[tuple[tuple[int, ...], list[int]]] = []  # numbers of the record, subfile of each writer
     subfiles: list[int] = []
@@ -187,6 +188,7 @@ def _data_of_writers(block: bytes, writers: int, names: set[bytes]) -> list[int 
 
 
 def _bp4(folder: str, index: bytes) -> list[tuple[str, str]]:
+    """Checks a BP4 folder; see `check_files`."""
     if len(index) % _HEADER:
         raise _cut(folder, "md.idx", f"ends inside the record at byte {len(index) // _HEADER * _HEADER}")
     steps = [struct.unpack_from("<8Q", index, at) for at in range(_HEADER, len(index), _HEADER)]

@@ -359,6 +359,10 @@ def _add_level(
     level: _Level,
     placing: bool | None,
 ) -> None:
+    """Adds the components of a level.
+
+    placing: whether as arrays of the domain's shape; None decides by the boxes.
+    """
     low, high = domain
     size = high - low + 1
     boxes = level.boxes

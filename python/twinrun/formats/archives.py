@@ -181,6 +181,8 @@ class MemberStream:
         return read_exact(self._file, self._begin + at, count, self._path, what)
 
     def _piece(self, number: int) -> bytes:
+        """Piece `number` of the member: from the cache, or decoded with all pieces from the nearest mark
+        on."""
         key = (self._info.header_offset, number)
         if self._archive.fp is None:
             raise FormatError("the file was closed", where=self._path)

@@ -156,6 +156,7 @@ class BandReader:
         return whole and self._thickness * self._row * self._dtype.itemsize <= _SMALL_BAND
 
     def read(self, first: int, count: int) -> np.ndarray:
+        """Elements [first, first + count) of the flattened array in C order, 1-D."""
         with self._cache.lock:
             if not self._shape:
                 return np.asarray(self._read_box(())).reshape(1)

@@ -175,9 +175,8 @@ def _plain(array: np.ndarray) -> bytes:
             flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
         parts = flat.view(flat.real.dtype) if kind.kind == "c" else flat
         parts[np.isnan(parts)] = np.nan
-        if (
-            parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63
-        ):  # x87: 10 bytes, and 6 of padding
+        # x87's extended precision has 10 bytes, and 6 bytes of padding.
+        if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:
             return np.ascontiguousarray(parts.view(np.uint8).reshape(-1, 16)[:, :10]).tobytes()
         flat = parts
     elif kind.kind == "b":
@@ -196,6 +195,10 @@ def _title(dtype: np.dtype, name: str, encode: Encoder | None) -> bytes:
 
 
 def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
+    """Canonical bytes of an array: type, shape and elements.
+
+    Raises TypeError for a type that cannot be compared.
+    """
     kind = array.dtype
     shape = ",".join(map(str, array.shape))
     if kind.names is not None:

@@ -37,9 +37,8 @@ def reading(where: str, what: str = "") -> Iterator[None]:
     except MemoryError as error:
         raise FormatError(f"{part}not enough memory to read it", where=where) from error
     except OSError as error:
-        if (
-            error.errno is None or error.strerror is None
-        ):  # raised by the HDF5 or zip library, not by the system
+        # The HDF5 and zip libraries raise OSError without an error number of the system.
+        if error.errno is None or error.strerror is None:
             raise DamagedFile(f"{part}{_words(error)}", where=where) from error
         raise FormatError(f"{part}cannot be read: {error.strerror}", where=where) from error
     except RecursionError as error:

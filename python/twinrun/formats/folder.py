@@ -33,9 +33,8 @@ def is_history(folder: str) -> bool:
     manifest = os.path.join(folder, MANIFEST)
     if os.path.isfile(manifest):
         return True
-    if os.path.lexists(
-        manifest
-    ):  # without this error the rest would be read as plain files, and called intact
+    # Without this error the rest of a damaged history would be read as plain files, and called intact.
+    if os.path.lexists(manifest):
         raise TwinrunError(
             "is not a regular file, so the content of the history in this folder is not known",
             where=manifest,

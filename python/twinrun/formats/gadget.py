@@ -66,15 +66,8 @@ _OF_HEADER = {  # numbers of type f64 in the header: (offset, count)
     "MassTable": (24, 6), "Time": (72, 1), "Redshift": (80, 1), "BoxSize": (128, 1), "Omega0": (136, 1),
     "OmegaLambda": (144, 1), "HubbleParam": (152, 1),
 }  # fmt: skip
-_ORDER = (
-    "POS",
-    "VEL",
-    "ID",
-    "MASS",
-    "U",
-    "RHO",
-    "HSML",
-)  # blocks of format 1; further ones depend on GADGET's compile-time options
+# The first blocks of format 1 in order; further ones depend on GADGET's compile-time options.
+_ORDER = ("POS", "VEL", "ID", "MASS", "U", "RHO", "HSML")
 
 
 @dataclass(frozen=True)
@@ -212,6 +205,10 @@ def _expected(header: _Header, more: list[str]) -> list[str]:
 def _add(
     content: FileContent, label: str, at: int, length: int, header: _Header, order: str, item: int
 ) -> None:
+    """Adds the fields of a block, one for each type of particles.
+
+    at, length: its bytes. item: bytes of a float.
+    """
     kind = _KINDS.get(label) or _guess(label, length, item, header)
     members = [] if kind is None else _members(kind, header)
     numbers = 0 if kind is None else kind.width * sum(header.counts[t] for t in members)

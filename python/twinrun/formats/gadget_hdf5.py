@@ -15,19 +15,12 @@ from .attributes import PLAIN, add_constant
 from .model import FileContent
 
 _GROUP = "PartType"
-_OF_HEADER = (
-    "MassTable",
-    "Time",
-    "Redshift",
-    "BoxSize",
-    "Omega0",
-    "OmegaLambda",
-    "HubbleParam",
-)  # attributes of the header that become fields, as in `gadget`
+# Attributes of the header that become fields, as in `gadget`.
+_OF_HEADER = ("MassTable", "Time", "Redshift", "BoxSize", "Omega0", "OmegaLambda", "HubbleParam")
 
 
 def recognises(file: Any) -> bool:
-    """Whether an HDF5 file is such a snapshot."""
+    """Whether an HDF5 file is a snapshot of these programs."""
     return "Header" in file and "NumPart_ThisFile" in file["Header"].attrs
 
 

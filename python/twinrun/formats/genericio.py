@@ -26,9 +26,7 @@ from .naming import Place
 
 LITTLE, BIG = b"HACC01L", b"HACC01B"
 _CRC = 8
-_GLOBAL = (
-    8 + 8 * 12
-)  # magic bytes and the first twelve numbers; later versions added origin, scale and blocks
+_GLOBAL = 8 + 8 * 12  # magic bytes and twelve numbers; later versions added origin, scale and blocks
 _LONGEST_HEADER = 1 << 28  # bytes; a rank needs 48, and with a table of blocks 48 for each variable
 _NAME = 256
 _LANES_FROM = 1 << 16  # bytes: shorter data is summed by a plain loop
@@ -224,6 +222,7 @@ def _verify(block: _Block, name: str) -> None:
 
 
 def _read_header(path: str) -> _File:
+    """Reads the header of a file and checks its CRC and the places of all blocks."""
     file, size = open_regular(path)
     with file:
         if size < _GLOBAL:
@@ -245,6 +244,7 @@ def _read_header(path: str) -> _File:
 
 
 def _parse(path: str, size: int, header: bytes, order: str, mark: str) -> _File:
+    """Parses a header. size: bytes of the file. mark: '<' or '>', its byte order. Raises DamagedFile."""
     length = len(header)
     (elements, _, _, _, nvars, vars_size, vars_start, nranks, ranks_size, ranks_start, global_size) = (
         struct.unpack_from(mark + "11Q", header, 16)

@@ -470,9 +470,8 @@ class _Dataset:
             if not walker.file:
                 raise FormatError("the file was closed", where=self.path)
             count = math.prod(s.stop - s.start for s in box)
-            if (
-                file_type is not None
-            ):  # numpy has no such type, or h5py cannot convert opaque bytes with a tag
+            # numpy has no such type, or h5py cannot convert opaque bytes with a tag.
+            if file_type is not None:
                 if members and plain is None:
                     raise Unsupported(
                         f"member {label!r} is of a type that h5py does not read", where=self.path

@@ -39,7 +39,7 @@ def read_as(how: str, where: str) -> tuple[str, dict[str, Any]]:
         options = None
     if not isinstance(options, dict):
         raise DamagedFile(
-            "its record of format and options is damaged",
+            "its record of how its data was read is damaged",
             where=where,
             fix="index it again with 'twinrun index'",
         )

@@ -136,6 +136,7 @@ class _Header:
 
 
 def _binary_frames(file: BinaryIO, size: int, path: str, columns: list[str] | None) -> list[Frame]:
+    """The frames of a binary dump. columns: names for files that do not contain them."""
     if size == 0:
         raise DamagedFile("is empty", where=path)
     mark = _byte_order(file, size, path)
@@ -183,6 +184,7 @@ def _byte_order(file: BinaryIO, size: int, path: str) -> str:
 
 
 def _header(cursor: _Cursor, path: str) -> _Header:
+    """Reads the header of a step of a binary dump. Raises FormatError if it is invalid."""
     (step,) = cursor.numbers("q")
     revision = 0
     if step < 0:
@@ -240,6 +242,7 @@ def _length(cursor: _Cursor, path: str) -> int:
 def _binary_frame(
     path: str, header: _Header, chunks: list[tuple[int, int]], mark: str, columns: list[str] | None
 ) -> Frame:
+    """The frame of a step of a binary dump. chunks: (offset, number of atoms) for each rank."""
     names = header.columns or columns or [f"column-{i + 1}" for i in range(header.width)]
     if len(names) != header.width:
         raise FormatError(
@@ -378,6 +381,7 @@ class _Lines:
 
 
 def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> list[Frame]:
+    """The frames of a text dump. Reads all lines once to find the blocks, without parsing the atoms."""
     lines = _Lines(file, size, path)
     frames: list[Frame] = []
     cache = _Blocks()
@@ -452,6 +456,7 @@ def _real(line: str | None, item: str, path: str) -> float:
 
 
 def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) -> _Table:
+    """Skips the lines of the atoms of a step, and returns where they are."""
     if not columns or len(columns) > _MOST_COLUMNS:
         raise DamagedFile(f"{what}: {len(columns)} columns", where=path)
     names = _distinct(columns)
@@ -561,6 +566,7 @@ def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: in
 def _text_frame(
     table: _Table, step: int, time: float | None, period: tuple[float, ...] | None, cache: _Blocks
 ) -> Frame:
+    """The frame of a step of a text dump, with a field for each column."""
     frame = Frame(step, [], time, period)
     for at, name in enumerate(table.columns):
         if at in table.texts:

@@ -262,6 +262,10 @@ def _field(variable: _Variable, records: int, stride: int, size: int, path: str)
 
 
 def _numbers(variable: _Variable, records: int, stride: int, size: int, path: str, code: str) -> Field:
+    """The field of a variable of type `code`.
+
+    stride: bytes from one record to the next. size: bytes of the file.
+    """
     name = variable.name
     itemsize = ITEMSIZE[code]
     shape = (records, *variable.shape) if variable.is_record else variable.shape

@@ -101,6 +101,10 @@ def load(data: bytes, where: str, what: str = "pickle") -> Any:
 
 
 def _run(data: bytes) -> Any:
+    """Interprets a pickle.
+
+    Raises ValueError, or an error of pickletools, if it is invalid or not supported.
+    """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 

@@ -310,6 +310,10 @@ def _size(part: object, whole: object, where: str) -> int:
 
 
 def _members(value: object, where: str) -> list[tuple[str, object, int | None]]:
+    """(name, dtype, offset or None) of the members of a record, from the option `fields`.
+
+    Raises FormatError.
+    """
     wrong = FormatError('fields must look like x:f32,y:f32@8 or [["x", "f32"], …]', where=where)
     if isinstance(value, str):
         value = [re.split(r"[:@]", entry.strip()) for entry in value.split(",") if entry.strip()]

@@ -103,6 +103,10 @@ def open_safetensors(path: str) -> FileContent:
 
 
 def _entry(name: str, entry: object, data_size: int, path: str) -> tuple[str, list[object], int, int]:
+    """(dtype, shape, begin, end) of a tensor's description in the header.
+
+    Raises DamagedFile if it is invalid.
+    """
     if not isinstance(entry, dict):
         raise DamagedFile(f"tensor {name!r}: its description is not a JSON object", where=path)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")

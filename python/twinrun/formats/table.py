@@ -330,6 +330,7 @@ class _TextTable:
         self._file.close()
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of blocks of whole rows, of about _BLOCK bytes each."""
         at = self.layout.begin
         while at < self._size:
             length = _BLOCK
@@ -376,6 +377,10 @@ class _TextTable:
             raise FormatError(what, where=self.path, fix="rows of one length, as numpy.savetxt writes")
 
     def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
+        """The pandas DataFrame of a block.
+
+        types: {column: type}; pandas infers the types of other columns.
+        """
         block = self._rows_of(block)
         width = len(self.columns)
         if not block.strip():
@@ -401,6 +406,7 @@ class _TextTable:
         return frame
 
     def _arrays(self, number: int) -> list[np.ndarray]:
+        """The columns of block `number`, in the types of the whole columns; from the cache, or parsed."""
         kept = self._kept.get(number)
         if kept is not None:
             self._kept.move_to_end(number)

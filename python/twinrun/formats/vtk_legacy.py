@@ -295,6 +295,12 @@ class _Reader:
     def _array(
         self, name: str, kind: str, tuples: int, width: int, points: bool = False, grid: bool = False
     ) -> None:
+        """Adds the array at the cursor, and moves the cursor after it.
+
+        kind: VTK's name of the type. tuples, width: numbers of tuples and of components. points, grid:
+        whether it has the shape of the structured grid, as coordinates of points or as data at points or
+        cells.
+        """
         dtype = _TYPES.get(kind.lower())
         numbers = tuples * width
         if kind.lower() == "string":

@@ -405,7 +405,7 @@ class _Blocks:
             raise DamagedFile(f"block {block}: {error}", where=self._path) from None
         if len(found) != size or not complete:
             raise DamagedFile(
-                f"block {block} has {len(found)} bytes when decompressed, or more; its header says {size}",
+                f"block {block} is incomplete, or {len(found)} bytes decompressed; its header says {size}",
                 where=self._path,
             )
         return found
@@ -447,6 +447,7 @@ class _File:
 
 
 def _read(path: str) -> _File:
+    """Parses the XML of a file, and checks that its encoding is supported."""
     file, size = open_regular(path)
     with file:
         document = _document(file, size, path)
@@ -557,6 +558,10 @@ def _ascii(
     components: int,
     numbers: int | None,
 ) -> Field:
+    """The field of an array that is inline text. numbers: its number of elements; None counts them.
+
+    The text is parsed when the field is read, and cached.
+    """
     path = source.path
     empty = array.begin < 0
     length = 0 if empty else array.end - array.begin
@@ -611,6 +616,7 @@ class _Grid:
 
 
 def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
+    """The arrays of a piece, by the names of their fields. Adds facts and skipped arrays to `content`."""
     path, kind = source.path, source.document.kind
     result = _Grid({})
     cells: tuple[int, ...]
@@ -912,6 +918,7 @@ class _JoinedArray:
 
 
 def _add_field_data(content: FileContent, source: _File, prefix: str = "") -> None:
+    """Adds the arrays of the section FieldData. prefix: of their names, for the file of a piece."""
     for number, array in enumerate(source.document.fields):
         label = array.attributes.get("Name", "").strip() or str(number)
         name = f"{prefix}FieldData/{label}"

@@ -398,6 +398,10 @@ def _parse(key: str, metadata: dict[str, Any], version: int, where: str) -> _Arr
 
 
 def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
+    """Parses `.zarray` of version 2.
+
+    Raises _NotNumeric or _Skip for other elements, FormatError if it is invalid.
+    """
     text = metadata.get("dtype")
     if isinstance(text, list):
         raise _NotNumeric("struct")
@@ -425,6 +429,10 @@ def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
 
 
 def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
+    """Parses `zarr.json` of version 3.
+
+    Raises _NotNumeric for other elements, FormatError if it is invalid.
+    """
     kind = metadata.get("data_type")
     title = kind.get("name") if isinstance(kind, dict) else kind
     if not isinstance(title, str):

@@ -271,6 +271,10 @@ def _titles(flat: _Flat, name: str, kind: np.dtype) -> None:
 
 
 def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
+    """Adds a masked array of numpy: its values, 0 under the mask.
+
+    Its mask; and its fill value unless it is default.
+    """
     if value is np.ma.masked:
         flat.texts(name, ["masked"])
         return
@@ -437,6 +441,8 @@ def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
 
 
 def _frame(flat: _Flat, name: str, value: Any) -> None:
+    """Adds a DataFrame of pandas: its columns, and as labels their names and types, the index and the
+    attributes."""
     columns = value.columns
     for at in range(len(columns)):
         _column(flat, _joined(name, column_name(str(columns[at]))), value.iloc[:, at])
@@ -557,6 +563,7 @@ def _sparse(flat: _Flat, name: str, places: object, values: object, shape: Itera
 
 
 def _tensor(flat: _Flat, name: str, value: Any) -> None:
+    """Adds a tensor of PyTorch; a sparse one as its indices, values, shape and layout."""
     torch = sys.modules["torch"]
     if value.layout is not torch.strided:
         tensor = value.detach()

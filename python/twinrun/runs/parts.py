@@ -79,6 +79,7 @@ def _global_shape(part: FieldRef) -> tuple[int, ...]:
 
 
 def _piece(rank: int, ref: FieldRef) -> _Piece:
+    """Cuts a part into rows that are contiguous both in it and in the global array."""
     assert ref.place is not None
     whole, offset = ref.place
     axis = len(whole) - 1  # the innermost divided axis and all axes after it form a row
