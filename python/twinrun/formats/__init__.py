@@ -89,8 +89,7 @@ def register(new: Format) -> None:
 
 
 def detect(path: str) -> Format | None:
-    """Finds the format of a file or folder: first by names that decide alone, then by content, then by
-    suffix.
+    """Finds the format of a file or folder by its name, its content or its suffix, in this order.
 
     >>> np.save("x.npy", np.zeros(3))
     >>> twinrun.formats.detect("x.npy").name

@@ -538,8 +538,7 @@ def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], p
 
 @dataclass
 class FileContent:
-    """An open file: its fields, its facts, and what cannot be compared. Close it, or use it in a `with`
-    statement.
+    """An open file. Close it, or use it in a `with` statement.
 
     >>> np.savez("both.npz", x=np.zeros(3), y=np.ones(3))
     >>> with twinrun.formats.open_file("both.npz") as content:

@@ -330,8 +330,7 @@ def index(
     progress: Progress | None = None,
     options: Mapping[str, object] | None = None,
 ) -> list[IndexFacts]:
-    """Writes metadata for files of other programs, so that later comparisons read only a few percent of their
-    data.
+    """Writes metadata of files, so that later comparisons read only a few percent of their data.
 
     >>> np.save("x.npy", np.linspace(0, 1, 100_000))
     >>> facts = twinrun.index("x.npy", atol=1e-6)

@@ -250,7 +250,7 @@ def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
 
 def test_progress_is_told_before_an_answer():
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
     command = [sys.executable, "-c", code, os.fspath(FILES / "bp5.bp")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         worker.stdin.write(b"{}\n")
@@ -264,7 +264,7 @@ def test_progress_is_told_before_an_answer():
 
 def test_progress_is_no_answer(tmp_path, monkeypatch):
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
     (tmp_path / "worker.py").write_text(code)
     monkeypatch.setattr(adios_worker, "__file__", os.fspath(tmp_path / "worker.py"))
     check(FILES / "bp5.bp")

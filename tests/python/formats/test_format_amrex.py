@@ -233,7 +233,12 @@ def test_contradictions(tmp_path):
             "outside of the plotfile",
         ),
         ("Level_0/Cell_H", "FabOnDisk: Cell_D_00000 0", "FabOnDisk: Cell_D_00000 1", "no box at byte 1"),
-        ("Level_0/Cell_H", "FabOnDisk: Cell_D_00000 0", "FabOnDisk: Cell_D_00000 99999999", "a box at byte"),
+        (
+            "Level_0/Cell_H",
+            "FabOnDisk: Cell_D_00000 0",
+            "FabOnDisk: Cell_D_00000 99999999",
+            "a box begins at byte",
+        ),
         ("Level_0/Cell_H", "((0,0,0) (3,3,3)", "((0,0,0) (3,3,9)", "not the box that Cell_H lists"),
         ("Level_0/Cell_H", "((0,0,0) (3,3,3)", "((0,0,0) (3,3,-3)", "empty"),
         ("Level_0/Cell_H", "(8 0", "(7 0", "end of the boxes"),

@@ -168,7 +168,7 @@ def test_contradictions(tmp_path):
     good = snapshot(made)
     labelled = snapshot(made, labelled=True)
     for data, words in {
-        good[:-1]: "bytes at",
+        good[:-1]: "bytes, but",
         good[:-4]: "a block of",
         good + bytes(5): "5 bytes after",
         good[:260] + b"\1\1\0\0" + good[264:]: "before its data and 257 after it",

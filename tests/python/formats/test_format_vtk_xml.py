@@ -327,7 +327,7 @@ def test_threads_that_ask_for_one_block_decode_it_once():
         assert [f.result() for f in [pool.submit(cache.get, (1, 2), make) for _ in range(4)]] == [
             b"block"
         ] * 4
-    assert len(calls) == 1 and not cache._under_way
+    assert len(calls) == 1 and not cache._in_progress
 
 
 def test_a_small_cache(monkeypatch):

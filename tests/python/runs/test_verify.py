@@ -417,7 +417,7 @@ def test_what_is_no_file_is_not_intact(name: str, kind: str, history: Path, tmp_
             done,
         )
         if name == "manifest.jsonl":
-            check_error(done, "manifest.jsonl: is no regular file")
+            check_error(done, "manifest.jsonl: is not a regular file")
 
 
 def test_metadata_of_another_file_proves_nothing(tmp_path: Path) -> None:
