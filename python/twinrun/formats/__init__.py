@@ -1,7 +1,7 @@
 """Readers of file formats: `open_file` returns the named arrays of a file.
 
-Every module of this folder that defines `FORMAT` is a format; README.md says how to add one. Modules and
-optional packages are imported when a file needs them.
+Every module of this folder that defines `FORMAT` is a format; README.md says how to add one. These modules are
+imported when the first file is opened, and optional packages when a file needs them.
 """
 
 from __future__ import annotations
