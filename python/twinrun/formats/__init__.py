@@ -1,7 +1,7 @@
-"""Readers of file formats: `open_file` gives the named arrays of a file, wherever their bytes lie.
+"""Readers of file formats: `open_file` returns the named arrays of a file.
 
-Every module of this folder that has a `FORMAT` is a format; README.md says how to add one. Nothing is loaded
-and no optional package is imported before a file asks for it.
+Every module of this folder that defines `FORMAT` is a format; README.md says how to add one. These modules are
+imported when the first file is opened, and optional packages when a file needs them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def register(new: Format) -> None:
 
 
 def detect(path: str) -> Format | None:
-    """Finds the format of a file or folder: by a name that settles it, then by content, then by suffix.
+    """Finds the format of a file or folder by its name, its content or its suffix, in this order.
 
     >>> np.save("x.npy", np.zeros(3))
     >>> twinrun.formats.detect("x.npy").name
@@ -103,14 +103,14 @@ def detect(path: str) -> Format | None:
     Returns
     -------
     Format or None
-        None: the format is not known.
+        None if the format is not known.
 
     Raises
     ------
     MissingFile
         The file does not exist.
     FormatError
-        It is no regular file, or cannot be read.
+        It is not a regular file, or it cannot be read.
     """
     path = os.fspath(path)
     known = list(formats().values())
@@ -126,7 +126,7 @@ def detect(path: str) -> Format | None:
         for candidate in known:
             if any(head.startswith(magic) for magic in candidate.magic):
                 return candidate
-        # Content without a mark may fit several formats: then the one that the name promises is asked first.
+        # Content without magic bytes may fit several formats: the format of the suffix is asked first.
         for candidate in sorted(known, key=lambda f: f is not promised):
             if candidate.sniff is not None:
                 file.seek(0)
@@ -136,13 +136,13 @@ def detect(path: str) -> Format | None:
 
 
 def by_suffix(path: str) -> Format | None:
-    """The format that a file's name promises, without a look at its content."""
+    """The format of a file's suffix, None if no format has it. The content is not read."""
     suffix = os.path.splitext(path)[1].lower()
     return next((f for f in _ordered(*_extra.values()).values() if suffix in f.suffixes), None)
 
 
 def by_name(name: str, where: str) -> Format:
-    """The format of that name. Raises FormatError where there is none."""
+    """The format called `name`. Raises FormatError if there is none; `where` is for the message."""
     chosen = formats().get(name)
     if chosen is None:
         raise FormatError(f"unknown format {name!r}", where=where, fix="known are " + " ".join(formats()))
@@ -150,7 +150,7 @@ def by_name(name: str, where: str) -> Format:
 
 
 def open_file(path: str | os.PathLike[str], format: str | None = None, **options: object) -> FileContent:
-    """Opens a file: its named arrays, wherever their bytes lie.
+    """Opens a file, and returns its named arrays without reading them.
 
     >>> np.save("x.npy", np.arange(3.0))
     >>> with twinrun.formats.open_file("x.npy") as content:
@@ -162,10 +162,10 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
     path : str or path
         The file, or the folder for formats that are folders.
     format : str, default None
-        A name of `formats()`; None to detect it.
+        A name from `formats()`; None detects it.
     **options : object
         Options of the format: raw takes dtype, shape, offset, order, fields, record, name and partial; hdf5
-        takes cache. docs/formats.md has all.
+        takes cache. docs/formats.md lists all.
 
     Returns
     -------
@@ -177,12 +177,12 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
     FormatError
         The format is not known, the file cannot be read as this format, or the format has no such option.
     MissingFile, DamagedFile, Unsupported, MissingPackage
-        These kinds of FormatError. No other error is raised.
+        Subclasses of FormatError. No other error is raised.
 
     Notes
     -----
-    Opening reads headers only, and of tables of text all of it. A file is never trusted: sizes are checked
-    against the file.
+    Opening reads headers only; a text table is read whole, because only its cells show the types of its
+    columns. Sizes in headers are checked against the size of the file before memory is allocated.
     """
     path = os.fspath(path)
     with reading(path):
@@ -201,16 +201,16 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
 
 
 def open_whatever(path: str, found: str | None = None, **options: object) -> FileContent:
-    """Opens a file of an unknown format; a text that is no table becomes bytes, with a note.
+    """Opens a file of an unknown format. Text that is not a table is opened as bytes, with a note.
 
     Parameters
     ----------
     path : str
         The file.
     found : str, default None
-        The format that detection gave; None to detect it.
+        The format that `detect` found; None detects it.
     **options : object
-        Options of the format, as for `open_file`. With any of them nothing becomes bytes.
+        Options of the format, as for `open_file`. If any is given, the file is never opened as bytes.
 
     Returns
     -------
@@ -235,7 +235,8 @@ def open_whatever(path: str, found: str | None = None, **options: object) -> Fil
 
 
 def _is_plain_text(path: str, found: str | None) -> bool:
-    """Whether a file promises to be a table of text, or is a text of no known format."""
+    """Whether a file is plain text: its format is a text format, or it has no known format and its bytes are
+    text."""
     if found is None:
         detected = detect(path)
         found = None if detected is None else detected.name
@@ -248,14 +249,14 @@ def _is_plain_text(path: str, found: str | None) -> bool:
 
 
 def open_as(path: str, how: str, where: str) -> FileContent:
-    """Opens a file as metadata records it.
+    """Opens a file with the format and the options that a metadata file recorded.
 
     Parameters
     ----------
     path : str
         The file.
     how : str
-        The format and its options, as `FileContent.how` has them.
+        The format and its options, as in `FileContent.how`.
     where : str
         The metadata file, for messages.
 
@@ -267,20 +268,23 @@ def open_as(path: str, how: str, where: str) -> FileContent:
     Raises
     ------
     FormatError
-        As `open_file`; or `how` is damaged.
+        As `open_file`, or `how` is damaged.
     """
     name, options = read_as(how, where)
     return open_file(path, name or None, **options)
 
 
 def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
+    """The format to open a path with. Raises FormatError if it is not known, or not for this kind of path."""
     folder = os.path.isdir(path)
     if not folder:
-        file_size(path)  # a missing file is told before an unknown format
+        file_size(path)  # report a missing file before an unknown format
     if format is not None:
         chosen = by_name(format, path)
         if folder and chosen.is_folder is None:
-            raise FormatError(f"is a folder, and {format} is a format of files", where=path)
+            raise FormatError(
+                f"is a folder, and {format} is a format of files", where=path, fix="name one of its files"
+            )
         return chosen
     found = detect(path)
     if found is None and options and not folder:

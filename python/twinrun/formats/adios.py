@@ -1,9 +1,12 @@
 """ADIOS2's BP5 and BP4 folders, and BP3 files, through the adios2 package: every step of a file is a step.
 
-Global arrays are whole, however many processes wrote them; blocks that have no place in a global array are fields of
-their own, `name/block-3`. The package decodes what was compressed, where it was built with that compressor. It crashes
-on some damaged files and waits without end on others. So the files of a folder are held against its index first, see
-`adios_files`, and a process of its own reads them, see `adios_worker`: it gets a limit of time, and ends with this one.
+Global arrays are read as a whole, however many processes wrote them. Local arrays, whose blocks have no place
+in a global array, become a field for each block, `name/block-3`. The package decompresses data if it was
+built with that compressor.
+
+The package crashes on some damaged files and hangs on others. Therefore `adios_files` first checks the files
+of a folder against its index, and a process of its own reads them, see `adios_worker`. This process has a
+time limit, and ends when the parent process ends.
 """
 
 from __future__ import annotations
@@ -43,18 +46,20 @@ from .model import (
 )
 
 _CACHE_BYTES = 256 << 20
-_PATIENCE = (
-    120.0  # seconds without progress, where the user says nothing: a read of 16 MiB takes milliseconds
-)
+_PATIENCE = 120.0  # default seconds without progress; a read of 16 MiB takes milliseconds
 _LONGEST_ANSWER = 1 << 30
 _NOT_DATA = ("profiling.json", "profiling.log")
 _OF_FOLDER = re.compile(r"md\.idx|(md|mmd|data)\.\d+|active|\.md\.idx\.lock")
 
 
 def open_adios(path: str, attributes: object = False, patience: object = _PATIENCE) -> FileContent:
-    """Opens a BP folder or file. attributes: numeric attributes are fields, `@attribute`, that may have tolerances; else facts.
+    """Opens a BP folder or file.
 
-    patience: seconds that the adios2 package may go without progress (a variable listed, a byte read) before it is given up.
+    attributes: if true, numeric attributes become fields `@attribute`, which may have tolerances; otherwise
+    they are facts. patience: seconds without progress (a variable listed, a byte read) after which reading
+    fails.
+
+    Raises FormatError if the file is damaged or reading fails, MissingPackage without adios2.
     """
     with_attributes = flag(attributes, "attributes", path)
     seconds = _seconds(patience, path)
@@ -84,7 +89,7 @@ def open_adios(path: str, attributes: object = False, patience: object = _PATIEN
             add_frames(content, frames)
             names = {variable["name"] for variables in facts["steps"] for variable in variables}
             for name, (kind, value) in facts["attributes"].items():
-                # Those of a variable are named after it.
+                # The name of a variable's attribute begins with the variable's name.
                 owner, _, word = name.rpartition("/")
                 if with_attributes or owner not in names:
                     owner, word = "", name
@@ -114,7 +119,7 @@ def _seconds(patience: object, path: str) -> float:
 
 
 def _sources(path: str) -> tuple[str, ...]:
-    """Other files that hold its data: those of a folder, or of the folder beside a BP3 file."""
+    """The files that hold its data: those of the folder, or of the folder `path.dir` beside a BP3 file."""
     folder = path if os.path.isdir(path) else path + ".dir"
     if not os.path.isdir(folder):
         return ()
@@ -124,7 +129,7 @@ def _sources(path: str) -> tuple[str, ...]:
 
 
 def _parts(path: str) -> list[str]:
-    """What lies in the folder beside a BP3 file."""
+    """The files of the folder `path.dir` beside a BP3 file."""
     folder = path + ".dir"
     if not os.path.isfile(path) or not os.path.isdir(folder):
         return []
@@ -133,7 +138,7 @@ def _parts(path: str) -> list[str]:
 
 
 class _Reader:
-    """Asks the process that reads. Thread-safe by the cache's lock."""
+    """Starts the reading process and sends requests to it. Thread-safe by the cache's lock."""
 
     def __init__(self, path: str, patience: float) -> None:
         self.path, self.patience, self.cache = path, patience, BandCache(_CACHE_BYTES)
@@ -151,7 +156,7 @@ class _Reader:
             )
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process. Later requests raise FormatError."""
         with self.cache.lock:
             self.cache.clear()
             if self.problem is None:
@@ -169,12 +174,15 @@ class _Reader:
     def _how_it_ended(self) -> str:
         try:
             code = self._process.wait(self.patience)
-        except subprocess.TimeoutExpired:  # it closed its end, and hangs on its way out
-            return "without an end"
+        except subprocess.TimeoutExpired:  # it closed its output, but hangs before its exit
+            return "its process does not end"
         return f"signal {-code}" if code < 0 else f"status {code}"
 
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """(answer, bytes behind it). Raises DamagedFile where the package fails, crashes or falls silent."""
+        """(answer, the bytes after it).
+
+        Raises DamagedFile if the package fails, crashes, or makes no progress.
+        """
         with self.cache.lock:
             if self.problem is not None:
                 raise self.problem
@@ -200,14 +208,21 @@ class _Reader:
             return facts, bytes(data)
 
     def _more(self, buffer: bytearray) -> None:
+        """Appends the next bytes of the process.
+
+        Raises DamagedFile after the time limit, EOFError if it ended.
+        """
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         deadline = time.monotonic() + self.patience
         poll = select.poll()  # select() is limited to descriptors below 1024
         poll.register(pipe, select.POLLIN | select.POLLHUP)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            message = f"no progress of the adios2 package in {self.patience:g} s: is it cut short, or still written?"
-            fix = "give it longer with the option patience=SECONDS, if its storage is that slow"
+            message = (
+                f"no progress of the adios2 package in {self.patience:g} s: "
+                "is the file cut short, or still being written?"
+            )
+            fix = "if the storage is slow, give more time by the option patience=SECONDS"
             raise self._end(DamagedFile(message, where=self.path, fix=fix))
         piece = os.read(pipe, 1 << 20)
         if not piece:
@@ -241,6 +256,10 @@ class _Reader:
         block: int | None,
         chunks: list[int],
     ) -> Field:
+        """The field of a global array, or of one block.
+
+        block: the number of the block, None for a global array.
+        """
         known = dtype_of(np.dtype(adios_worker.DTYPES[variable["kind"]]))
         assert known is not None
         code = known[0]
@@ -248,11 +267,11 @@ class _Reader:
         if math.prod(shape) == 0:
             return Field(label, code, "little", shape, extents=())
         native = storage_dtype(code)
-        wanted = {k: variable[k] for k in ("name", "kind", "at", "single")} | {"block": block}
+        request = {k: variable[k] for k in ("name", "kind", "at", "single")} | {"block": block}
 
         def read_box(box: Box) -> np.ndarray:
             count = [b.stop - b.start for b in box]
-            _, data = self.ask({**wanted, "start": [b.start for b in box], "count": count})
+            _, data = self.ask({**request, "start": [b.start for b in box], "count": count})
             return np.frombuffer(data, native).reshape(count)
 
         limits = tuple(max(1, min(c, n)) for c, n in zip(chunks, shape, strict=True))

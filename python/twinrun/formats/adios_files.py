@@ -1,8 +1,8 @@
-"""The files of a BP4 or BP5 folder, held against their index before ADIOS2 opens them.
+"""Checks the files of a BP4 or BP5 folder against their index before ADIOS2 opens them.
 
-The package waits without end for bytes that a cut file lacks, and takes an index that was cut for one of fewer steps. Here
-every file must have the bytes that the index, and the metadata that it points to, say it has. Versions that are not known
-are left to the package.
+The adios2 package waits forever for the missing bytes of a truncated file, and takes a truncated index for
+one of fewer steps. This check requires that every file has the bytes that the index and the metadata claim.
+Unknown versions are not checked.
 
     md.idx   header of 64 bytes; BP5: records (type u8, length u64, content), BP4: records of eight u64
     md.0     metadata of all writers, step by step
@@ -24,12 +24,12 @@ __all__ = ["check_files", "looks_like"]
 _HEADER = 64
 _MARK = b"ADIOS-BP"
 _LONGEST_INDEX = 1 << 30
-_MOST_GROUPS = 1_000_000  # of BP4's data that are looked at
-_FIX = "copy all of the folder, or wait until its writer is done"
+_MOST_GROUPS = 1_000_000  # groups of a BP4 data file that are checked
+_FIX = "copy the whole folder, or wait until its writer has finished"
 
 
 def looks_like(path: str) -> bool:
-    """Whether a folder is of ADIOS2, whole or not."""
+    """Whether a folder is an ADIOS2 data set, complete or not."""
     if os.path.isfile(os.path.join(path, "md.idx")):
         with open(os.path.join(path, "md.idx"), "rb") as file:
             if file.read(len(_MARK)) == _MARK:
@@ -39,13 +39,14 @@ def looks_like(path: str) -> bool:
 
 
 def check_files(folder: str) -> list[tuple[str, str]]:
-    """Raises DamagedFile where a file of the folder is missing or lacks bytes.
+    """Raises DamagedFile if a file of the folder is missing or truncated.
 
-    Returns (name, reason) of what the index does not speak of: bytes of a step that was never finished.
+    Returns (name, reason) of bytes that the index does not contain, which belong to a step that was never
+    finished.
     """
     index = _read(folder, "md.idx", _LONGEST_INDEX)
     if len(index) < _HEADER or index[: len(_MARK)] != _MARK:
-        raise _cut(folder, "md.idx", f"{len(index)} bytes are no index")
+        raise _cut(folder, "md.idx", f"its {len(index)} bytes are not an index")
     big_endian, version = index[36], index[37]
     if big_endian or version not in (4, 5):
         return []
@@ -77,16 +78,18 @@ def _size(folder: str, name: str) -> int:
     return size
 
 
-def _behind(name: str, size: int, described: int) -> list[tuple[str, str]]:
+def _unfinished(name: str, size: int, described: int) -> list[tuple[str, str]]:
+    """The entry for `skipped` if a file has more bytes than the index describes."""
     if size <= described:
         return []
-    return [(name, f"{size - described} bytes of a step that was not finished: the index does not name it")]
+    return [(name, f"{size - described} bytes of an unfinished step, which is not in the index")]
 
 
 # ---- BP5 ----
 
 
 def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
+    """Checks a BP5 folder; see `check_files`."""
     at = _HEADER
     steps: list[tuple[tuple[int, ...], list[int]]] = []  # numbers of the record, subfile of each writer
     subfiles: list[int] = []
@@ -107,7 +110,7 @@ def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
         ):
             steps.append((numbers, subfiles))
         else:
-            return []  # of a version that is not known
+            return []  # an unknown version
     for number in sorted({n for _, of_writers in steps for n in of_writers} | set(subfiles)):
         _size(folder, f"data.{number}")
     names = _descriptions(folder)
@@ -115,10 +118,10 @@ def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
     with file:
         described = max((n[0] + n[1] for n, _ in steps), default=0)
         if described > size:
-            raise _cut(folder, "md.0", f"{size} bytes, and its steps need {described}")
+            raise _cut(folder, "md.0", f"has {size} bytes, but its steps need {described}")
         needed: dict[int, int] = {}  # bytes of each subfile
-        begins: dict[int, int] = {}  # of what the steps behind have in each subfile
-        for numbers, of_writers in reversed(steps):  # so that what follows in a subfile is known
+        begins: dict[int, int] = {}  # for each subfile, where the data of later steps begins
+        for numbers, of_writers in reversed(steps):  # backwards, so that `begins` is known
             block = read_exact(file, numbers[0], numbers[1], folder, "md.0")
             begins_now: dict[int, int] = {}
             for writer, used in enumerate(_data_of_writers(block, len(of_writers), names)):
@@ -132,18 +135,18 @@ def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
                     if length == 0:
                         continue
                     if length < 0 or begin + length > begins.get(subfile, 1 << 63):
-                        return []  # not the layout that is known: nothing is said of the data
+                        return []  # an unknown layout: the data is not checked
                     begins_now[subfile] = min(begins_now.get(subfile, 1 << 63), begin)
                     needed[subfile] = max(needed.get(subfile, 0), begin + length)
             begins.update(begins_now)
-    for number, wanted in sorted(needed.items()):
-        if _size(folder, f"data.{number}") < wanted:
+    for number, least in sorted(needed.items()):
+        if _size(folder, f"data.{number}") < least:
             raise _cut(
                 folder,
                 f"data.{number}",
-                f"{_size(folder, f'data.{number}')} bytes, and its steps need {wanted}",
+                f"has {_size(folder, f'data.{number}')} bytes, but its steps need {least}",
             )
-    return _behind("md.0", size, described)
+    return _unfinished("md.0", size, described)
 
 
 def _descriptions(folder: str) -> set[bytes]:
@@ -163,10 +166,11 @@ def _descriptions(folder: str) -> set[bytes]:
 
 
 def _data_of_writers(block: bytes, writers: int, names: set[bytes]) -> list[int | None]:
-    """Bytes of data of each writer in a step; None where its metadata is not laid out as known.
+    """Number of data bytes of each writer in a step; None if the layout of its metadata is unknown.
 
-    The block: its length without this number, lengths of the writers' metadata, of their attributes; then both.
-    A writer's metadata: 12 bytes of identifier, padding to 24; then numbers, of which the third is that of the data's bytes.
+    block: u64 length of the rest, u64 lengths of the metadata of each writer, u64 lengths of their
+    attributes, then metadata and attributes. The metadata of a writer is an identifier of 12 bytes, padding
+    to 24 bytes, then u64 numbers; the third of these is the number of data bytes.
     """
     head = 8 * (1 + 2 * writers)
     if len(block) < head or struct.unpack_from("<Q", block)[0] != len(block) - 8:
@@ -184,6 +188,7 @@ def _data_of_writers(block: bytes, writers: int, names: set[bytes]) -> list[int 
 
 
 def _bp4(folder: str, index: bytes) -> list[tuple[str, str]]:
+    """Checks a BP4 folder; see `check_files`."""
     if len(index) % _HEADER:
         raise _cut(folder, "md.idx", f"ends inside the record at byte {len(index) // _HEADER * _HEADER}")
     steps = [struct.unpack_from("<8Q", index, at) for at in range(_HEADER, len(index), _HEADER)]
@@ -191,7 +196,7 @@ def _bp4(folder: str, index: bytes) -> list[tuple[str, str]]:
     with file:
         described = max((step[5] for step in steps), default=_HEADER)
         if described > size:
-            raise _cut(folder, "md.0", f"{size} bytes, and its steps need {described}")
+            raise _cut(folder, "md.0", f"has {size} bytes, but its steps need {described}")
         groups = sum(
             struct.unpack("<Q", read_exact(file, step[2], 8, folder, "md.0"))[0]
             for step in steps
@@ -201,16 +206,19 @@ def _bp4(folder: str, index: bytes) -> list[tuple[str, str]]:
     while number == 0 or os.path.exists(os.path.join(folder, f"data.{number}")):
         walked = _groups(folder, f"data.{number}")
         if walked is None:
-            return _behind("md.0", size, described)
+            return _unfinished("md.0", size, described)
         found += walked
         number += 1
     if found < groups:
-        raise _cut(folder, "data", f"{found} groups in {number} files, and the index names {groups}")
-    return _behind("md.0", size, described)
+        raise _cut(folder, "data", f"{found} groups in {number} files, but the index names {groups}")
+    return _unfinished("md.0", size, described)
 
 
 def _groups(folder: str, name: str) -> int | None:
-    """Groups of data that a file holds, each as long as it says; None where they are laid out in a way that is not known."""
+    """Number of complete groups of data in a file; None if their layout is unknown.
+
+    Raises DamagedFile if one is truncated.
+    """
     file, size = _open(folder, name)
     with file:
         if size < _HEADER:
@@ -224,7 +232,7 @@ def _groups(folder: str, name: str) -> int | None:
             if not b"[PGI".startswith(start[:4]):
                 return None
             if len(start) < 12 or struct.unpack_from("<Q", start, 4)[0] > size - at - 4:
-                raise _cut(folder, name, f"{size} bytes end inside the group at byte {at}")
+                raise _cut(folder, name, f"ends at byte {size}, inside the group at byte {at}")
             at += 4 + struct.unpack_from("<Q", start, 4)[0]
             found += 1
     return found

@@ -1,8 +1,9 @@
 """The process that reads ADIOS2 files for `adios`: python adios_worker.py PATH.
 
-The adios2 package may crash, or wait without end, on files that were cut short; here it takes nothing with it. Requests
-are lines of JSON on stdin, answers lines of JSON on stdout, followed by as many bytes as they name; lines with "progress"
-before an answer say that there is some. The process ends when its stdin does, whatever the package does meanwhile.
+The adios2 package may crash or hang on truncated files; in a process of its own this does no harm. Requests
+are lines of JSON on stdin. Answers are lines of JSON on stdout, each followed by as many bytes as its "bytes"
+says. Lines with "progress" may precede an answer, and show that the process still works. The process ends
+when its stdin is closed, even if the package hangs.
 """
 
 from __future__ import annotations
@@ -25,25 +26,27 @@ DTYPES = {
 }  # fmt: skip
 
 
-_TELL_EVERY = 1.0  # seconds
+_PROGRESS_EVERY = 1.0  # seconds
 
 
 def end_with_stdin() -> None:
-    """A process beside this one ends it once whoever asks is gone: the package may wait for good, and holds Python's lock.
+    """Forks a process that kills this one when stdin is closed.
 
-    Not the kernel's signal at a parent's death: that one comes when the thread ends that started this process.
+    A thread could not do that, because the package holds Python's global lock while it hangs.
+    PR_SET_PDEATHSIG would not do either: it sends the signal when the thread that started this process ends,
+    not the process.
     """
     worker = os.getpid()
-    alive, held = os.pipe()  # the other end is closed when this process is gone
+    alive, held = os.pipe()  # `held` is closed when this process ends
     if os.fork():
         os.close(alive)
         return
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # those of a terminal go to all
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # a terminal sends them to all processes
         signal.signal(number, signal.SIG_IGN)
     os.close(held)
     os.close(1)
     poll = select.poll()
-    poll.register(0, 0)  # only its end
+    poll.register(0, 0)  # only its hang-up, not its input
     poll.register(alive, 0)
     while not poll.poll():
         pass
@@ -52,20 +55,22 @@ def end_with_stdin() -> None:
     os._exit(0)
 
 
-def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[str, Any]]]:
-    """What every step holds. A variable may be missing in some of them, and have another shape in each.
+def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[list[dict[str, Any]]]:
+    """The variables of every step. A variable may be missing in some steps, and have another shape in each.
 
-    at: how many steps before had it. shape: null for blocks without a place in a global array.
+    Entries: name; kind, the type in ADIOS2; at, the number of earlier steps that have the variable; shape,
+    None for a local array; blocks, the shapes of its blocks (for a global array only the first); single,
+    whether it is a single value; text, the value of a single text.
     """
     seen: dict[str, int] = {}
     result: list[list[dict[str, Any]]] = []
     io = package.Adios().declare_io("steps")
-    io.set_parameter("OpenTimeoutSecs", "0")  # of an unfinished file the package would wait an hour for more
+    io.set_parameter("OpenTimeoutSecs", "0")  # otherwise the package waits an hour for an unfinished file
     with package.Stream(io, path, "r") as stream:
         for _ in stream.steps(timeout=0.0):
             found = []
             for name, facts in stream.available_variables().items():
-                tell()
+                report_progress()
                 at = seen[name] = seen.get(name, -1) + 1
                 entry = {
                     "name": name,
@@ -84,7 +89,8 @@ def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[s
                     continue
                 entry["single"] = bool(variable.single_value())
                 entry["shape"] = [int(n) for n in variable.shape()]
-                # Where blocks end tells how to read, and what there is of blocks without a place.
+                # The shapes of blocks: for a global array how to read it, for a local array the shapes of its
+                # fields.
                 blocks = () if entry["single"] else stream.engine.blocks_info(name, stream.current_step())
                 for block in list(blocks)[: MOST_BLOCKS + 1]:
                     entry["blocks"].append([int(n) for n in block["Count"].split(",") if n.strip()])
@@ -94,7 +100,7 @@ def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[s
                     del entry["blocks"][1:]
                 if len(entry["blocks"]) > MOST_BLOCKS:
                     raise ValueError(f"{name!r:.80}: more than {MOST_BLOCKS} blocks")
-            tell()
+            report_progress()
             result.append(found)
             if len(result) > MOST_STEPS:
                 raise ValueError(f"more than {MOST_STEPS} steps")
@@ -102,7 +108,7 @@ def steps(package: Any, path: str, tell: Callable[[], None]) -> list[list[dict[s
 
 
 def attributes(file: Any) -> dict[str, Any]:
-    """[type, values] of the attributes: a list, or a text alone."""
+    """{name: [type, value]} of the attributes. A value is a list of numbers, a text or a list of texts."""
     result: dict[str, Any] = {}
     for name, facts in sorted(file.available_attributes().items()):
         kind = facts["Type"]
@@ -110,7 +116,7 @@ def attributes(file: Any) -> dict[str, Any]:
             result[name] = [kind, file.read_attribute_string(name)]
         else:
             value = file.read_attribute(name)
-            pairs = kind.endswith("complex")  # JSON has none
+            pairs = kind.endswith("complex")  # JSON has no complex numbers
             result[name] = [kind, value.view(value.real.dtype).tolist() if pairs else value.tolist()]
     return result
 
@@ -119,7 +125,7 @@ def read(file: Any, request: dict[str, Any]) -> bytes:
     """The elements of a box of a variable in one step, in C order and native byte order."""
     import numpy as np
 
-    # With a buffer of our own: the package's read() does not know every type that it writes.
+    # Into our own buffer, because the package's read() does not support every type that it writes.
     variable = file.inquire_variable(request["name"])
     if variable is None or variable.type() != request["kind"]:
         raise ValueError(f"no variable {request['name']!r:.80} of type {request['kind']}")
@@ -130,27 +136,27 @@ def read(file: Any, request: dict[str, Any]) -> bytes:
         variable.set_selection([request["start"], request["count"]])
     part = np.empty(request["count"], DTYPES[request["kind"]])
     if variable.selection_size() != part.size:
-        raise ValueError(f"{variable.selection_size()} elements where {part.size} were asked for")
+        raise ValueError(f"the package selects {variable.selection_size()} elements instead of {part.size}")
     file.engine.get(variable, part)
     return part.tobytes()
 
 
 def main(path: str) -> None:
-    """Answers requests until stdin ends."""
+    """Answers requests until stdin is closed."""
     end_with_stdin()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the package writes to stdout
+    os.dup2(2, 1)  # the package prints to stdout
 
     def answer(data: bytes = b"", **facts: object) -> None:
         answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
         answers.flush()
 
-    told = time.monotonic()
+    last_report = time.monotonic()
 
-    def tell() -> None:
-        nonlocal told
-        if time.monotonic() - told > _TELL_EVERY:
-            told = time.monotonic()
+    def report_progress() -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > _PROGRESS_EVERY:
+            last_report = time.monotonic()
             answers.write(b'{"progress": true}\n')
             answers.flush()
 
@@ -161,7 +167,7 @@ def main(path: str) -> None:
             if file is None:
                 import adios2
 
-                found = steps(adios2, path, tell)
+                found = steps(adios2, path, report_progress)
                 file = adios2.FileReader(path)
                 answer(steps=found, attributes=attributes(file))
             else:
@@ -171,5 +177,5 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file: its modules are no packages
+    del sys.path[0]  # the folder of this file, whose modules must not hide packages of the same name
     main(sys.argv[1])

@@ -1,15 +1,20 @@
-"""AMReX plotfiles: a folder with a text `Header`, and for every level a `Cell_H` that tells which boxes there are and in which
-`Cell_D_…` file the cells of each begin.
+"""AMReX plotfiles: a folder with a text file `Header`, and for every level a file `Cell_H` that lists the
+boxes and where in which `Cell_D_…` file the cells of each box begin.
 
-Each component of each level is a field `level-0/density`. It is the level's whole domain, whichever boxes it was cut into, so that
-runs on other numbers of ranks, or with other box sizes, compare cell by cell. Cells that no box covers are 0, and the field
-`level-1/covered` (u8) tells them from cells that are 0. Where boxes cover too little of a domain for that (less than a 64th), or
-with place=false, a field is the boxes one after another, and `level-1/boxes` holds their corners; then only the same boxes compare.
+Each component of each level is a field `level-0/density` with the shape of the level's domain, however the
+domain was cut into boxes. So runs with different numbers of ranks or box sizes compare cell by cell. Cells
+without a box are 0; the field `level-1/covered` (u8) marks the cells that have one. If the boxes cover less
+than a 64th of the domain, or with place=false, the field is the boxes in sequence, and `level-1/boxes` holds
+their corners; then only runs with the same boxes compare.
 
-Boxes of whole planes, and boxes that are not placed, are extents of the data files; else rows are put together while they are
-read. Cells are in the file as in Fortran, x first, and indices are (i, j, k) from the lower corner of the domain.
+Boxes of whole planes, and boxes in sequence, are extents of the data files. Otherwise a reader joins the rows
+of the boxes. Cells are stored in Fortran order, x first; indices are (i, j, k) from the lower corner of the
+domain.
 
-Particles, `particles/…`: structs of the grids one after another, extents; the key is made of their id and cpu.
+The members of particles, `particles/…`, are strided extents in the order of the grids. The key is made from
+id and cpu.
+
+Source: AMReX_VisMF.cpp and AMReX_ParticleIO.H of AMReX.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from .model import (
     Format,
     decoded,
     flag,
-    of_header,
+    header_field,
     storage_dtype,
 )
 
@@ -52,7 +57,7 @@ _PARTICLES = re.compile(r"Version_Two_Dot_(Zero|One)_(single|double)")
 
 @dataclass(frozen=True)
 class _Boxes:
-    """lower and upper corners, x first, both inclusive: (boxes, dimensions) i64."""
+    """Boxes of cells. low, high: the corners, x first, both inclusive; i64 of shape (boxes, dimensions)."""
 
     low: np.ndarray
     high: np.ndarray
@@ -68,7 +73,11 @@ class _Boxes:
 
 @dataclass(frozen=True)
 class _Level:
-    """boxes: of the valid cells. stored: as they lie in the files, with ghost cells. offset: of the first number of a box."""
+    """The boxes of a level and where they are stored.
+
+    boxes: the boxes without ghost cells. stored: the boxes in the files, with ghost cells. paths, offsets:
+    for each box its file and the offset of its first number.
+    """
 
     boxes: _Boxes
     stored: _Boxes
@@ -79,17 +88,22 @@ class _Level:
 
 
 def open_amrex(path: str, place: object = None) -> FileContent:
-    """Opens a plotfile. place: whether levels are put together into their domains; by default where that is not mostly holes."""
+    """Opens a plotfile.
+
+    place: whether a level becomes arrays of its domain's shape. By default it does if its boxes cover at
+    least a 64th of the domain and do not overlap. true raises FormatError if boxes overlap or extend beyond
+    the domain.
+    """
     placing = None if place is None else flag(place, "place", path)
     content = FileContent(path, "amrex")
     lines = _Words(_text(os.path.join(path, "Header")), os.path.join(path, "Header"))
-    lines.line()  # HyperCLaw-V1.1 or the like
+    lines.line()  # the version, such as HyperCLaw-V1.1
     names = [lines.line() for _ in range(lines.integer(0, _MOST_COMPONENTS))]
     dimensions = lines.integer(1, 3)
     content.time = lines.real()
     content.say("", "time", content.time)
     finest = lines.integer(0, _MOST_LEVELS - 1)
-    content.add(of_header("geometry", lines.reals(2 * dimensions), path))  # corners of the domain
+    content.add(header_field("geometry", lines.reals(2 * dimensions), path))  # corners of the domain
     content.say("", "(refinement)", lines.integers(finest))
     domains = [lines.box(dimensions) for _ in range(finest + 1)]
     content.say("", "(domains)", [[low.tolist(), high.tolist()] for low, high in domains])
@@ -103,7 +117,7 @@ def open_amrex(path: str, place: object = None) -> FileContent:
         lines.integer(-LARGEST, LARGEST)
         if number != level or not 0 <= grids <= 10_000_000:
             raise DamagedFile(
-                f"{grids} grids of level {number} where level {level} should be", where=lines.where
+                f"{grids} grids of level {number}, level {level} is expected", where=lines.where
             )
         lines.reals(2 * dimensions * grids)
         relative = lines.line()
@@ -116,8 +130,9 @@ def open_amrex(path: str, place: object = None) -> FileContent:
     _add_particles(content, path, dimensions, sources)
     content.sources = tuple(dict.fromkeys(sources))
     named = {os.path.relpath(source, path) for source in sources}
-    # How and when it was built and run, in a text that nothing reads: it differs between any two runs.
-    aside = re.compile(r"(.*/)?(\w*job_info|Particle_H)")  # the latter: how particles were cut
+    # job_info says when and how the program was built and run, so it differs between any two runs. Particle_H
+    # describes how particles were distributed.
+    aside = re.compile(r"(.*/)?(\w*job_info|Particle_H)")
     add_others(content, path, lambda name: name in named or aside.fullmatch(name) is not None)
     return content
 
@@ -134,7 +149,7 @@ def _text(path: str) -> str:
 
 
 def _inside(folder: str, relative: str, where: str) -> str:
-    """A path that a header names: never outside of the plotfile."""
+    """The path of a file that a header names. Raises DamagedFile if it is outside of the plotfile."""
     parts = relative.strip().split("/")
     if not relative.strip() or os.path.isabs(relative) or ".." in parts or "\0" in relative:
         raise DamagedFile(f"a file outside of the plotfile: {relative!r:.60}", where=where)
@@ -142,13 +157,16 @@ def _inside(folder: str, relative: str, where: str) -> str:
 
 
 class _Words:
-    """Numbers and lines of a text, one after another."""
+    """Reads numbers and lines of a text in sequence.
+
+    Raises DamagedFile if the text does not have what is expected.
+    """
 
     def __init__(self, text: str, where: str) -> None:
         self._text, self._at, self.where = text, 0, where
 
     def line(self) -> str:
-        """The next line that is not empty; what is left of the line at hand counts."""
+        """The next line that is not empty. The rest of the current line counts as a line."""
         while self._at < len(self._text):
             end = self._text.find("\n", self._at)
             end = len(self._text) if end < 0 else end
@@ -161,16 +179,14 @@ class _Words:
     def _match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
         found = pattern.match(self._text, self._at)
         if found is None:
-            raise DamagedFile(
-                f"{self._text[self._at : self._at + 30]!r} where {what} should be", where=self.where
-            )
+            raise DamagedFile(f"{self._text[self._at : self._at + 30]!r} instead of {what}", where=self.where)
         self._at = found.end()
         return found
 
     def integer(self, least: int, most: int) -> int:
         value = int(self._match(_INTEGER, "a number")[1])
         if not least <= value <= most:
-            raise DamagedFile(f"{value} where a number from {least} to {most} should be", where=self.where)
+            raise DamagedFile(f"{value} instead of a number from {least} to {most}", where=self.where)
         return value
 
     def integers(self, count: int) -> list[int]:
@@ -188,7 +204,7 @@ class _Words:
     def boxes(self, dimensions: int) -> _Boxes:
         count = int(self._match(_BOX_COUNT, "boxes")[1])
         if count > len(self._text) // 10:
-            raise DamagedFile(f"{count} boxes, more than its text has", where=self.where)
+            raise DamagedFile(f"{count} boxes are more than its text can hold", where=self.where)
         corners = [self.box(dimensions) for _ in range(count)]
         self._match(_BOX_END, "the end of the boxes")
         shape = (count, dimensions)
@@ -210,7 +226,7 @@ def _corners(text: str, dimensions: int, where: str) -> tuple[np.ndarray, np.nda
     found = _BOX.fullmatch(text.strip())
     parts = [] if found is None else [re.findall(r"-?\d{1,10}", part) for part in found.groups()]
     if [len(p) for p in parts] != [dimensions] * 3:
-        raise DamagedFile(f"{text[:60]!r} is no box of {dimensions} dimensions", where=where)
+        raise DamagedFile(f"{text[:60]!r} is not a box of {dimensions} dimensions", where=where)
     low, high, _ = (np.array([int(x) for x in p], np.int64) for p in parts)
     if (low > high).any() or max(abs(int(x)) for x in (*low, *high)) > 1 << 31:
         raise DamagedFile(f"the box {text[:60]} is empty or out of range", where=where)
@@ -221,7 +237,7 @@ def _corners(text: str, dimensions: int, where: str) -> tuple[np.ndarray, np.nda
 
 
 def _level(path: str, names: list[str], dimensions: int, grids: int) -> _Level:
-    """What a Cell_H tells, checked against the files that it names."""
+    """Parses a Cell_H and checks it against the files that it names."""
     words = _Words(_text(path), path)
     version, _how = words.integers(2)
     if version not in (1, 2, 3, 4):
@@ -229,7 +245,7 @@ def _level(path: str, names: list[str], dimensions: int, grids: int) -> _Level:
     components = words.integer(1, _MOST_COMPONENTS)
     if components != len(names):
         raise DamagedFile(f"{components} components, the plotfile's Header names {len(names)}", where=path)
-    words.integer(0, 1000)  # ghost cells: the boxes in the files tell them too
+    words.integer(0, 1000)  # ghost cells; the boxes in the files include them
     boxes = words.boxes(dimensions)
     if len(boxes.low) != grids or words.integer(0, 10_000_000) != grids:
         raise DamagedFile(f"{len(boxes.low)} boxes, the plotfile's Header has {grids}", where=path)
@@ -243,7 +259,7 @@ def _level(path: str, names: list[str], dimensions: int, grids: int) -> _Level:
         starts.append(int(line[2]))
     described = _REAL.findall(words.rest()) if version > 1 else []
     if version > 1 and not described:
-        raise DamagedFile("it does not tell the kind of its numbers", where=path)
+        raise DamagedFile("it does not describe the type of its numbers", where=path)
     kind = None
     if described:
         layout, length, order = described[-1]
@@ -259,6 +275,10 @@ def _places(
     kind: tuple[str, str] | None,
     where: str,
 ) -> _Level:
+    """Finds the numbers of every box.
+
+    kind: (type, byte order) of all boxes; None if each box has a header in its file.
+    """
     low, high = boxes.low.copy(), boxes.high.copy()
     offsets = np.zeros(len(paths), np.int64)
     kinds = set() if kind is None else {kind}
@@ -277,12 +297,13 @@ def _places(
                     kinds.add(found)
                     if (low[at] > boxes.low[at]).any() or (high[at] < boxes.high[at]).any():
                         raise DamagedFile(
-                            f"box {at} in {os.path.basename(path)} is not the one that is named", where=where
+                            f"box {at} in {os.path.basename(path)} is not the box that Cell_H lists",
+                            where=where,
                         )
                 item = ITEMSIZE[(kind or next(iter(kinds)))[0]]
                 cells = math.prod(int(n) for n in high[at] - low[at] + 1)
                 if cells * components * item > size - begin:
-                    message = f"the {cells} cells of box {at} pass its end"
+                    message = f"the {cells} cells of box {at} extend beyond its end"
                     raise DamagedFile(message, where=path, fix="is the plotfile complete?")
                 offsets[at] = begin
     if len(kinds) > 1:
@@ -294,9 +315,10 @@ def _places(
 def _fab_header(
     file: BinaryIO, size: int, path: str, at: int, components: int, dimensions: int
 ) -> tuple[tuple[str, str], np.ndarray, np.ndarray, int]:
-    """(type and byte order, lower corner, upper corner, first byte) of the box whose line of text begins at `at`."""
+    """((type, byte order), lower corner, upper corner, offset of the numbers) from the text line of a box at
+    offset `at`."""
     if at >= size:
-        raise DamagedFile(f"a box at byte {at}, the file has {size}", where=path)
+        raise DamagedFile(f"a box begins at byte {at}, but the file has {size} bytes", where=path)
     text = read_exact(file, at, min(_LONGEST_FAB_HEADER, size - at), path, "box")
     end = text.find(b"\n")
     line = text[: max(end, 0)].decode("ascii", "replace")
@@ -311,7 +333,11 @@ def _fab_header(
 
 
 def _kind(layout: str, bytes_: str, places: str, where: str) -> tuple[str, str]:
-    """Type and byte order of numbers, which AMReX describes by the bits of their parts and the places of their bytes."""
+    """(type, byte order) of numbers, from AMReX's RealDescriptor.
+
+    layout: number of bits in all, of the exponent and of the mantissa, and more. places: the order of the
+    bytes.
+    """
     numbers = tuple(int(n) for n in layout.split())
     known: dict[tuple[int, ...], str] = {(64, 11, 52): "f64", (32, 8, 23): "f32"}
     dtype = known.get(numbers[:3])
@@ -333,6 +359,10 @@ def _add_level(
     level: _Level,
     placing: bool | None,
 ) -> None:
+    """Adds the components of a level.
+
+    placing: whether as arrays of the domain's shape; None decides by the boxes.
+    """
     low, high = domain
     size = high - low + 1
     boxes = level.boxes
@@ -368,7 +398,7 @@ def _add_level(
                 Field(full, level.dtype, level.order, shape, extents=extents, fortran_order=len(shape) > 1)
             )
         else:
-            placed = _Placed(level, component, low, shape, content.path)
+            joined = _JoinedLevel(level, component, low, shape, content.path)
             chunks = tuple(int(n) for n in boxes.sizes.max(axis=0)[::-1]) if len(boxes.low) else shape
             dtype = storage_dtype(level.dtype)
             reader = decoded(
@@ -376,7 +406,7 @@ def _add_level(
                 level.dtype,
                 whole,
                 content.path,
-                BandReader(shape, chunks, dtype, placed.read, cache).read,
+                BandReader(shape, chunks, dtype, joined.read, cache).read,
             )
             content.add(
                 Field(full, level.dtype, level.order, shape, read=reader, fortran_order=len(shape) > 1)
@@ -388,6 +418,8 @@ def _add_level(
 def _add_mask(
     content: FileContent, name: str, boxes: _Boxes, low: np.ndarray, shape: tuple[int, ...]
 ) -> None:
+    """Adds a field of u8: 1 for cells that a box covers, 0 for others."""
+
     def read_box(box: Box) -> np.ndarray:
         out = np.zeros(tuple(s.stop - s.start for s in box), np.uint8)
         for _, there, _ in _parts(boxes, low, box):
@@ -401,7 +433,8 @@ def _add_mask(
 
 
 def _add_boxes(content: FileContent, label: str, names: list[str], level: _Level) -> None:
-    """Boxes one after another."""
+    """Adds the components of a level as 1-D fields of the boxes in sequence, and a field of the boxes'
+    corners."""
     boxes, stored = level.boxes, level.stored
     if (stored.low != boxes.low).any() or (stored.high != boxes.high).any():
         raise Unsupported(f"{label}: boxes with ghost cells that cannot be placed", where=content.path)
@@ -423,10 +456,11 @@ def _extent(level: _Level, at: int, component: int) -> Extent:
 
 
 def _overlap(boxes: _Boxes) -> bool:
-    """Whether two boxes share a cell: only boxes near each other in z are looked at."""
+    """Whether two boxes share a cell."""
     order = np.argsort(boxes.low[:, -1], kind="stable")
     low, high = boxes.low[order], boxes.high[order]
-    # A box is compared with those that begin within it; boxes that do not overlap are few in any such slab, as a rule.
+    # Compare each box only with the boxes that begin within its range along the last axis; usually these are
+    # few.
     last = np.searchsorted(low[:, -1], high[:, -1], side="right")
     for at in range(len(order)):
         others = slice(at + 1, int(last[at]))
@@ -436,7 +470,11 @@ def _overlap(boxes: _Boxes) -> bool:
 
 
 def _in_planes(boxes: _Boxes, low: np.ndarray, size: np.ndarray) -> list[int] | None:
-    """The boxes from bottom to top where each has whole planes: then the level lies in them as it is."""
+    """The order of the boxes along the last axis if each consists of whole planes of the domain; otherwise
+    None.
+
+    Then the cells of the boxes in this order are the cells of the level in Fortran order.
+    """
     if (boxes.low[:, :-1] != low[:-1]).any() or (boxes.sizes[:, :-1] != size[:-1]).any():
         return None
     return [int(at) for at in np.argsort(boxes.low[:, -1], kind="stable")]
@@ -445,7 +483,11 @@ def _in_planes(boxes: _Boxes, low: np.ndarray, size: np.ndarray) -> list[int] | 
 def _parts(
     boxes: _Boxes, low: np.ndarray, box: Box
 ) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
-    """(box, where in `box`, where in the level's box) of all that meet `box`, slices with z first."""
+    """The boxes of a level that intersect `box`: (number, slices within `box`, slices in indices of the
+    domain), z first.
+
+    low: the lower corner of the domain. `box` counts from it.
+    """
     start = np.array([s.start for s in box][::-1]) + low
     stop = np.array([s.stop for s in box][::-1]) + low  # not inclusive
     found = []
@@ -459,8 +501,8 @@ def _parts(
     return found
 
 
-class _Placed:
-    """A component of a level as one array of its domain, z first."""
+class _JoinedLevel:
+    """Reads boxes of a component of a level as one array of the domain, z first, from the level's boxes."""
 
     def __init__(
         self, level: _Level, component: int, low: np.ndarray, shape: tuple[int, ...], path: str
@@ -481,7 +523,10 @@ class _Placed:
         return out
 
     def _part(self, at: int, here: tuple[slice, ...], files: dict[str, BinaryIO]) -> np.ndarray:
-        """Cells of one box, by their indices in the domain; whole planes of it are read."""
+        """Cells of one box of the level, by slices in indices of the domain.
+
+        Reads whole planes of the box.
+        """
         level = self._level
         low = level.stored.low[at][::-1]
         sizes = [int(n) for n in level.stored.sizes[at][::-1]]
@@ -518,7 +563,7 @@ def _add_particles(content: FileContent, path: str, dimensions: int, sources: li
         words = _Words(_text(header_path), header_path)
         version = _PARTICLES.fullmatch(words.line())
         if version is None:
-            content.skipped.append((name, "no kind of particles that is known"))
+            content.skipped.append((name, "particles in an unknown version of the format"))
             continue
         _add_kind(
             content,
@@ -542,8 +587,14 @@ def _add_kind(
     dimensions: int,
     sources: list[str],
 ) -> None:
+    """Adds the fields of one kind of particles.
+
+    packed: id and cpu are two halves of one u64. precision: of the reals.
+    """
     if words.integer(1, 3) != dimensions:
-        raise DamagedFile("particles of another number of dimensions than the plotfile", where=words.where)
+        raise DamagedFile(
+            "its particles have another number of dimensions than the plotfile", where=words.where
+        )
     reals = ["xyz"[d] for d in range(dimensions)] + [
         words.line() for _ in range(words.integer(0, _MOST_COMPONENTS))
     ]
@@ -568,11 +619,11 @@ def _add_kind(
                 sizes[data] = file_size(data)
                 sources.append(data)
             if particles < 0 or where < 0 or particles * (record_i + record_r) > sizes[data] - where:
-                raise DamagedFile(f"{particles} particles at byte {where} pass its end", where=data)
+                raise DamagedFile(f"{particles} particles at byte {where} extend beyond its end", where=data)
             pieces.append((data, where, particles))
     found = sum(n for _, _, n in pieces)
     if found != total:
-        raise DamagedFile(f"{total} particles, of which its grids have {found}", where=words.where)
+        raise DamagedFile(f"its header says {total} particles, but its grids have {found}", where=words.where)
     group = name
     fields: list[Field] = []
     for at, label in enumerate(integers):
@@ -587,7 +638,8 @@ def _add_kind(
         fields.append(Field(f"{name}/{label}", f"f{8 * item}", "little", (total,), extents=extents))
     key = None
     if integers[:2] == ["id", "cpu"]:
-        # An id is unique among those that one process made. Checkpoints have 64 bits for both, the higher half first.
+        # An id is only unique within the process that created the particle, so the key has id and cpu. If
+        # packed, they are the two halves of one 64-bit number, the higher half first.
         high, low = (fields[0], fields[1]) if packed else (fields[1], fields[0])
 
         def read(first: int, count: int) -> np.ndarray:
@@ -609,7 +661,7 @@ def _add_kind(
 
 
 def _is_plotfile(path: str) -> bool:
-    """A Header that begins like one, beside Level_0."""
+    """Whether a folder has the Header of a plotfile and a folder Level_0."""
     try:
         with open(os.path.join(path, "Header"), "rb") as file:
             lines = file.read(4096).split(b"\n")

@@ -1,6 +1,7 @@
-"""Members of zip archives: where stored ones lie in the file, and the bytes of compressed ones by offset, decoded about once.
+"""Members of zip archives: the place of stored members, and random access to compressed ones that decodes
+each about once.
 
-An archive may be a whole file or lie inside one. Shared by the formats whose files are zip archives.
+An archive may be a whole file or a part of one. Used by all formats whose files are zip archives.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ __all__ = ["LOCAL_HEADER", "Archive", "MemberStream", "Pieces", "first_member", 
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 0x1
 _MOST_MEMBERS = 1_000_000
-DEFLATE_LIMIT = 1032  # bytes out of one byte of deflate, at the very most (zlib's technical details)
+DEFLATE_LIMIT = 1032  # largest compression ratio of deflate (zlib.net, "zlib Technical Details")
 
 
-_PIECE = 1 << 20  # bytes that are decoded at once, and kept
-_KEPT_BYTES = 64 << 20  # of an archive: what one thread had to decode on its way another one asks for soon
-_MOST_MARKS = 256  # places of a stream to go on from: about 50 KiB each
+_PIECE = 1 << 20  # bytes that are decoded and cached at once
+_KEPT_BYTES = 64 << 20  # cached bytes of an archive; pieces decoded for one thread are soon needed by another
+_MOST_MARKS = 256  # saved states of a stream, about 50 KiB each
 _LEAST_BETWEEN_MARKS = 4 << 20
 _PACKED = 1 << 18  # bytes of a compressed stream that are read at once
 _MOST_CURSORS = 16
 
 
 class Pieces:
-    """The pieces of the members of an archive that were decoded last."""
+    """A least-recently-used cache of decoded pieces of an archive's members. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class Pieces:
 
 
 class _Inflating:
-    """A deflate stream, decoded up to `offset`. A copy goes on from the same place."""
+    """A deflate stream, decoded up to `offset`. A copy continues from the same offset."""
 
     def __init__(self, read_packed: Callable[[int, int], bytes], size: int) -> None:
         self.offset, self._read_packed, self._size, self._at = 0, read_packed, size, 0
@@ -72,7 +73,7 @@ class _Inflating:
         return made
 
     def read(self, count: int) -> bytes:
-        """The next `count` bytes, fewer where the stream ends."""
+        """The next `count` bytes, fewer at the end of the stream."""
         parts = []
         left = count
         while left and not self._stream.eof:
@@ -89,8 +90,8 @@ class _Inflating:
         return b"".join(parts)
 
 
-class _Opened:
-    """A stream of another kind, decoded by Python's zipfile: it cannot be copied."""
+class _OtherStream:
+    """A stream of another compression method, decoded by Python's zipfile. It cannot be copied."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.offset, self._stream = 0, stream
@@ -109,10 +110,11 @@ class _Opened:
 
 
 class MemberStream:
-    """Bytes of one compressed member by offset, for any number of threads in any order; each is decoded about once.
+    """Random access to the bytes of one compressed member; thread-safe, and each byte is decoded about once.
 
-    A stream is decoded from its start only. So who asks first decodes for all, piece by piece, and leaves marks on the way, from
-    which a deflate stream is decoded again; it is not where the pieces that were decoded last have what is asked for.
+    A stream can only be decoded from its start. One thread at a time decodes, piece by piece. Decoded pieces
+    are cached for all threads, and copies of a deflate stream's state are kept as marks. A piece that is no
+    longer cached is decoded from the nearest mark.
     """
 
     def __init__(
@@ -124,20 +126,23 @@ class MemberStream:
         offset: int,
         path: str,
     ) -> None:
-        """file, offset: where its compressed bytes are."""
+        """file, offset: the file and the offset of the member's compressed bytes.
+
+        pieces: the cache of the archive.
+        """
         self._archive, self._info, self._pieces, self._path = archive, info, pieces, path
         self._file, self._begin = file, offset
         self._lock = threading.Lock()
-        self._problem = (
-            ""  # for whoever asks next, too; an error that was raised would hold on to all who read
-        )
-        self._cursors: list[_Inflating | _Opened] = []  # the last used one last
+        # The message of a failure, for later reads. The exception itself would keep the readers in its
+        # traceback alive.
+        self._problem = ""
+        self._cursors: list[_Inflating | _OtherStream] = []  # least recently used first
         self._marks: list[_Inflating] = []  # by offset
         self._between = max(_LEAST_BETWEEN_MARKS, info.file_size // _MOST_MARKS)
-        self._summed = self._sum = 0  # bytes of which the checksum is known, from the start, and it
+        self._summed = self._sum = 0  # number of bytes from the start in the checksum, and the checksum
 
     def head(self, count: int) -> bytes:
-        """The first `count` bytes, without decoding more than these. Raises FormatError where it holds fewer."""
+        """The first `count` bytes, without decoding more. Raises FormatError if the member has fewer."""
         with reading(self._path, f"member {self._info.filename!r}"):
             found = self._new().read(count)
         if len(found) != count:
@@ -145,7 +150,10 @@ class MemberStream:
         return found
 
     def read(self, offset: int, count: int) -> bytearray:
-        """`count` bytes from `offset`. Raises FormatError where it holds fewer."""
+        """`count` bytes from `offset`.
+
+        Raises FormatError if the member has fewer, or its checksum is wrong.
+        """
         result = bytearray()
         with reading(self._path, f"member {self._info.filename!r}"):
             while len(result) < count:
@@ -159,11 +167,11 @@ class MemberStream:
     def _short(self) -> DamagedFile:
         return DamagedFile(f"member {self._info.filename!r} ends before its array does", where=self._path)
 
-    def _new(self) -> _Inflating | _Opened:
+    def _new(self) -> _Inflating | _OtherStream:
         if self._archive.fp is None or self._file.closed:
             raise FormatError("the file was closed", where=self._path)
         if self._info.compress_type != zipfile.ZIP_DEFLATED:
-            return _Opened(self._archive.open(self._info))  # type: ignore[arg-type]
+            return _OtherStream(self._archive.open(self._info))  # type: ignore[arg-type]
         return _Inflating(self._packed, self._info.compress_size)
 
     def _packed(self, at: int, count: int) -> bytes:
@@ -173,6 +181,8 @@ class MemberStream:
         return read_exact(self._file, self._begin + at, count, self._path, what)
 
     def _piece(self, number: int) -> bytes:
+        """Piece `number` of the member: from the cache, or decoded with all pieces from the nearest mark
+        on."""
         key = (self._info.header_offset, number)
         if self._archive.fp is None:
             raise FormatError("the file was closed", where=self._path)
@@ -182,11 +192,11 @@ class MemberStream:
         with self._lock:
             if self._problem:
                 raise DamagedFile(self._problem, where=self._path)
-            found = self._pieces.get(key)  # another thread may have made it meanwhile
+            found = self._pieces.get(key)  # another thread may have decoded it meanwhile
             if found is not None:
                 return found
             cursor = self._take(number * _PIECE)
-            while True:  # a cursor that fails is gone: its state is unknown
+            while True:  # a cursor that fails is not kept, because its state is unknown
                 at = cursor.offset
                 mark = self._marks[-1].offset if self._marks else 0
                 if at >= mark + self._between and (here := cursor.copy()) is not None:
@@ -202,8 +212,9 @@ class MemberStream:
             del self._cursors[:-_MOST_CURSORS]
             return found
 
-    def _take(self, offset: int) -> _Inflating | _Opened:
-        """What decodes the fewest bytes on its way to `offset`: a cursor that rests before it, a mark, the start."""
+    def _take(self, offset: int) -> _Inflating | _OtherStream:
+        """The stream that has the fewest bytes to decode up to `offset`: a free cursor, a copy of a mark, or
+        a new one."""
         before = [c for c in self._cursors if c.offset <= offset]
         nearest = max(before, key=lambda c: c.offset, default=None)
         mark = (
@@ -217,7 +228,10 @@ class MemberStream:
         return self._new() if mark is None else mark.copy()
 
     def _check(self, at: int, piece: bytes) -> None:
-        """Its checksum and its length, once it was decoded from start to end."""
+        """Adds the piece at offset `at` to the checksum.
+
+        At the end of the member, checks checksum and length.
+        """
         if at != self._summed:
             return
         self._summed, self._sum = at + len(piece), zlib.crc32(piece, self._sum)
@@ -225,14 +239,16 @@ class MemberStream:
             return
         if self._summed != self._info.file_size or self._sum != self._info.CRC:
             name = self._info.filename
-            self._problem = f"member {name!r} is not what was compressed: its checksum or length is another"
+            self._problem = f"member {name!r}: its checksum or its length is wrong"
             raise DamagedFile(self._problem, where=self._path)
 
 
 def member_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str, base: int = 0) -> int:
-    """Where the bytes of a member begin: after its local header, whose extra part has a length of its own.
+    """The offset of a member's bytes in the file: after its local header, whose length is not in the
+    directory.
 
-    base: where the archive begins in the file. size: its bytes. The result counts from the file's start.
+    base, size: offset and bytes of the archive in the file. Raises DamagedFile if the member is not within
+    it.
     """
     what = f"member {info.filename!r}"
     if info.header_offset < 0 or info.header_offset + LOCAL_HEADER.size > size:
@@ -243,27 +259,31 @@ def member_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str, b
     offset = info.header_offset + LOCAL_HEADER.size + header[9] + header[10]
     if offset + info.compress_size > size:
         raise DamagedFile(
-            f"{what}: {info.compress_size} bytes at {offset} pass the end of the file", where=path
+            f"{what}: {info.compress_size} bytes at {offset} extend beyond the end of the file", where=path
         )
     return base + offset
 
 
 def check_sizes(info: zipfile.ZipInfo, path: str) -> None:
-    """Raises FormatError where a member is encrypted, or its two sizes cannot both be true."""
+    """Raises FormatError if a member is encrypted, or its sizes with and without compression contradict each
+    other."""
     what = f"member {info.filename!r}"
     if info.flag_bits & _ENCRYPTED:
         raise Unsupported(f"{what} is encrypted", where=path)
     if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
-        raise DamagedFile(f"{what} is stored, yet has two sizes", where=path)
+        raise DamagedFile(f"{what} is not compressed, but has two different sizes", where=path)
     if (
         info.compress_type == zipfile.ZIP_DEFLATED
         and info.file_size > (info.compress_size + 16) * DEFLATE_LIMIT
     ):
-        raise DamagedFile(f"{what} claims {info.file_size} bytes out of {info.compress_size}", where=path)
+        raise DamagedFile(
+            f"{what} claims {info.file_size} bytes, more than its {info.compress_size} compressed bytes can hold",
+            where=path,
+        )
 
 
 class _Part(io.RawIOBase):
-    """Bytes [base, base + length) of a file as a file of their own."""
+    """Bytes [base, base + length) of a file as a file object."""
 
     def __init__(self, file: BinaryIO, base: int, length: int, path: str) -> None:
         self._file, self._base, self._length, self._path, self._at = file, base, length, path, 0
@@ -299,7 +319,7 @@ class Archive:
             self.size = size - base if length is None else length
             if base < 0 or self.size < 0 or base + self.size > size:
                 raise DamagedFile(
-                    f"bytes {base} to {base + self.size} pass the end of the file, which has {size}",
+                    f"bytes {base} to {base + self.size} extend beyond the end of the file, which has {size}",
                     where=path,
                 )
             with reading(path, "zip archive"):
@@ -317,7 +337,8 @@ class Archive:
         self._pieces = Pieces()
 
     def source(self, name: str) -> Stored | Decoded:
-        """The bytes of a member: a place in the file, or decoded where it is compressed."""
+        """The bytes of a member: their place in the file, or a function that decodes them if they are
+        compressed."""
         info = self.members[name]
         check_sizes(info, self.path)
         offset = member_offset(self._file, self.size, info, self.path, self.base)
@@ -327,7 +348,7 @@ class Archive:
         return Decoded(self.path, stream.read)
 
     def read(self, name: str, longest: int) -> bytes:
-        """All bytes of a member; Unsupported where they are more than `longest`."""
+        """All bytes of a member. Raises Unsupported if they are more than `longest`."""
         source, size = self.source(name), self.members[name].file_size
         if size > longest:
             raise Unsupported(f"member {name!r} has {size} bytes, more than {longest}", where=self.path)
@@ -336,13 +357,13 @@ class Archive:
         return bytes(source.read_bytes(0, size))  # type: ignore[call-overload]
 
     def close(self) -> None:
-        """Closes it: decoded members cannot be read any more."""
+        """Closes the archive. Afterwards compressed members cannot be read."""
         self._zip.close()
         self._file.close()
 
 
 def first_member(file: BinaryIO) -> bytes:
-    """Name of the first member of a zip file, b'' where it is none."""
+    """Name of the first member of a zip file; b'' if it is not a zip file."""
     start = file.read(LOCAL_HEADER.size)
     if len(start) < LOCAL_HEADER.size or start[:4] != b"PK\3\4":
         return b""

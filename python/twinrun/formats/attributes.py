@@ -1,4 +1,5 @@
-"""Attributes: facts, or fields where that is asked for; and said where they change what values mean."""
+"""Attributes of files, as facts or as fields, and the notes on attributes that change the meaning of
+values."""
 
 from __future__ import annotations
 
@@ -26,16 +27,23 @@ def add_attribute(
     kind: str = "",
     tell: Callable[[object], str] | None = None,
 ) -> None:
-    """Takes an attribute that was read: as a fact, or as a field `owner@name` where it is a number and that is asked for."""
+    """Adds an attribute to `content`: as a field `owner@name` if `as_field` and its value is numeric,
+    otherwise as a fact.
+
+    encode, kind, tell: as for `FileContent.say`.
+    """
     if not (as_field and add_constant(content, f"{owner}@{name}", value)):
         content.say(owner, name, value, encode=encode, kind=kind, tell=tell)
 
 
 def add_constant(content: FileContent, name: str, value: object) -> bool:
-    """Adds a small array, or a number, that was read already as a field; False where it is none."""
+    """Adds a number or an array in memory as a field.
+
+    Returns False, and adds nothing, if its type is not supported.
+    """
     try:
         array = np.asarray(value)
-    except (ValueError, OverflowError):  # of several lengths, or of more than 64 bits
+    except (ValueError, OverflowError):  # lists of several lengths, or integers of more than 64 bits
         return False
     known = None if array.dtype.names or array.dtype.subdtype else dtype_of(array.dtype)
     if known is None:
@@ -58,7 +66,10 @@ def add_constant(content: FileContent, name: str, value: object) -> bool:
 
 
 def constant(name: str, value: np.generic, shape: tuple[int, ...], where: str) -> Field | None:
-    """A field that holds one number everywhere; None where it is of a type that is not compared."""
+    """A field of shape `shape` whose elements all have one value.
+
+    None if the value's type is not supported.
+    """
     known = dtype_of(value.dtype)
     if known is None:
         return None
@@ -74,7 +85,11 @@ def constant(name: str, value: np.generic, shape: tuple[int, ...], where: str) -
 
 
 def note_meaning(content: FileContent, entries: Iterable[tuple[str, Mapping[str, object]]]) -> None:
-    """One note for all arrays whose attributes say that stored values mean others: they are compared as stored."""
+    """Adds one note that lists the arrays with attributes such as scale_factor, and says that values are
+    compared as stored.
+
+    entries: (name of an array, its attributes).
+    """
     said = []
     for name, attributes in entries:
         words = [f"{w} {attributes[w]}" for w in MEANING if attributes.get(w) is not None]

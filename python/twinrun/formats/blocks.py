@@ -1,8 +1,8 @@
-"""Reading an N-D array in C order from storage that is cut into N-D chunks, each decoded about once.
+"""Reading a chunked N-D array in C order, so that each chunk is decoded about once.
 
-A range of the flattened array crosses many chunks, and every chunk is crossed by many ranges. So whole bands
-are decoded, slabs as thick as a chunk along one axis, and kept for the reads that follow. A single small read
-somewhere decodes only the chunks that it touches.
+A range of the flattened array crosses many chunks, and every chunk is crossed by many ranges. Therefore whole
+bands are decoded and cached for the next reads: a band is a slab that is as thick as a chunk along one axis.
+A single small read elsewhere decodes only the chunks that it touches.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import numpy as np
 __all__ = ["BandCache", "BandReader", "boxes", "plan_band"]
 
 Box = tuple[slice, ...]
-# Bands of small chunks grow to so many bytes, or chunks: each costs h5py 3.16 about 17 us, however small.
+# Largest band of several chunks, in bytes and in chunks. Each chunk costs about 17 us in h5py 3.16, however
+# small it is.
 _SMALL_BAND = 16 << 20
 _MANY_CHUNKS = 4096
 
 
 class BandCache:
-    """Bands of the arrays of one file, at most `budget` bytes of them.
+    """A least-recently-used cache of the bands of one file's arrays, at most `budget` bytes (at least 1 MiB).
 
-    `lock` guards it and the library's file.
+    Not thread-safe itself: callers hold `lock`, which also guards the file of the format's library.
     """
 
     def __init__(self, budget: int) -> None:
@@ -36,7 +37,8 @@ class BandCache:
 
     @property
     def largest_band(self) -> int:
-        """Bytes a band may have: half, so that two arrays read in turns do not drive each other out."""
+        """Most bytes of a band: half of the budget, so that bands of two arrays that are read in turns both
+        fit."""
         return self.budget // 2
 
     def get(self, key: tuple[int, int]) -> np.ndarray | None:
@@ -63,10 +65,12 @@ class BandCache:
 def plan_band(
     shape: tuple[int, ...], chunks: tuple[int, ...], itemsize: int, largest: int
 ) -> tuple[int, int]:
-    """(axis, thickness) of bands: one index in the axes before, all of those after, at most `largest` bytes.
+    """(axis, thickness) of the bands of an array, so that a band has at most `largest` bytes.
 
-    As thick as the chunk where that fits, else an even part of it. The outermost axis that has room wins: one
-    further in would decode a chunk once for every index of the axes before it.
+    A band has one index in the axes before `axis`, `thickness` indices in it, and all indices in the axes
+    after it. It is as thick as one or more chunks if they fit, otherwise an even part of a chunk. The
+    outermost possible axis is taken: a band of an inner axis would decode each chunk once for every index of
+    the outer axes.
     """
     row = itemsize * math.prod(shape)
     for axis, (size, chunk) in enumerate(zip(shape, chunks, strict=True)):
@@ -84,12 +88,16 @@ def plan_band(
 
 
 def boxes(first: int, count: int, shape: tuple[int, ...]) -> Iterator[Box]:
-    """Elements [first, first + count) of the flattened array as boxes, in order; at most 2 for every axis."""
+    """Cuts elements [first, first + count) of the flattened array into boxes, in C order.
+
+    At most 2 for every axis.
+    """
     if not shape:
         yield ()
         return
     while count > 0:
-        # The largest box that begins at `first`: whole rows of the outermost axis whose inner index is zero.
+        # The largest box that begins at `first`: whole rows of the outermost axis whose inner indices are
+        # zero.
         rest, inner, box = first, 1, []
         index = []
         for size in reversed(shape):
@@ -114,9 +122,10 @@ def boxes(first: int, count: int, shape: tuple[int, ...]) -> Iterator[Box]:
 
 
 class BandReader:
-    """read(first, count) over an array that `read_box(box)` gives in boxes, in C order.
+    """Reads ranges of a flattened array, in C order, from a function that reads boxes.
 
-    Thread-safe by the cache's lock.
+    read_box: `read_box(box)` returns the elements of a box, a tuple of slices with one for each axis. It is
+    called with the cache's lock held, so `read` is thread-safe.
     """
 
     def __init__(
@@ -129,22 +138,25 @@ class BandReader:
     ) -> None:
         self._shape, self._dtype, self._read_box, self._cache = shape, dtype, read_box, cache
         self._chunks = tuple(max(1, c) for c in chunks)
-        self._next = (
-            0  # where the last read ended: a read that goes on there is part of a pass over the array
-        )
+        # Where the last read ended. A read that continues there is taken as part of a sequential pass.
+        self._next = 0
         if shape:
             self._axis, self._thickness = plan_band(shape, self._chunks, dtype.itemsize, cache.largest_band)
             self._row = math.prod(shape[self._axis + 1 :])
 
     @property
     def reads_anywhere(self) -> bool:
-        """Whether readers that begin elsewhere decode little twice: bands of whole chunks, small against what is worth a reader."""
+        """Whether several processes may read a part each without decoding many chunks twice.
+
+        True if bands consist of whole chunks and are small.
+        """
         if not self._shape:
             return True
         whole = self._thickness % self._chunks[self._axis] == 0 or self._thickness == self._shape[self._axis]
         return whole and self._thickness * self._row * self._dtype.itemsize <= _SMALL_BAND
 
     def read(self, first: int, count: int) -> np.ndarray:
+        """Elements [first, first + count) of the flattened array in C order, 1-D."""
         with self._cache.lock:
             if not self._shape:
                 return np.asarray(self._read_box(())).reshape(1)
@@ -176,7 +188,7 @@ class BandReader:
             out[done : done + part.size] = part
             done += part.size
         if done != count:
-            raise ValueError(f"{done} elements where {count} were asked for")
+            raise ValueError(f"read {done} of {count} elements")
 
     def _band_of(self, position: int) -> tuple[int, int, int]:
         """(key, first, last + 1) of the band that holds element `position`."""
@@ -186,7 +198,7 @@ class BandReader:
         if self._thickness >= chunk:
             start = at // self._thickness * self._thickness
             stop = min(start + self._thickness, size)
-        else:  # parts of a chunk never reach into the next one
+        else:  # a band that is a part of a chunk never extends into the next chunk
             base = at // chunk * chunk
             start = base + (at - base) // self._thickness * self._thickness
             stop = min(start + self._thickness, base + chunk, size)

@@ -1,8 +1,8 @@
-"""Folders of torch.distributed.checkpoint: `.metadata` says which boxes of which tensor lie in which file.
+"""Folders of torch.distributed.checkpoint: `.metadata` lists which boxes of which tensor are in which file.
 
-`.metadata` is a pickle, read by `pickles`, which runs nothing of it. Each box is what torch.save wrote, at some
-bytes of a .distcp file. Tensors are put together to what they are in the whole program: the number of ranks that
-wrote them, and how they were cut, makes no difference.
+`.metadata` is a pickle, read by `pickles`, which runs no code. Each box is an archive of torch.save within a
+.distcp file. The boxes of a tensor are joined to the global tensor, so the number of ranks that wrote it, and
+how they cut it, do not matter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _LONGEST_METADATA = 1 << 28
 
 
 def open_dcp(path: str) -> FileContent:
-    """Opens a folder that torch.distributed.checkpoint wrote. Fields are named by their fully qualified names."""
+    """Opens a folder of torch.distributed.checkpoint.
+
+    Fields have the fully qualified names of the tensors.
+    """
     place = os.path.join(path, METADATA)
     file, size = open_regular(place)
     with file:
@@ -62,10 +65,10 @@ def _add_value(
     name: str,
     stored: dict[tuple[str, tuple[int, ...] | None], Opaque],
 ) -> None:
-    """A value that is no tensor: the bytes that torch.save wrote for it."""
+    """Adds a value that is not a tensor, as the bytes that torch.save wrote for it."""
     info = stored.get((name, None))
     if info is None:
-        content.skipped.append((name, "a value that is stored nowhere"))
+        content.skipped.append((name, "its metadata names no place for this value"))
         return
     where, offset, length = _place_of(folder, place, f"value {name!r:.80}", info)
     content.add(bytes_field(name, Stored(where, offset), length))
@@ -76,18 +79,18 @@ def _pairs(value: Any, what: str, where: str) -> Iterator[tuple[str, Any]]:
         raise DamagedFile(f"its metadata lacks {what}", where=where)
     for key, entry in value.last():
         if not isinstance(key, str):
-            raise DamagedFile(f"a name in {what} that is no text", where=where)
+            raise DamagedFile(f"a name in {what} is not a text", where=where)
         yield key, entry
 
 
 def _numbers(value: Any, what: str, where: str) -> tuple[int, ...]:
     if not isinstance(value, tuple):
-        raise DamagedFile(f"{what} is no list of numbers", where=where)
+        raise DamagedFile(f"{what} is not a list of numbers", where=where)
     return checked_shape(value, 0, where, what)
 
 
 def _storage(value: Any, where: str) -> dict[tuple[str, tuple[int, ...] | None], Opaque]:
-    """What was stored, by name and place of the box in its tensor."""
+    """{(name, offset of the box in its tensor, None for other values): where it is stored}."""
     if not isinstance(value, Pairs):
         raise DamagedFile("its metadata lacks storage_data", where=where)
     result: dict[tuple[str, tuple[int, ...] | None], Opaque] = {}
@@ -111,11 +114,11 @@ def _field(
     cache: BandCache,
     content: FileContent,
 ) -> Field | None:
-    """The field of a tensor; None where it is of a type that is skipped."""
+    """The field of a tensor; None, and an entry in `skipped`, if its type is not supported."""
     what = f"tensor {name!r:.80}"
     properties = entry.member("properties")
     dtype = properties.state if isinstance(properties, Opaque) else None
-    if isinstance(dtype, Pairs):  # without its __getstate__
+    if isinstance(dtype, Pairs):  # written by a version without TensorProperties.__getstate__
         dtype = dtype.find("dtype")
     elif isinstance(dtype, tuple) and dtype:
         dtype = dtype[0]
@@ -137,17 +140,17 @@ def _field(
             start = _numbers(chunk.member("offsets") if isinstance(chunk, Opaque) else None, what, place)
             sizes = _numbers(chunk.member("sizes"), what, place)
             if len(start) != len(shape) or len(sizes) != len(shape):
-                raise DamagedFile(f"{what}: a box of another number of dimensions", where=place)
+                raise DamagedFile(f"{what}: a box has another number of dimensions", where=place)
             if math.prod(sizes) == 0:
                 continue
             info = stored.get((name, start)) or (stored.get((name, None)) if not any(start) else None)
             if info is None:
-                raise DamagedFile(f"{what}: its box at {start} is stored nowhere", where=place)
+                raise DamagedFile(f"{what}: its metadata names no place for the box at {start}", where=place)
             parts.append(_part(folder, place, what, code, start, sizes, info))
         new = field_of_parts(name, code, shape, parts, place, cache)
         new.kind = dtype.name if dtype.name in SMALL else None
         return new
-    except FormatError as problem:  # a file of one rank is lost: the other tensors are not
+    except FormatError as problem:  # for example a missing file of one rank; other tensors can be read
         return unreadable(name, code, "little", shape, problem)
 
 
@@ -160,18 +163,20 @@ def _part(
     sizes: tuple[int, ...],
     info: Opaque,
 ) -> Part:
-    """A box of a tensor, from the bytes that torch.save wrote for it."""
+    """One box of a tensor. Raises FormatError if its type or shape is not that of the metadata."""
     path, offset, length = _place_of(folder, place, what, info)
     tensors = TensorFile(path, offset, length)
     try:
         walker = Walker(path)
         found = list(walker.walk("", tensors.root))
         if len(found) != 1:
-            reason = walker.skipped[0][1] if walker.skipped else f"{len(found)} tensors where one should be"
+            reason = (
+                walker.skipped[0][1] if walker.skipped else f"its box holds {len(found)} tensors, not one"
+            )
             raise Unsupported(f"{what}: {reason}", where=path)
         tensor = found[0][1]
         if tensor.dtype != code or tensor.shape != sizes:
-            message = f"{what}: {tensor.shape} of {tensor.dtype} where its metadata says {sizes} of {code}"
+            message = f"{what}: {tensor.shape} of {tensor.dtype}, but its metadata says {sizes} of {code}"
             raise DamagedFile(message, where=path)
         array = tensors.strided(tensor, what)
         if array is None or not isinstance(array.source, Stored):
@@ -182,18 +187,23 @@ def _part(
 
 
 def _place_of(folder: str, place: str, what: str, info: Opaque) -> tuple[str, int, int]:
-    """File, first byte and bytes of something that was stored. Checks that they are there."""
+    """(file, offset, length in bytes) of a stored value.
+
+    Raises FormatError if the file does not have these bytes.
+    """
     relative, offset, length = info.member("relative_path"), info.member("offset"), info.member("length")
     if not isinstance(relative, str) or type(offset) is not int or type(length) is not int or length < 0:
-        raise DamagedFile(f"{what}: a place without a file, an offset or a length", where=place)
+        raise DamagedFile(f"{what}: its place lacks a file, an offset or a length", where=place)
     if relative != os.path.basename(relative) or relative in ("", ".", ".."):
         raise DamagedFile(f"{what}: the file {relative!r:.80} is not beside the metadata", where=place)
     if info.member("transform_descriptors"):
-        raise Unsupported(f"{what} was transformed when it was written (compressed, say)", where=place)
+        raise Unsupported(f"{what} was transformed, for example compressed, when it was written", where=place)
     path = os.path.join(folder, relative)
     size = file_size(path)
     if offset < 0 or offset + length > size:
-        raise DamagedFile(f"{what} needs bytes {offset} to {offset + length}: it has {size}", where=path)
+        raise DamagedFile(
+            f"{what} needs bytes {offset} to {offset + length}; the file has {size}", where=path
+        )
     return path, offset, length
 
 

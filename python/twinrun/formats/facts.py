@@ -1,10 +1,11 @@
-"""What files say beside their elements, and elements that are no numbers: both compare exactly, whatever they are.
+"""Facts of files, and codes of non-numeric elements. Both always compare exactly.
 
-A fact is an attribute (`x@units`), or something else that a format's library shows: the names of dimensions, where a link
-leads, the names of an enumeration. Such words of ours stand in parentheses: `x@(dimensions)`.
+A fact is an attribute (`x@units`) or other metadata that a format's library shows: names of dimensions,
+targets of links, names of an enumeration's values. Names of facts that are not attributes are in parentheses:
+`x@(dimensions)`.
 
-An element that is no number (a text, a struct, a list of any length) has a code: 64 bits of a hash of all that it is. Two
-elements with one code are the same but for one pair in 2^64.
+A non-numeric element (a text, a struct, a list of any length) is compared by its code: 64 bits of a BLAKE2b
+hash of its type and value. Two different elements have the same code with a probability of 2^-64.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ __all__ = [
     "title_of",
 ]
 
-# Attributes that change what the numbers of their array are. Every convention of the field has its words for that.
+# Attributes that change the meaning of their array's numbers: names from the conventions CF, NUG (NetCDF) and
+# openPMD.
 MEANING = frozenset(
     """scale_factor add_offset _FillValue missing_value units calendar unitSI unitDimension timeUnitSI gridUnitSI
     gridGlobalOffset gridSpacing position axisLabels axisOrder dataOrder weightingPower macroWeighted _Unsigned valid_range
     valid_min valid_max flag_values flag_meanings flag_masks""".split()
 )
-# Fields of metadata, which keeps nothing but fields: the code of all facts together, and the number of things not compared.
+# Names of fields in metadata files, which hold only fields: the code of all facts together, and the number of
+# things that cannot be compared.
 SUMMARY, NOT_COMPARED = "(attributes)", "(not compared)"
-FILE = "(file)"  # that a folder has a file of this name, whose fields do not have it in theirs
+FILE = "(file)"  # fact: the file that a field comes from, if the field's name does not contain it
 _MOST_SHOWN = 80  # characters
 _DEEPEST = 64
 
@@ -49,13 +52,28 @@ Encoder = Callable[[object], "bytes | None"]
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that a file says.
+    """An attribute, or other metadata of a file.
 
-    owner: the field or group that it belongs to; '' for the file. name: of the attribute, or a word of ours in parentheses.
-    identity: two facts are the same where these bytes are. text: the value, for people. meaning: it changes what the
-    owner's numbers mean. step: the step that it belongs to, None for all of the file's. order: of a fact that is an order of the
-    owner's fields, their names: what only one run has is told as a field, and no difference of order. kind: the type that the
-    format keeps the value in, in words, where it has more types than there are kinds of values here.
+    Attributes
+    ----------
+    owner : str
+        The field or group that it belongs to; '' for the file.
+    name : str
+        The name of the attribute, or a name in parentheses for other metadata.
+    identity : bytes
+        Two facts have the same value if these bytes and `kind` are equal; see `encoded`.
+    text : str
+        The value as text, for messages.
+    meaning : bool
+        Whether it changes the meaning of the owner's numbers, as a unit does.
+    step : int or None
+        The step that it belongs to; None for all steps of the file.
+    order : tuple of str
+        If the fact is the order of the owner's fields: their names. Only the order of fields that both runs
+        have is compared; a field that one run lacks is reported as a missing field.
+    kind : str
+        The type of the value in the file, in words. Needed if several types of the format become the same
+        Python value.
     """
 
     owner: str
@@ -69,28 +87,34 @@ class Fact:
 
     @property
     def label(self) -> str:
-        """'x@units'; '@history' of the file itself."""
+        """'x@units', or '@history' for an attribute of the file."""
         return f"{self.owner}@{self.name}"
 
     @property
     def is_attribute(self) -> bool:
-        """Whether it is an attribute; else it is of the format's own kind, and other formats have nothing like it."""
+        """Whether it is an attribute.
+
+        Other facts are specific to a format; other formats have no counterpart.
+        """
         return not (self.name.startswith("(") and self.name.endswith(")"))
 
     @property
     def digest(self) -> str:
-        """Of the value, as 32 digits."""
+        """A hash of `identity` and `kind`: 32 hexadecimal digits."""
         return hashlib.blake2b(self.identity + self.kind.encode(), digest_size=16).hexdigest()
 
     @classmethod
     def of(cls, owner: str, name: str, value: object, encode: Encoder | None = None) -> Fact:
-        """The fact of a value. Raises TypeError where it is of a kind that cannot be compared. encode: as of `encoded`."""
+        """The fact for a value.
+
+        Raises TypeError if the value cannot be compared. encode: as for `encoded`.
+        """
         identity = encoded(value, encode)
         return cls(owner, name, identity, shown(value), name in MEANING)
 
 
 def summary(facts: Mapping[str, Fact]) -> int:
-    """The code of all facts together."""
+    """One code (64 bits) of all facts of a file."""
     return code([[label, fact.identity + fact.kind.encode()] for label, fact in sorted(facts.items())])
 
 
@@ -99,11 +123,14 @@ def _sized(mark: bytes, data: bytes) -> bytes:
 
 
 def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> bytes:
-    """Bytes that are equal where two values are, of the same type: not those that lie in a file.
+    """Canonical bytes of a value: two values of the same type are equal if and only if these bytes are equal.
 
-    Byte order, padding, the width of texts, and the order of a mapping's keys and of a struct's members are storage. A NaN is a NaN,
-    whatever its sign and its payload, and -0.0 is 0.0: as where elements of fields are compared exactly.
-    encode: gives the bytes of what is not known here, None where it cannot. Raises TypeError for what cannot be compared.
+    Storage does not count: byte order, padding, the width of texts, the order of a mapping's keys and of a
+    struct's members. All NaNs are equal, whatever their sign and payload, and -0.0 equals 0.0, as in exact
+    comparisons of fields.
+
+    encode: called first; returns the bytes of a value of a type that only the caller knows, None for other
+    values. Raises TypeError for a value that cannot be compared, or one nested more than 64 levels deep.
     """
     if depth > _DEEPEST:
         raise TypeError(f"nested more than {_DEEPEST} deep")
@@ -140,15 +167,16 @@ def _float(value: float) -> bytes:
 
 
 def _plain(array: np.ndarray) -> bytes:
-    """Numbers as bytes that do not depend on how they were stored."""
+    """Little-endian bytes of numbers, with canonical NaNs, zeros and padding."""
     kind = array.dtype
     flat = np.ascontiguousarray(array).reshape(-1)
     if kind.kind in "fc":
-        with np.errstate(invalid="ignore"):  # a NaN that signals
+        with np.errstate(invalid="ignore"):  # signalling NaNs
             flat = flat.astype(kind.newbyteorder("=")) + 0  # -0.0 becomes 0.0
         parts = flat.view(flat.real.dtype) if kind.kind == "c" else flat
         parts[np.isnan(parts)] = np.nan
-        if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:  # x87: six bytes are padding
+        # x87's extended precision has 10 bytes, and 6 bytes of padding.
+        if parts.dtype.itemsize == 16 and np.finfo(parts.dtype).nmant == 63:
             return np.ascontiguousarray(parts.view(np.uint8).reshape(-1, 16)[:, :10]).tobytes()
         flat = parts
     elif kind.kind == "b":
@@ -157,7 +185,7 @@ def _plain(array: np.ndarray) -> bytes:
 
 
 def title_of(dtype: np.dtype, name: str) -> object:
-    """The title of a member of a struct, None where it has none."""
+    """The title of a struct's member, None if it has none."""
     return (*dtype.fields[name], None)[2]  # type: ignore[index]
 
 
@@ -167,6 +195,10 @@ def _title(dtype: np.dtype, name: str, encode: Encoder | None) -> bytes:
 
 
 def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
+    """Canonical bytes of an array: type, shape and elements.
+
+    Raises TypeError for a type that cannot be compared.
+    """
     kind = array.dtype
     shape = ",".join(map(str, array.shape))
     if kind.names is not None:
@@ -192,24 +224,27 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
 
 
 def digest_of(value: object, size: int, encode: Encoder | None = None) -> bytes:
-    """So many bytes that two values share where they are equal, and but for chance only there."""
+    """A BLAKE2b hash of `size` bytes of a value.
+
+    Equal values have equal hashes; raises TypeError as `encoded`.
+    """
     return hashlib.blake2b(encoded(value, encode), digest_size=size).digest()
 
 
 def code(value: object, encode: Encoder | None = None) -> int:
-    """The code of one element."""
+    """The code of one element: 64 bits of its hash."""
     return int.from_bytes(digest_of(value, 8, encode), "little")
 
 
 def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:
-    """The codes of elements, as u64."""
+    """The codes of elements: an array of u64, one for each item of `rows`."""
     if isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "SUOT":
         rows = rows.tolist()
     return np.array([code(row, encode) for row in rows], np.uint64)
 
 
 def shown(value: object, most: int = _MOST_SHOWN) -> str:
-    """A value for people, on one line, cut to `most` characters."""
+    """A value as text for messages, on one line, cut to `most` characters."""
     if isinstance(value, (np.bytes_, bytes, bytearray)):
         try:
             text = repr(bytes(value).decode("utf-8"))

@@ -1,7 +1,7 @@
-"""Opening and reading files that nobody vouches for: every failure becomes a FormatError, nothing is trusted.
+"""Opening and reading untrusted files. Every failure becomes a FormatError.
 
-A file is a regular file (a pipe would block, a device never ends), its size is taken before a length from
-inside it is believed, and reads are bounded by that size.
+Only regular files are opened: reading a pipe could block, and a device has no end. The size of the file is
+determined first, and lengths that the file itself states are checked against it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from ..marks import METADATA_MAGIC, METADATA_SUFFIX
 
 __all__ = ["file_size", "files_below", "is_metadata", "is_own", "open_regular", "read_exact", "reading"]
 
-_OWN = ".twinrun"  # begins the names of what twinrun has in the works
+_OWN = ".twinrun"  # prefix of the names of twinrun's temporary files
 
 
 @contextmanager
 def reading(where: str, what: str = "") -> Iterator[None]:
-    """Turns whatever goes wrong inside into one FormatError at `where`; `what` names the part that was read."""
+    """Turns any exception inside the `with` block into a FormatError.
+
+    where: the file, for the message. what: the part of it that is read. A TwinrunError passes through
+    unchanged.
+    """
     part = f"{what}: " if what else ""
     try:
         yield
@@ -33,12 +37,13 @@ def reading(where: str, what: str = "") -> Iterator[None]:
     except MemoryError as error:
         raise FormatError(f"{part}not enough memory to read it", where=where) from error
     except OSError as error:
-        if error.errno is None or error.strerror is None:  # HDF5 and zip libraries: no system error behind it
+        # The HDF5 and zip libraries raise OSError without an error number of the system.
+        if error.errno is None or error.strerror is None:
             raise DamagedFile(f"{part}{_words(error)}", where=where) from error
         raise FormatError(f"{part}cannot be read: {error.strerror}", where=where) from error
     except RecursionError as error:
         raise DamagedFile(f"{part}nested too deeply", where=where) from error
-    except Exception as error:  # libraries raise nearly anything on hostile input
+    except Exception as error:  # libraries raise many types of exceptions on damaged input
         raise DamagedFile(f"{part}{_words(error)}", where=where) from error
 
 
@@ -48,7 +53,7 @@ def _words(error: BaseException) -> str:
 
 
 def file_size(path: str) -> int:
-    """Size in bytes of a regular file."""
+    """Size in bytes of a regular file. Raises FormatError for anything else, MissingFile if there is none."""
     with reading(path):
         status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
@@ -59,17 +64,20 @@ def file_size(path: str) -> int:
 
 
 def open_regular(path: str) -> tuple[BinaryIO, int]:
-    """An unbuffered regular file open for reading, and its size in bytes."""
-    file_size(path)  # before open(): opening a pipe would wait for its other end
+    """Opens a regular file for reading, unbuffered; returns it and its size in bytes.
+
+    Raises as `file_size`.
+    """
+    file_size(path)  # before open(): opening a pipe waits for its other end
     with reading(path):
         file = open(path, "rb", buffering=0)
         return file, os.fstat(file.fileno()).st_size
 
 
 def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -> bytes:
-    """`count` bytes at `offset`, or DamagedFile.
+    """Reads `count` bytes at `offset`. Raises DamagedFile if the file ends before them.
 
-    The caller has checked `count` against the size of the file.
+    The caller checks `count` against the size of the file first, to bound the memory.
     """
     with reading(where, what):
         parts = []
@@ -84,9 +92,11 @@ def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -
 
 
 def is_metadata(path: str, cut: bool = False) -> bool:
-    """Whether twinrun wrote a file as metadata, by what it begins with; a bit there may be damaged, which opening it tells.
+    """Whether a file is a metadata file of twinrun, by its first bytes.
 
-    cut: or what may be left of such a file, which may be nothing.
+    Up to two of these bytes may be damaged; opening the file reports the damage. cut: also accept a file that
+    ends within these bytes, even an empty one, because it may be the rest of a metadata file that was cut
+    short.
     """
     try:
         file, size = open_regular(path)
@@ -100,12 +110,16 @@ def is_metadata(path: str, cut: bool = False) -> bool:
 
 
 def is_own(path: str) -> bool:
-    """Whether twinrun put a file among the data: it is no part of them."""
+    """Whether twinrun wrote a file into a folder of data: temporary files and metadata.
+
+    Such a file is not data.
+    """
     return os.path.basename(path).startswith(_OWN) or (path.endswith(METADATA_SUFFIX) and is_metadata(path))
 
 
 def files_below(folder: str) -> list[tuple[str, str]]:
-    """(path relative to a folder, path) of all that is no folder in it and below, but for what is twinrun's own, sorted."""
+    """(path relative to `folder`, path) of everything below a folder except folders and twinrun's own files,
+    sorted."""
     found: list[tuple[str, str]] = []
     seen: set[tuple[int, int]] = set()
     stack = [""]

@@ -1,7 +1,7 @@
-"""The files of a folder that some program wrote: which step, rank and field each is.
+"""The data files of a folder, each with its step, rank and name.
 
-See `naming` for the rules. Files of no known format are listed too, to be compared as bytes: they belong to no step, and are
-named by their path.
+The rules for names are in `naming`. Files of unknown format are listed too, and compared as bytes: they
+belong to no step, and are named by their path.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ _MOST_FILES = 10_000_000
 
 
 def is_history(folder: str) -> bool:
-    """Whether a folder is a history that twinrun captured; it has a reader of its own. TwinrunError where that cannot be told."""
+    """Whether a folder is a history that twinrun captured, by its manifest.
+
+    Raises TwinrunError if that is not a file.
+    """
     manifest = os.path.join(folder, MANIFEST)
     if os.path.isfile(manifest):
         return True
-    if os.path.lexists(manifest):  # what is left would be read as files of nobody, and called intact
+    # Without this error the rest of a damaged history would be read as plain files, and called intact.
+    if os.path.lexists(manifest):
         raise TwinrunError(
-            "is no regular file, so that nobody can tell what the history in this folder has",
+            "is not a regular file, so the content of the history in this folder is not known",
             where=manifest,
             fix="restore it from a copy, or move it away to read the folder as files",
         )
@@ -40,18 +44,21 @@ def is_history(folder: str) -> bool:
 
 
 def is_data_set(path: str, format: str | None = None) -> bool:
-    """Whether a folder is one data set as a whole, of `format` where one is forced, and not a folder of files."""
+    """Whether a folder is one data set, such as a Zarr group, and not a folder of files.
+
+    format: None detects it.
+    """
     return _data_set(path, None if format is None else by_name(format, path)) is not None
 
 
 def told_format(options: Mapping[str, object]) -> str | None:
-    """The format that options force, None where it is to be found out."""
-    told = options.get("format")
-    return None if told is None else str(told)
+    """The option `format` as text; None if it is not given, so that the format is detected."""
+    name = options.get("format")
+    return None if name is None else str(name)
 
 
 def _data_set(path: str, forced: Format | None) -> Format | None:
-    """The format of a folder that is one data set."""
+    """The format of a folder that is one data set; None if it is not one. forced: the only format to try."""
     if forced is None:
         return detect(path)
     return forced if forced.is_folder is not None and forced.is_folder(path) else None
@@ -61,10 +68,24 @@ def _data_set(path: str, forced: Format | None) -> Format | None:
 class DataFile:
     """A data file of a folder.
 
-    path: to open it. relative: to the folder. format: its name. step: None where the path has no number.
-    rank: 0 where it names none. prefix: what its fields are named after: the whole name of the field of a
-    one-array file; put in front of the others' ("prefix/field") only where the folder holds several kinds of
-    such files. leads_to: of a link to a folder that is listed already, under which path.
+    Attributes
+    ----------
+    path : str
+        The path to open.
+    relative : str
+        The path relative to the folder.
+    format : str
+        The name of its format.
+    step : int or None
+        None if the path has no step.
+    rank : int
+        0 if the path has no rank.
+    prefix : str
+        The name of the field of a file with one array. For other files see `use_prefix`.
+    use_prefix : bool
+        True: fields are named `prefix/field`, because the folder holds several kinds of files.
+    leads_to : str or None
+        For a link to a folder that is listed under another path: that path.
     """
 
     path: str
@@ -78,20 +99,24 @@ class DataFile:
 
     @property
     def label(self) -> str:
-        """What it is called in every step and rank: its prefix and its suffix."""
+        """The name of the file without step and rank: prefix and suffix."""
         suffix = os.path.splitext(self.relative)[1]
         without = "" if suffix[1:].isdecimal() or self.prefix.endswith(suffix) else suffix
         return self.prefix + without
 
     def open(self, options: Mapping[str, object] | None = None) -> FileContent:
-        """Opens it. Options that its format does not have are left out: they are meant for other files."""
+        """Opens the file.
+
+        Options that its format does not have are ignored: they are meant for other files.
+        """
         if self.leads_to is not None:
             return link_content(self.path, self.leads_to)
         known = formats()[self.format].options
         return open_file(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
 
     def open_whatever(self, options: Mapping[str, object] | None = None) -> FileContent:
-        """As `open`, of a file that nobody said the format of: a text that is no table is bytes, with a note."""
+        """As `open`, for a file whose format was detected: text that is not a table becomes bytes, with a
+        note."""
         if self.leads_to is not None:
             return link_content(self.path, self.leads_to)
         known = formats()[self.format].options
@@ -100,7 +125,7 @@ class DataFile:
         )
 
     def fields(self, content: FileContent) -> dict[str, Field]:
-        """Fields of the opened file under the names that they have in the folder."""
+        """The fields of the opened file by the names that they have in the folder."""
         if content.one_array:
             only = next(iter(content.fields.values()), None)
             return {} if only is None else {self.prefix: renamed(only, self.prefix)}
@@ -111,10 +136,21 @@ class DataFile:
 
 @dataclass
 class Listing:
-    """files: sorted by step, rank and path.
+    """The content of a folder.
 
-    ignored: (relative path, reason) of what is read otherwise: say it to the user. unreadable: the same
-    of what can be no file at all: nothing that has any was compared. unknown: why a file is compared as bytes.
+    Attributes
+    ----------
+    folder : str
+        The folder.
+    files : list of DataFile
+        Sorted by step, rank and path.
+    ignored : list of (str, str)
+        (relative path, reason) of files that are read as parts of other files.
+    unreadable : list of (str, str)
+        (relative path, reason) of broken links and special files. If there is any, every comparison is
+        incomparable.
+    unknown : list of (str, str)
+        (relative path, reason) of files that are compared as bytes.
     """
 
     folder: str
@@ -128,18 +164,37 @@ class Listing:
         return [f for f in self.files if f.format != BYTES]
 
     def steps(self) -> list[int | None]:
-        """Steps that it holds, ascending; None (no number) first."""
+        """The steps of its files, ascending; None, for files without a step, comes first."""
         return sorted({f.step for f in self.files}, key=lambda s: -1 if s is None else s)
 
 
 def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Listing:
-    """Lists a folder and the folders in it.
+    """Lists the data files in a folder and its subfolders, with the format, step, rank and name of each.
 
-    What a file is, is found out by its content, whatever its suffix. options: of formats, as in `open_file`; with
-    a format, every file is of it; with a dtype, fields or arrays, .bin, .raw and .dat files are data. Metadata of
-    twinrun and descriptions of raw files are passed over; hidden files are bytes, whatever they hold, and empty folders
-    nothing. Of a link to a folder that is listed already only where it leads is listed. Raises FormatError: the folder is missing or unreadable, no format has such an option, or two files would be
-    the same field of the same step and rank.
+    Formats are detected as by `detect`. Hidden files are listed as bytes, whatever they hold. Twinrun's own
+    files, sidecars of raw files and empty folders are not listed. A link to a folder that is listed already
+    is listed as the path of its target.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder.
+    options : mapping of str to object, default None
+        Options of formats, as for `open_file`. With `format` every file has this format; with `dtype`,
+        `fields` or `arrays` the files .bin, .raw and .dat are raw data.
+
+    Returns
+    -------
+    Listing
+        The files.
+
+    Raises
+    ------
+    MissingFile
+        There is no such folder.
+    FormatError
+        The folder cannot be read, no format has such an option, or two files are the same field of the same
+        step and rank.
     """
     folder = os.fspath(folder)
     if not os.path.exists(folder):
@@ -184,7 +239,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         )
     described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
     described_by = frozenset().union(*(formats()[f.format].describers for f in listing.data()))
-    for path, relative in sidecars:  # x.h5.json describes nothing that is read by it
+    for path, relative in sidecars:  # a JSON file beside a file that needs no description is data
         if (
             relative.removesuffix(".json") not in described_files
             and os.path.basename(path) not in described_by
@@ -198,30 +253,35 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
 
 
 def _is_text(path: str) -> bool:
-    if not os.path.isfile(path):  # a pipe would keep us waiting
+    if not os.path.isfile(path):  # opening a pipe would block
         return False
     with reading(path), open(path, "rb") as file:
         return printable(file.read(4096))
 
 
 def _why_unknown(path: str, is_folder: bool, forced: Format | None, described: bool) -> str:
+    """The reason, for messages, why a file is compared as bytes."""
     if forced is not None:
         return f"a file, and {forced.name} is a format of folders"
     promised = None if is_folder else by_suffix(path)
     if promised is not None and _is_text(path):
         return "text, and no table"
-    if promised is not None:  # a .dat may be data as well as text: only a description tells
+    if promised is not None:  # for example a .dat, which may be binary data or text
         return f"{promised.name} without a description: give dtype=, or write {os.path.basename(path)}.json"
     hint = "; format=raw reads every file as described" if described else ""
     return f"not a data format that is known{hint}"
 
 
 def _format_of(path: str, described: bool) -> Format | None:
+    """The format of a file of a folder; None if it is compared as bytes.
+
+    described: options describe raw files.
+    """
     promised = by_suffix(path)
     try:
         found = detect(path)
     except FormatError:
-        # Not a regular file, or not readable: where its name promises data, opening it says what is wrong.
+        # The file cannot be read. With the suffix of a format it is listed, and opening it reports the error.
         return promised if promised is not None and promised.name != "raw" else None
     if found is not None and found.name == "raw" and promised is found and (not described or _is_text(path)):
         return found if found.claims is not None and found.claims(path) else None
@@ -231,9 +291,11 @@ def _format_of(path: str, described: bool) -> Format | None:
 def _walk(
     folder: str, listing: Listing, forced: Format | None, sidecars: list[tuple[str, str]]
 ) -> list[tuple[str, str, bool]]:
-    """(path, relative path, is one data set in a folder) of all that may be data; every folder once.
+    """(path, relative path, whether it is a folder that is one data set) of all files and data sets; each
+    folder once.
 
-    Links to a folder that has been go into the listing at once. sidecars: gets (path, relative path) of what may describe a file beside it.
+    Adds links to folders that were visited already to `listing`, and (path, relative path) of files that may
+    describe another file to `sidecars`.
     """
     found: list[tuple[str, str, bool]] = []
     seen: dict[tuple[int, int], str] = {}
@@ -241,7 +303,7 @@ def _walk(
     folder_formats = any(f.is_folder is not None for f in candidates)
     describers = frozenset().union(*(f.describers for f in candidates))
     stack = [("", folder)]
-    links: list[tuple[str, str]] = []  # after all true folders: a folder keeps its own name
+    links: list[tuple[str, str]] = []  # visited after all real folders, so that these keep their own names
     while stack or links:
         relative, path = stack.pop() if stack else links.pop(0)
         with reading(path):
@@ -277,7 +339,8 @@ def _walk(
 
 
 def _drop_parts(listing: Listing) -> None:
-    """Files that another file of the listing names as parts of itself are read with that one."""
+    """Removes the files that are parts of another file of the listing (`Format.parts`), and adds them to
+    `ignored`."""
     kinds = formats()
     parts: dict[str, str] = {}
     for file in listing.files:
@@ -285,7 +348,7 @@ def _drop_parts(listing: Listing) -> None:
             try:
                 named = parts_of(file.path)
             except FormatError:
-                continue  # opening it says what is wrong with it
+                continue  # opening the file reports the error
             parts.update((os.path.realpath(part), file.relative) for part in named)
     if not parts:
         return
@@ -307,24 +370,28 @@ def _drop_parts(listing: Listing) -> None:
 
 
 def _settle_names(listing: Listing) -> None:
-    """Prefixes where files of several arrays are of several kinds, suffixes where names are the same."""
+    """Makes names of fields unique in each step and rank, by prefixes and, if these are equal, by suffixes.
+
+    Raises FormatError if two files still have the same name.
+    """
     kinds = formats()
     everything = {f.prefix for f in listing.data()}
     many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
     places: dict[tuple[int | None, int, str], list[int]] = {}
     for at, file in enumerate(listing.files):
-        if file.format == BYTES:  # its name is its path
+        if file.format == BYTES:  # named by its path
             if file.prefix in everything:
                 listing.files[at] = replace(file, prefix=f"./{file.prefix}")
             continue
-        # A file of a one-array format may hold several all the same: records, arrays one after another.
+        # A file of a format with one array may still hold several: members of records, several arrays in
+        # sequence.
         others = everything if kinds[file.format].one_array else many
         listing.files[at] = replace(file, use_prefix=len(others) > 1)
         places.setdefault((file.step, file.rank, file.prefix), []).append(at)
     for same in places.values():
         if len(same) == 1:
             continue
-        for at in same:  # x.f32 and x.npy: the suffix tells them apart
+        for at in same:  # x.f32 and x.npy differ by the suffix
             file = listing.files[at]
             suffix = os.path.splitext(file.relative)[1]
             listing.files[at] = replace(file, prefix=file.prefix + suffix, use_prefix=True)
@@ -335,5 +402,5 @@ def _settle_names(listing: Listing) -> None:
             if other != file.relative:
                 message = f"{other!r} and {file.relative!r} are the same field of the same step and rank"
                 raise FormatError(
-                    message, where=listing.folder, fix="name one of them otherwise, or compare files"
+                    message, where=listing.folder, fix="rename one of them, or compare single files"
                 )

@@ -1,4 +1,4 @@
-"""Files of several steps: the same arrays again and again, one set a frame."""
+"""Files of several steps: each step is a frame with the same arrays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ __all__ = ["Frame", "add_frames"]
 
 @dataclass
 class Frame:
-    """fields: of one step, under the names that they have in every step. period: 0 along an axis that is not periodic. facts: of
-    that step alone, owned by those names."""
+    """One step of a file.
+
+    fields: by the names that they have in every step. time: physical time, None if the file has none. period:
+    lengths of the periodic box, 0 along an axis that is not periodic. skipped: as in `FileContent`. facts: of
+    this step only; their owners are names in `fields`.
+    """
 
     step: int
     fields: list[Field]
@@ -25,23 +29,24 @@ class Frame:
 
 
 def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
-    """Adds the fields of all frames: `x` where there is one frame, else `step-<step>/x`.
+    """Adds the fields of all frames to `content`: as `x` if there is one frame, otherwise as `step-<step>/x`.
 
-    A step that comes again (a run that was started again went on with the same file) counts as it was written last; the earlier
-    one is left out, and said.
+    If a step occurs several times, because a restarted run appended to the same file, only the last one is
+    added, with a note.
     """
     last: dict[int, Frame] = {}
     for frame in frames:
         if frame.step in last:
-            again = "the step was written again later in the file, and that is what counts"
-            content.notes.append(f"step {frame.step}: {again}")
+            content.notes.append(
+                f"step {frame.step} is in the file several times: only the last one is compared"
+            )
             del last[frame.step]
         last[frame.step] = frame
     several = len(last) > 1
     bare = [frame for frame in last.values() if not frame.fields]
-    if bare:  # no place has them: the file as a whole says that they are there, and what they say
-        said = [[f.step, f.time, [[fact.label, fact.identity] for fact in f.facts]] for f in bare]
-        content.say("", "(steps without fields)", said)
+    if bare:  # no field carries such a step, so it becomes a fact of the file
+        steps = [[f.step, f.time, [[fact.label, fact.identity] for fact in f.facts]] for f in bare]
+        content.say("", "(steps without fields)", steps)
         content.skipped += [(f"{name} of step {f.step}", why) for f in bare for name, why in f.skipped]
     for step, frame in last.items():
         if not frame.fields:
@@ -52,8 +57,8 @@ def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
             content.add(replace(old, name=prefix + old.name, step=step, series=old.name, key=key))
         content.skipped += [(prefix + name, why) for name, why in frame.skipped]
         facts = list(frame.facts)
-        told = {fact.label for fact in facts} | {"@" + old.name.lower() for old in frame.fields}
-        if frame.time is not None and "@time" not in told:
+        labels = {fact.label for fact in facts} | {"@" + old.name.lower() for old in frame.fields}
+        if frame.time is not None and "@time" not in labels:
             facts.append(Fact.of("", "time", frame.time))
         for fact in facts:
             content.add_fact(replace(fact, step=step), f"{prefix}{fact.label}")
@@ -65,4 +70,4 @@ def add_frames(content: FileContent, frames: Iterable[Frame]) -> None:
     if len(periods) == 1:
         content.period = periods.pop()
     elif periods:
-        content.notes.append("the box changes from step to step: give a period by hand where positions wrap")
+        content.notes.append("the box changes from step to step: give a period if positions wrap")

@@ -1,10 +1,14 @@
-"""Snapshots of GADGET-1 and -2 in their binary forms: Fortran records, each between two u32 of its length.
+"""Snapshots of GADGET-1 and -2 in their binary formats: Fortran records, each between two u32 with its
+length.
 
-First a header of 256 bytes, then a block for each quantity, the particles of all types one after another. In format 2 a record of
-8 bytes with a label stands before every block; in format 1 the order tells what it is. Byte order and precision follow from the
-lengths. Fields have the names of GADGET's HDF5 snapshots: PartType1/Coordinates, PartType1/ParticleIDs. Every field is one extent.
+The file has a header of 256 bytes, then a block for each quantity with the particles of all types in
+sequence. In format 2 a record of 8 bytes with a label precedes every block. In format 1 the order of the
+blocks defines their meaning. Byte order and precision follow from the lengths. Fields have the names of
+GADGET's HDF5 snapshots: PartType1/Coordinates, PartType1/ParticleIDs. Every field is one extent.
 
 A snapshot in several files is read file by file: `snap_010.3` is file 3 of step 10.
+
+Source: V. Springel, "User guide for GADGET-2".
 """
 
 from __future__ import annotations
@@ -28,7 +32,11 @@ _ALL = tuple(range(_TYPES))
 
 @dataclass(frozen=True)
 class _Kind:
-    """name in HDF5 snapshots; numbers a particle; types that have it, None: those without a mass in the header."""
+    """A kind of block.
+
+    name: its name in HDF5 snapshots. width: numbers for each particle. types: the types of particles in it;
+    None for those that have no mass in the header. integer: unsigned integers, not floats.
+    """
 
     name: str
     width: int = 1
@@ -54,19 +62,12 @@ _KINDS = {
     "ENDT": _Kind("RateOfChangeOfEntropy", types=(0,)),
     "TSTP": _Kind("TimeStep"),
 }
-_OF_HEADER = {  # place and number of the f64 in it
+_OF_HEADER = {  # numbers of type f64 in the header: (offset, count)
     "MassTable": (24, 6), "Time": (72, 1), "Redshift": (80, 1), "BoxSize": (128, 1), "Omega0": (136, 1),
     "OmegaLambda": (144, 1), "HubbleParam": (152, 1),
 }  # fmt: skip
-_ORDER = (
-    "POS",
-    "VEL",
-    "ID",
-    "MASS",
-    "U",
-    "RHO",
-    "HSML",
-)  # of format 1; what follows depends on how GADGET was built
+# The first blocks of format 1 in order; further ones depend on GADGET's compile-time options.
+_ORDER = ("POS", "VEL", "ID", "MASS", "U", "RHO", "HSML")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ class _Header:
 
 
 def open_gadget(path: str, blocks: object = None) -> FileContent:
-    """Opens a snapshot.
+    """Opens a snapshot, or one file of it.
 
-    blocks: labels of the blocks after HSML of a format 1 snapshot, in their order: "POT ACCE ENDT TSTP".
+    blocks: for format 1, the labels of the blocks after HSML in order: "POT ACCE ENDT TSTP". Format 2 has
+    labels itself, so the option is an error there.
     """
     file, size = open_regular(path)
     content = FileContent(path, "gadget")
@@ -97,14 +99,15 @@ def open_gadget(path: str, blocks: object = None) -> FileContent:
         records = _records(file, size, mark, labelled, path)
         header = _header(read_exact(file, records[0][1], _HEADER, path, "header"), mark, path)
     unlabelled = _expected(header, names)
-    double = False  # blocks of unknown kinds are taken to be as precise as positions
+    double = False  # unknown blocks are assumed to have the precision of the positions
     for number, (label, at, length) in enumerate(records[1:]):
         if not labelled:
             label = unlabelled[number] if number < len(unlabelled) else f"block-{number + 1}"
         _add(content, label, at, length, header, order, 8 if double else 4)
         if label == "POS":
             double = length == 24 * sum(header.counts)
-    if header.files <= 1 or not re.search(r"\.0*[1-9]\d*$", path):  # the same in all files of a snapshot
+    # The header is the same in all files of a snapshot, so only the first one adds its fields.
+    if header.files <= 1 or not re.search(r"\.0*[1-9]\d*$", path):
         for name, (offset, count) in _OF_HEADER.items():
             extents = (Extent(path, records[0][1] + offset, count, 8),)
             content.add(Field(f"Header/{name}", "f64", order, (count,), extents=extents))
@@ -125,7 +128,7 @@ def open_gadget(path: str, blocks: object = None) -> FileContent:
 
 
 def _form(file: BinaryIO, size: int, path: str) -> tuple[str, bool]:
-    """(byte order, format 2)."""
+    """('<' or '>' for the byte order, whether it is format 2)."""
     start = read_exact(file, 0, min(size, 20), path, "header")
     for mark in "<>":
         if len(start) < 20:
@@ -139,7 +142,7 @@ def _form(file: BinaryIO, size: int, path: str) -> tuple[str, bool]:
 
 
 def _records(file: BinaryIO, size: int, mark: str, labelled: bool, path: str) -> list[tuple[str, int, int]]:
-    """(label, first byte, bytes) of every block, the header first."""
+    """(label, offset, length in bytes) of every block, the header first. Labels are '' in format 1."""
     found: list[tuple[str, int, int]] = []
     at = 0
     label = ""
@@ -148,15 +151,15 @@ def _records(file: BinaryIO, size: int, mark: str, labelled: bool, path: str) ->
             raise DamagedFile(f"{size - at} bytes after the last block belong to none", where=path)
         (length,) = struct.unpack(mark + "I", read_exact(file, at, 4, path, "block"))
         if length > size - at - 8:
-            message = f"a block of {length} bytes at {at}, where {size - at - 8} are left"
+            message = f"a block at byte {at} has {length} bytes, but {size - at - 8} are left"
             raise DamagedFile(message, where=path, fix="is it cut short, or a block of more than 4 GiB?")
         (after,) = struct.unpack(mark + "I", read_exact(file, at + 4 + length, 4, path, "block"))
         if after != length:
-            message = f"the block at byte {at} has {length} bytes in front and {after} behind"
+            message = f"the block at byte {at} has length {length} before its data and {after} after it"
             raise DamagedFile(message, where=path, fix="is it a block of more than 4 GiB?")
         if labelled and not label:
             if length != 8:
-                raise DamagedFile(f"{length} bytes at {at} instead of a label", where=path)
+                raise DamagedFile(f"a record of {length} bytes at byte {at}, instead of a label", where=path)
             label = (
                 read_exact(file, at + 4, 4, path, "label").decode("ascii", "backslashreplace").strip(" \0")
             )
@@ -171,7 +174,7 @@ def _records(file: BinaryIO, size: int, mark: str, labelled: bool, path: str) ->
     if label:
         raise DamagedFile(f"the file ends after the label {label!r}", where=path)
     if not found or found[0][2] != _HEADER:
-        raise DamagedFile("its header has not 256 bytes", where=path)
+        raise DamagedFile("its header does not have 256 bytes", where=path)
     return found
 
 
@@ -185,20 +188,27 @@ def _header(data: bytes, mark: str, path: str) -> _Header:
 
 
 def _members(kind: _Kind, header: _Header) -> list[int]:
-    """Types whose particles a block has, in its order."""
+    """The types of particles that a block of this kind holds, in order."""
     if kind.types is None:
         return [t for t in _ALL if header.counts[t] and header.masses[t] == 0]
     return [t for t in kind.types if header.counts[t]]
 
 
 def _expected(header: _Header, more: list[str]) -> list[str]:
-    """Labels of the blocks of a format 1 snapshot: those that have no particles are not written."""
+    """Labels of the blocks of a format 1 snapshot, in order.
+
+    GADGET does not write blocks without particles.
+    """
     return [label for label in (*_ORDER, *more) if label not in _KINDS or _members(_KINDS[label], header)]
 
 
 def _add(
     content: FileContent, label: str, at: int, length: int, header: _Header, order: str, item: int
 ) -> None:
+    """Adds the fields of a block, one for each type of particles.
+
+    at, length: its bytes. item: bytes of a float.
+    """
     kind = _KINDS.get(label) or _guess(label, length, item, header)
     members = [] if kind is None else _members(kind, header)
     numbers = 0 if kind is None else kind.width * sum(header.counts[t] for t in members)
@@ -207,7 +217,7 @@ def _add(
             message = f"block {label}: {length} bytes are neither {numbers} numbers of 4 nor of 8 bytes"
             raise DamagedFile(message, where=content.path)
         if length:
-            # They fit no type of particles: what they mean is not known.
+            # The length fits no types of particles: the meaning of the block is unknown.
             content.add(bytes_field(label, Stored(content.path, at), length))
         return
     item = length // numbers
@@ -223,7 +233,11 @@ def _add(
 
 
 def _guess(label: str, length: int, item: int, header: _Header) -> _Kind | None:
-    """A block of a kind that is not known, by its length: floats of all particles, of the gas, or of the stars."""
+    """The kind of an unknown block, by its length: floats for all particles, for gas, for stars, or for gas
+    and stars.
+
+    item: bytes of a float. None if no kind has this length.
+    """
     for types in (_ALL, (0,), (4,), (0, 4)):
         count = sum(header.counts[t] for t in types)
         for width in (1, 3):

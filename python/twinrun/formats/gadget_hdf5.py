@@ -1,4 +1,4 @@
-"""Snapshots of GADGET, AREPO, GIZMO and SWIFT in HDF5: groups of particles whose IDs are their keys.
+"""Snapshots of GADGET, AREPO, GIZMO and SWIFT in HDF5: groups of particles, with ParticleIDs as their key.
 
 A snapshot in several files is read file by file: `snap_010.3.hdf5` is file 3 of step 10.
 """
@@ -15,19 +15,12 @@ from .attributes import PLAIN, add_constant
 from .model import FileContent
 
 _GROUP = "PartType"
-_OF_HEADER = (
-    "MassTable",
-    "Time",
-    "Redshift",
-    "BoxSize",
-    "Omega0",
-    "OmegaLambda",
-    "HubbleParam",
-)  # as `gadget` has them
+# Attributes of the header that become fields, as in `gadget`.
+_OF_HEADER = ("MassTable", "Time", "Redshift", "BoxSize", "Omega0", "OmegaLambda", "HubbleParam")
 
 
 def recognises(file: Any) -> bool:
-    """Whether an HDF5 file is such a snapshot."""
+    """Whether an HDF5 file is a snapshot of these programs."""
     return "Header" in file and "NumPart_ThisFile" in file["Header"].attrs
 
 
@@ -54,7 +47,8 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     if box.size in (1, 3) and np.isfinite(box).all() and (box > 0).all():
         content.period = tuple(float(b) for b in np.broadcast_to(box, 3))
     files = int(np.atleast_1d(header.get("NumFilesPerSnapshot", 1))[0])
-    # Masses of particles that have no array of them, and the box: the same in all files of a snapshot, so of the first one.
+    # Masses of particles without an array of masses, the box, and so on. They are the same in all files of a
+    # snapshot, so only the first file adds them.
     if files <= 1 or not re.search(r"\.0*[1-9]\d*\.\w+$", content.path):
         for name in _OF_HEADER:
             if name in header and f"Header/{name}" not in content.fields:

@@ -1,8 +1,12 @@
-"""GenericIO, the files of HACC: a header, then for every writing rank a block of each variable, each followed by its CRC-64.
+"""GenericIO, the format of HACC: a header, then for every writing rank a block of each variable, followed by
+its CRC-64.
 
-A variable is one field whose extents are the ranks' blocks, in the order of their ranks in the whole run. Where a file is split
-(`name#0`, `name#1`, … beside the map `name`) its parts are read as one. Header: Magic, sizes and places of the tables of
-variables, ranks and blocks; all tables have records whose size the header tells, so that later versions may have longer ones.
+A variable is one field. Its extents are the blocks of the ranks, in the order of ranks in the whole run. If a
+file is split into `name#0`, `name#1`, … beside the map `name`, its parts are read as one. The header has the
+magic bytes and the sizes and offsets of the tables of variables, ranks and blocks. It also states the size of
+a record of each table, because later versions may have longer records.
+
+Source: GenericIO.cxx of HACC's GenericIO library.
 """
 
 from __future__ import annotations
@@ -22,27 +26,28 @@ from .naming import Place
 
 LITTLE, BIG = b"HACC01L", b"HACC01B"
 _CRC = 8
-_GLOBAL = 8 + 8 * 12  # magic and the first twelve numbers; origin, scale and blocks came later
-_LONGEST_HEADER = (
-    1 << 28
-)  # a rank takes 48 bytes, and 48 for each variable if blocks are described: 10^6 ranks
+_GLOBAL = 8 + 8 * 12  # magic bytes and twelve numbers; later versions added origin, scale and blocks
+_LONGEST_HEADER = 1 << 28  # bytes; a rank needs 48, and with a table of blocks 48 for each variable
 _NAME = 256
-_MUCH = 1 << 16  # bytes
+_LANES_FROM = 1 << 16  # bytes: shorter data is summed by a plain loop
 _PART = re.compile(r"(.+)#(\d+)")
 
 
 @dataclass(frozen=True)
 class _Variable:
     name: str
-    dtype: str | None  # None: no such type here
+    dtype: str | None  # None if the core has no such type
     shape: tuple[int, ...]  # of an element
     size: int  # bytes of an element with all its parts
-    reason: str = ""
+    reason: str = ""  # why the type is not supported
 
 
 @dataclass(frozen=True)
 class _Block:
-    """path, first byte, elements, filter of what one rank wrote of one variable."""
+    """The data of one variable from one rank.
+
+    count: elements. size: bytes. filter: name of its compression, or ''.
+    """
 
     path: str
     offset: int
@@ -63,10 +68,11 @@ class _File:
 def crc64(data: bytes | memoryview) -> int:
     """CRC-64/XZ (ECMA-182, reflected).
 
-    Over many lanes at once where there is much: a plain loop in Python takes a second for 10 MB.
+    Long data is cut into lanes that numpy sums at the same time; a plain loop in Python takes a second for 10
+    MB.
     """
     state = 2**64 - 1
-    lanes = min(1 << 14, 1 << (len(data) // 64).bit_length() - 1) if len(data) >= _MUCH else 0
+    lanes = min(1 << 14, 1 << (len(data) // 64).bit_length() - 1) if len(data) >= _LANES_FROM else 0
     length = len(data) // lanes if lanes else 0
     if lanes:
         table = _crc_table()
@@ -76,9 +82,9 @@ def crc64(data: bytes | memoryview) -> int:
         for column in np.ascontiguousarray(columns):
             states = table[(states ^ column) & np.uint64(0xFF)] ^ (states >> np.uint64(8))
         zeros = length
-        while (
-            states.size > 1
-        ):  # the bytes of the right neighbour come behind: as if so many zeros did, and then add up
+        # Join neighbouring lanes. A CRC is linear: the sum of a lane and its right neighbour is the state
+        # after the left lane and as many zero bytes as the right one has, XOR the state of the right one.
+        while states.size > 1:
             states = _shifted(states[::2], zeros) ^ states[1::2]
             zeros *= 2
         state = int(states[0])
@@ -103,11 +109,14 @@ def _crc_list() -> list[int]:
 
 
 def _shifted(states: np.ndarray, zeros: int) -> np.ndarray:
-    """The CRC states after `zeros` more bytes of zeros: linear, so by bits, with the operator squared as often as needed."""
-    operator = np.uint64(1) << np.arange(64, dtype=np.uint64)  # images of the 64 bits; at first the identity
-    step = _crc_table()[(operator & np.uint64(0xFF)).astype(np.int64)] ^ (
-        operator >> np.uint64(8)
-    )  # one byte
+    """The CRC states after `zeros` more zero bytes.
+
+    This is a linear operator on 64 bits. It is the operator of one byte to the power of `zeros`, by repeated
+    squaring.
+    """
+    operator = np.uint64(1) << np.arange(64, dtype=np.uint64)  # images of the 64 bits; first the identity
+    # The operator of one zero byte.
+    step = _crc_table()[(operator & np.uint64(0xFF)).astype(np.int64)] ^ (operator >> np.uint64(8))
     while zeros:
         if zeros & 1:
             operator = _apply(step, operator)
@@ -126,9 +135,10 @@ def _apply(operator: np.ndarray, states: np.ndarray) -> np.ndarray:
 
 
 def open_genericio(path: str, verify: object = False) -> FileContent:
-    """Opens a GenericIO file, with all the parts that a map names.
+    """Opens a GenericIO file, or a map with all its parts.
 
-    verify: also check the CRC of every block, which reads all of it. The header's is checked always.
+    verify: also check the CRC of every block, which reads the whole file. The CRC of the header is always
+    checked.
     """
     verify = flag(verify, "verify", path)
     first = _read_header(path)
@@ -139,7 +149,7 @@ def open_genericio(path: str, verify: object = False) -> FileContent:
         column = names.index("$partition")
         kind = first.variables[column]
         if kind.dtype not in ("i32", "i64", "u32", "u64") or kind.shape != ():
-            raise DamagedFile("its map of parts ($partition) is not of integers", where=path)
+            raise DamagedFile("its map of parts ($partition) does not hold integers", where=path)
         numbers: list[int] = []
         for _, blocks in first.blocks:
             block = blocks[column]
@@ -204,7 +214,7 @@ def _verify(block: _Block, name: str) -> None:
     file, _ = open_regular(block.path)
     with file:
         data = read_exact(file, block.offset, block.size + _CRC, block.path, f"variable {name!r}")
-    # The sum is stored inverted, so that the sum over all with it is all ones.
+    # The sum is stored inverted, so the sum over the data and the stored sum is all ones.
     if crc64(data) != 2**64 - 1:
         raise DamagedFile(
             f"variable {name!r}: the CRC of its block at byte {block.offset} is wrong", where=block.path
@@ -212,6 +222,7 @@ def _verify(block: _Block, name: str) -> None:
 
 
 def _read_header(path: str) -> _File:
+    """Reads the header of a file and checks its CRC and the places of all blocks."""
     file, size = open_regular(path)
     with file:
         if size < _GLOBAL:
@@ -233,6 +244,7 @@ def _read_header(path: str) -> _File:
 
 
 def _parse(path: str, size: int, header: bytes, order: str, mark: str) -> _File:
+    """Parses a header. size: bytes of the file. mark: '<' or '>', its byte order. Raises DamagedFile."""
     length = len(header)
     (elements, _, _, _, nvars, vars_size, vars_start, nranks, ranks_size, ranks_start, global_size) = (
         struct.unpack_from(mark + "11Q", header, 16)
@@ -253,7 +265,7 @@ def _parse(path: str, size: int, header: bytes, order: str, mark: str) -> _File:
         if count and (
             item < least or start < _GLOBAL or count * item > length or start > length - count * item
         ):
-            raise DamagedFile(f"its table of {what} does not lie in its header", where=path)
+            raise DamagedFile(f"its table of {what} is not within its header", where=path)
     variables = [
         _variable(header[vars_start + i * vars_size :][:vars_size], mark, path) for i in range(nvars)
     ]
@@ -290,7 +302,7 @@ def _parse(path: str, size: int, header: bytes, order: str, mark: str) -> _File:
             begin += bytes_ + _CRC
         blocks.append((rank, mine))
     if total != elements:
-        raise DamagedFile(f"{elements} elements, of which its ranks have {total}", where=path)
+        raise DamagedFile(f"its header says {elements} elements, but its ranks have {total}", where=path)
     return _File(order, variables, blocks, scale, has_box)
 
 
@@ -309,7 +321,7 @@ def _variable(record: bytes, mark: str, path: str) -> _Variable:
 
 
 def _parts(path: str) -> list[str]:
-    """The files beside it that hold its data."""
+    """The part files `name#0`, `name#1`, … beside the map `name`."""
     folder, base = os.path.split(path)
     try:
         return [
@@ -322,7 +334,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _place(relative: str) -> Place | None:
-    """HACC's m000p.full.mpicosmo.499: the last number is the step, whatever numbers stand before it."""
+    """The place of a file with HACC's names, m000p.full.mpicosmo.499: the last number is the step."""
     folder, base = os.path.split(relative)
     named = re.fullmatch(r"(.+)\.(\d{1,18})", base)
     return None if named is None else Place(int(named[2]), 0, f"{folder}/{named[1]}" if folder else named[1])

@@ -1,12 +1,13 @@
-"""HDF5: every numeric dataset of every group, through h5py (an optional package).
+"""HDF5: every dataset of every group, through h5py (an optional package).
 
-Contiguous datasets in native layout are given as extents of the file (or of their external files); what is
-chunked, filtered, compact, virtual, or of a layout that numpy does not share, is read through h5py. Members
-of compound types are fields of their own, `dataset.member`. A compound {r, i} of floats is a complex number. Elements that
-are no numbers (text, lists of any length, references, opaque bytes) are compared by their codes, see `facts`.
+Contiguous datasets with a type that numpy shares become extents of the file or of its external files.
+Datasets that are chunked, filtered, compact or virtual, or have another type, are read through h5py. Members
+of compound types become fields of their own, `dataset.member`; a compound {r, i} of floats is a complex
+number. Non-numeric elements (text, lists of any length, references, opaque bytes) are compared by their
+codes, see `facts`.
 
-A dataset that cannot be read (a filter that is not installed, an external file that is missing) is a field
-with a `problem`: the other datasets of the file stay comparable.
+A dataset that cannot be read, because a filter is not installed or an external file is missing, is a field
+with a `problem`; the other datasets of the file can still be compared.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .model import (
 )
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-CACHE_BYTES = 256 << 20  # decoded chunks that are kept for the reads that follow, a file
+CACHE_BYTES = 256 << 20  # decoded chunks that are cached for each file
 _MOST_LINKS = 1_000_000
 _DEEPEST_VIRTUAL = 16
 _FILTERS = {
@@ -48,16 +49,16 @@ _FILTERS = {
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
     32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
-# Bookkeeping of HDF5's dimension scales and of NetCDF-4: what DIMENSION_LIST says the other way round, and the order in which
-# dimensions were made.
+# Bookkeeping attributes of HDF5's dimension scales and of NetCDF-4, which are not compared: the reverse of
+# DIMENSION_LIST, and IDs that depend on the order in which dimensions were created.
 _INTERNAL = frozenset("REFERENCE_LIST _Netcdf4Dimid _Netcdf4Coordinates".split())
-# Numbers that say nothing of the data: never fields.
+# Attributes that do not describe the data: they never become fields.
 _BOOKKEEPING = _INTERNAL | {"DIMENSION_LIST", "_nc3_strict", "_NCProperties"}
 _LONGEST_USER_BLOCK = 1 << 26
 
 
-class _NoNumbers(Exception):
-    """Elements of this type, or this part of them, are no numbers."""
+class _NotNumeric(Exception):
+    """Elements of this type are not numeric."""
 
 
 def open_hdf5(
@@ -65,12 +66,15 @@ def open_hdf5(
 ) -> FileContent:
     """Opens an HDF5 file.
 
-    cache: bytes of decoded chunks to keep, 256 MiB where not given. attributes: numeric attributes are fields,
-    `dataset@attribute`, that may have tolerances; else facts. convention: 'auto' reads openPMD, VTKHDF, GADGET and NetCDF-4 files as what they are, 'none'
-    any file as plain HDF5.
+    cache: bytes of decoded chunks to cache. attributes: if true, numeric attributes become fields
+    `dataset@attribute`, which may have tolerances; otherwise they are facts. convention: 'auto' applies the
+    conventions of openPMD, VTKHDF, GADGET and NetCDF-4 to files that follow one; 'none' reads every file as
+    plain HDF5.
 
-    Fields are named by their path in the file without the slash in front. Soft and external links are
-    followed; a group that was met before is not entered again, so that links may form loops.
+    Fields are named by their path in the file, without the leading slash. Soft and external links are
+    followed. A group is entered once, so links may form loops.
+
+    Raises FormatError if the file or an option is invalid, MissingPackage without h5py.
     """
     try:
         h5py = importlib.import_module("h5py")
@@ -101,8 +105,8 @@ def open_hdf5(
     return walker.content
 
 
-class _Words(str):
-    """Words of ours among values: they have no quotes."""
+class _Unquoted(str):
+    """Text in a message that repr() must not put into quotes."""
 
     __slots__ = ()
 
@@ -111,15 +115,17 @@ class _Words(str):
 
 
 class _Walker:
+    """Walks the groups of one file, and adds its fields and facts to `content`."""
+
     def __init__(
         self, h5py: Any, path: str, file: Any, cache: BandCache, with_attributes: bool = False
     ) -> None:
         self.h5py, self.path, self.file, self.cache = h5py, path, file, cache
         self.with_attributes = with_attributes
         self.content = FileContent(path, "hdf5")
-        self.handles: list[Any] = []  # objects behind external links: they keep those files open
+        self.handles: list[Any] = []  # objects behind external links; they keep those files open
         self.sources: dict[str, None] = {}
-        # Sources of virtual datasets that were looked at, and what is wrong with them.
+        # (file, dataset) of each checked source of a virtual dataset, and its problem if it has one.
         self.virtual: dict[tuple[str, str], FormatError | None] = {}
 
     def close(self) -> None:
@@ -132,7 +138,10 @@ class _Walker:
             self.handles.clear()
 
     def walk(self) -> None:
-        """Depth first, names in order; a hard or soft link to a group that was seen is skipped."""
+        """Visits all objects depth first.
+
+        A further link to a visited group becomes a fact and is not followed.
+        """
         seen = {self.identity(self.file["/"]): "/"}
         stack: list[tuple[Any, str]] = [(self.file["/"], "")]
         links = 0
@@ -142,7 +151,8 @@ class _Walker:
             group, prefix = stack.pop()
             deeper = []
             with reading(self.path, f"group {'/' + prefix!r}"):
-                # Links last: what they lead to keeps its own name (SWIFT has GasParticles beside PartType0).
+                # Soft and external links last, so that their target gets its own name: SWIFT writes a link
+                # GasParticles to the group PartType0.
                 hard_first = sorted((not self.is_hard(group, name), name) for name in group)
                 names = [name for _, name in hard_first]
             for name in names:
@@ -176,7 +186,7 @@ class _Walker:
         self.content.sources = tuple(self.sources)
 
     def attributes(self, item: Any, label: str) -> None:
-        """Takes the attributes of an object."""
+        """Adds the attributes of an object."""
         attrs = item.attrs
         with reading(self.path, f"attributes of {label!r}"):
             names = sorted(attrs)
@@ -191,16 +201,16 @@ class _Walker:
             except (TypeError, ValueError, OSError, KeyError, RuntimeError):
                 self.skip(f"{label}@{name}", "an attribute that h5py cannot read")
                 continue
-            if names_of is not None:  # an enumeration: its values are what they are called
+            if names_of is not None:  # an enumeration: compare its names with its value
                 value, as_field = [names_of, value], False
             add_attribute(self.content, label, name, value, as_field, self.encode, kind, self.shown)
 
     def attribute(self, attrs: Any, name: str) -> tuple[Any, dict[str, int] | None, str]:
-        """The value of an attribute, what the values of its enumeration are called, and its type in words."""
+        """(value, {name: value} of its enumeration or None, type in words) of an attribute."""
         found = attrs.get_id(name)
         tid = found.get_type()
         kind = tid.get_class()
-        if kind in (self.h5py.h5t.INTEGER, self.h5py.h5t.FLOAT):  # the quick way, of most
+        if kind in (self.h5py.h5t.INTEGER, self.h5py.h5t.FLOAT):  # most attributes; faster than attrs[name]
             if found.get_space().get_simple_extent_type() != self.h5py.h5s.NULL:
                 value = np.empty(found.shape, found.dtype)
                 found.read(value)
@@ -214,7 +224,8 @@ class _Walker:
         return attrs[name], names_of, _named_type_text(self.h5py, tid)
 
     def encode(self, value: object) -> bytes | None:
-        """What references and nothing are, as `facts.encoded` asks for it."""
+        """An encoder for `facts.encoded` that knows references, by their target, and values without
+        elements."""
         h5r = self.h5py.h5r
         if isinstance(value, self.h5py.Empty):
             return f"nothing, of {value.dtype}".encode()
@@ -223,7 +234,7 @@ class _Walker:
         if not value:
             return b"no reference"
         with reading(self.path, "a reference"):
-            said = b"reference to " + (h5r.get_name(value, self.file.id) or b"?")
+            target = b"reference to " + (h5r.get_name(value, self.file.id) or b"?")
             if isinstance(value, self.h5py.RegionReference):
                 space = h5r.get_region(value, self.file.id)
                 if space.get_select_type() == self.h5py.h5s.SEL_POINTS:
@@ -232,16 +243,16 @@ class _Walker:
                     chosen = space.get_select_hyper_blocklist()
                 else:
                     chosen = np.array([space.get_select_npoints()])
-                said += f" at {np.asarray(chosen).tolist()}".encode()
-        return said
+                target += f" at {np.asarray(chosen).tolist()}".encode()
+        return target
 
     def shown(self, value: object) -> str:
-        """A value for people: references by what they refer to."""
+        """A value as text for messages, with the targets of references."""
         return shown(self._named(value))
 
     def _named(self, value: object) -> object:
         if isinstance(value, (self.h5py.Reference, self.h5py.RegionReference)):
-            return _Words((self.encode(value) or b"").decode("utf-8", "replace"))
+            return _Unquoted((self.encode(value) or b"").decode("utf-8", "replace"))
         if isinstance(value, np.void) and value.dtype.names is not None:
             return tuple(self._named(value[member]) for member in value.dtype.names)
         if isinstance(value, np.ndarray) and value.dtype.hasobject:
@@ -252,16 +263,14 @@ class _Walker:
         return value
 
     def user_block(self) -> None:
-        """Bytes in front of the file proper, which are the user's."""
+        """Adds the user block, which are bytes of the user in front of the HDF5 data, as a fact."""
         size = int(self.file.userblock_size)
-        if size:
+        if size > _LONGEST_USER_BLOCK:
+            self.skip("@(user block)", f"a user block of {size} bytes, more than {_LONGEST_USER_BLOCK}")
+        elif size:
             file, _ = open_regular(self.path)
             with file:
-                self.content.say(
-                    "",
-                    "(user block)",
-                    read_exact(file, 0, min(size, _LONGEST_USER_BLOCK), self.path, "user block"),
-                )
+                self.content.say("", "(user block)", read_exact(file, 0, size, self.path, "user block"))
 
     def skip(self, name: str, reason: str) -> None:
         self.content.skipped.append((name, reason))
@@ -273,7 +282,7 @@ class _Walker:
             return False
 
     def follow(self, group: Any, name: str, label: str) -> Any:
-        """The object behind a link, or None where it was skipped."""
+        """The object behind a link, or None if it cannot be opened; then it is in `skipped`."""
         with reading(self.path, f"link {label!r}"):
             try:
                 link = group.get(name, getlink=True)
@@ -303,9 +312,11 @@ class _Walker:
             return item
 
     def virtual_problem(self, dataset: Any, path: str, where: str, depth: int = 0) -> FormatError | None:
-        """Why a virtual dataset cannot be read: HDF5 would give fill values for what is not there, which two runs have in common.
+        """Why a virtual dataset cannot be read, None if all its sources are there.
 
-        Takes down all files that it is made of. path: of the file that holds it. depth: how many virtual datasets it is a source of.
+        HDF5 itself reads fill values where a source is missing. These are equal in two runs, so a difference
+        would be missed. Adds all source files to `sources`. path: the file that holds the dataset. depth:
+        levels of virtual datasets above it.
         """
         if depth > _DEEPEST_VIRTUAL:
             return Unsupported(
@@ -321,7 +332,7 @@ class _Walker:
                 if (found, label) not in self.virtual:
                     if len(self.virtual) >= _MOST_LINKS:
                         return Unsupported(f"more than {_MOST_LINKS} sources", where=where)
-                    self.virtual[found, label] = None  # while it is looked at: it may be a source of itself
+                    self.virtual[found, label] = None  # during the check: a dataset may be a source of itself
                     self.virtual[found, label] = self.source_problem(found, label, where, depth)
                 problem = self.virtual[found, label]
                 if problem is not None:
@@ -329,7 +340,10 @@ class _Walker:
         return None
 
     def source_problem(self, path: str, label: str, where: str, depth: int) -> FormatError | None:
-        """The same of one dataset that a virtual one is made of."""
+        """Why a dataset `label` of file `path`, a source of a virtual dataset, cannot be read.
+
+        None if it can.
+        """
         try:
             with reading(path, "HDF5"), self.h5py.File(path, "r", locking="best-effort") as file:
                 dataset = file.get(label)
@@ -352,7 +366,8 @@ class _Walker:
         return None
 
     def identity(self, item: Any) -> tuple[int, int, int]:
-        """What tells two objects apart, also after their file was closed and opened again."""
+        """Identifies an object, also after its file was closed and opened again: device, inode, address in
+        the file."""
         status = os.stat(item.file.filename)
         return status.st_dev, status.st_ino, self.h5py.h5o.get_info(item.id).addr
 
@@ -369,14 +384,14 @@ class _Dataset:
         self.path = os.fspath(dataset.file.filename)
 
     def add(self) -> None:
-        """Adds the fields of the dataset, and what else it says."""
+        """Adds the fields and facts of the dataset."""
         content = self.walker.content
         tid = self.dataset.id.get_type()
-        others: list[tuple[str, tuple[str, ...]]] = []  # parts that are no numbers: label, path of members
+        others: list[tuple[str, tuple[str, ...]]] = []  # non-numeric parts: label, path of members
         kind: np.dtype | None
         try:
             kind, is_exact = _file_dtype(self.h5py, tid, self.label, others, ())
-        except _NoNumbers:
+        except _NotNumeric:
             kind, is_exact, others = None, False, [(self.label, ())]
         self.say(tid)
         checked_shape(self.shape, max(kind.itemsize if kind else 1, 1), self.path, f"dataset {self.label!r}")
@@ -390,7 +405,7 @@ class _Dataset:
         if is_exact and problem is None and not empty:
             try:
                 source = self.extents(kind)
-            except FormatError as error:  # this dataset is lost, the others are not
+            except FormatError as error:  # only this dataset cannot be read
                 problem = error
         elif problem is None and not empty:
             problem = self.decoding_problem(tid)
@@ -403,12 +418,13 @@ class _Dataset:
         content.skipped += skipped
 
     def say(self, tid: Any) -> None:
-        """What HDF5 shows of a dataset that its elements do not."""
+        """Adds what HDF5 records about a dataset beside its elements: type, names of an enumeration, fill
+        value, …"""
         content, h5t = self.walker.content, self.h5py.h5t
         names = _enum_names(self.h5py, tid)
         if names is not None:
             content.say(self.label, "(enum)", names, meaning=True)
-        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM) or _narrow(h5t, tid):
+        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM) or _has_unused_bits(h5t, tid):
             content.say(self.label, "(type)", _type_text(self.h5py, tid), meaning=True)
         if tid.committed():
             content.say(self.label, "(named type)", _type_name(self.h5py, tid))
@@ -422,13 +438,13 @@ class _Dataset:
             except (TypeError, ValueError, OSError, RuntimeError):
                 content.skipped.append((f"{self.label}@(fill value)", "a fill value that h5py cannot read"))
             else:
-                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is what others have
+                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is the default
                     content.say(
                         self.label, "(fill value)", fill, encode=self.walker.encode, tell=self.walker.shown
                     )
 
     def coded(self, label: str, members: tuple[str, ...], tid: Any, problem: FormatError | None) -> Field:
-        """The field of elements, or of members of them, that are no numbers."""
+        """The field of codes of non-numeric elements, or of a non-numeric member of compound elements."""
         for name in members:
             tid = tid.get_member_type(tid.get_member_index(os.fsencode(name)))
         kind = _kind(self.h5py, tid)
@@ -441,20 +457,21 @@ class _Dataset:
         chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
         dataset, walker = self.dataset, self.walker
         plain = _plain_dtype(tid)
-        as_it_lies = (
+        file_type = (  # HDF5 reads this type without conversion; None: h5py reads the elements
             tid
             if plain is None
             else None
             if _tagged_dtype(self.h5py, tid) is None
-            else _within(self.h5py, tid, members)
+            else _nested_type(self.h5py, tid, members)
         )
 
         def rows(box: Box) -> np.ndarray:
-            """Elements of a box, one a row."""
+            """The elements of a box, one in each row."""
             if not walker.file:
                 raise FormatError("the file was closed", where=self.path)
             count = math.prod(s.stop - s.start for s in box)
-            if as_it_lies is not None:  # no type of numpy's, or bytes with a tag, which h5py does not convert
+            # numpy has no such type, or h5py cannot convert opaque bytes with a tag.
+            if file_type is not None:
                 if members and plain is None:
                     raise Unsupported(
                         f"member {label!r} is of a type that h5py does not read", where=self.path
@@ -463,7 +480,7 @@ class _Dataset:
                 space = dataset.id.get_space()
                 if box:
                     space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
-                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, as_it_lies)
+                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, file_type)
                 return (
                     part
                     if plain is None
@@ -475,7 +492,7 @@ class _Dataset:
             if not box and not isinstance(found, np.ndarray):
                 part = np.empty(1, object)
                 part[0] = found
-            elif not box:  # one element that is an array
+            elif not box:  # a scalar dataset whose element is an array
                 part = found.reshape(1, *found.shape)
             else:
                 part = np.asarray(found)
@@ -501,7 +518,8 @@ class _Dataset:
         return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)
 
     def problem(self) -> FormatError | None:
-        """Why the dataset cannot be read, found before reading: filters, external and virtual sources."""
+        """Why the dataset cannot be read, None if it can: a missing filter, external file or virtual
+        source."""
         where = f"{self.path}: dataset {self.label!r}"
         for number in range(self.plist.get_nfilters()):
             code, _, _, name = self.plist.get_filter(number)
@@ -528,7 +546,10 @@ class _Dataset:
         return None
 
     def decoding_problem(self, tid: Any) -> FormatError | None:
-        """Why HDF5 itself would not read the same elements: it looks for external files where it runs, and fills what they lack."""
+        """Why HDF5 cannot read this dataset's external files correctly, None if it can.
+
+        HDF5 looks for external files in the working folder, and reads zeros past their end.
+        """
         if not self.plist.get_external_count():
             return None
         where = f"{self.path}: dataset {self.label!r}"
@@ -546,11 +567,11 @@ class _Dataset:
         return None
 
     def beside(self, name: str) -> str | None:
-        """Path of an external file: beside the HDF5 file first (two runs must not share one), then as it is."""
+        """As `_beside`, for the file of this dataset."""
         return _beside(name, self.path)
 
     def extents(self, kind: np.dtype) -> Stored | Decoded | None:
-        """Where the raw elements lie, or None where h5py must read them."""
+        """Where the elements lie in memory layout, or None if h5py must read them."""
         if self.plist.get_layout() != self.h5py.h5d.CONTIGUOUS or self.plist.get_nfilters():
             return None
         needed = math.prod(self.shape) * kind.itemsize
@@ -558,26 +579,25 @@ class _Dataset:
             return self.external(needed)
         stored = self.dataset.id.get_storage_size()
         if stored == 0:
-            return None  # not allocated yet: every element is the fill value
+            return None  # nothing is allocated: every element has the fill value
         offset = self.dataset.id.get_offset()
         if offset is None:
             return None
         size = file_size(self.path)
         if stored != needed or offset < 0 or offset + needed > size:
-            message = (
-                f"dataset {self.label!r} needs {needed} bytes, {stored} are at {offset} of a file of {size}"
-            )
+            message = f"dataset {self.label!r} needs {needed} bytes, but has {stored} at {offset} in a file of {size}"
             raise DamagedFile(message, where=self.path)
         return Stored(self.path, offset)
 
     def external(self, needed: int) -> Stored | Decoded:
-        """Raw elements in external files. In one piece: an extent; in several: bytes put together."""
+        """Where elements in external files lie: one piece of a file, or a function that joins several
+        pieces."""
         pieces: list[tuple[int, int, str, int]] = []  # first byte, last byte + 1, file, offset in it
         at = 0
         for number in range(self.plist.get_external_count()):
             name, offset, size = self.plist.get_external(number)
             path = self.beside(os.fsdecode(name))
-            assert path is not None  # problem() looked
+            assert path is not None  # problem() checked it
             self.walker.sources[path] = None
             here = min(int(size), needed - at)
             if here <= 0:
@@ -612,13 +632,13 @@ class _Dataset:
     def decoded_fields(
         self, kind: np.dtype, problem: FormatError | None
     ) -> tuple[list[Field], list[tuple[str, str]]]:
-        """Fields whose elements come through h5py."""
+        """Fields, and skipped parts, of elements that h5py reads."""
         fields: list[Field] = []
         skipped: list[tuple[str, str]] = []
         chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
         for label, members, leaf, inner in _leaves(self.label, kind, (), ()):
             known = dtype_of(leaf)
-            if known is None:  # not of those that _file_dtype lets pass
+            if known is None:  # cannot happen: _file_dtype returns only known types
                 skipped.append((label, f"elements of type {leaf.name} are not supported"))
                 continue
             shape = self.shape + inner
@@ -646,14 +666,18 @@ class _Dataset:
     def reader(
         self, members: tuple[str, ...], code: str, shape: tuple[int, ...], chunks: tuple[int, ...], inner: int
     ) -> BandReader:
+        """Reads one numeric leaf of the elements.
+
+        inner: number of axes of array elements, the last ones of `shape`.
+        """
         dataset, native, walker = self.dataset, storage_dtype(code), self.walker
         if members:
-            dataset = dataset.fields(members[0])  # only this member is converted; others may be of any type
+            dataset = dataset.fields(members[0])  # convert only this member; others may have any type
 
         def read_box(box: Box) -> np.ndarray:
             if not walker.file:
                 raise FormatError("the file was closed", where=self.path)
-            # Axes of array elements come after those of the dataset, and are never cut by HDF5 itself.
+            # The axes of array elements follow those of the dataset. HDF5 always reads them whole.
             outer = box[: len(box) - inner] if box else ()
             part = np.asarray(dataset[outer])
             for member in members[1:]:
@@ -669,7 +693,11 @@ class _Dataset:
 
 
 def _beside(name: str, path: str) -> str | None:
-    """Path of an external file of the HDF5 file `path`: beside it first (two runs must not share one), then as it is."""
+    """Path of the external file `name` of the HDF5 file `path`, None if there is none.
+
+    It is looked for in HDF5_EXTFILE_PREFIX, then beside the HDF5 file, so that two runs do not share one,
+    then as it is.
+    """
     own = os.path.dirname(path) or "."
     prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", own)
     for folder in (prefix, own):
@@ -680,7 +708,10 @@ def _beside(name: str, path: str) -> str | None:
 
 
 def _misplaced(plist: Any, path: str) -> str | None:
-    """The first external file that HDF5 itself would not find beside the file, or find another one; None: there is none."""
+    """The first external file that HDF5 itself would not find, or find in another place than `_beside`.
+
+    None if all agree.
+    """
     prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", os.path.dirname(path) or ".")
     for number in range(plist.get_external_count()):
         name = os.fsdecode(plist.get_external(number)[0])
@@ -691,7 +722,10 @@ def _misplaced(plist: Any, path: str) -> str | None:
 
 
 def _virtual_place(name: str, path: str) -> str | None:
-    """Path of a source of a virtual dataset in the file `path`, where HDF5 looks for it."""
+    """Path of the source `name` of a virtual dataset in file `path`, searched as HDF5 does.
+
+    None if there is none.
+    """
     prefixes = [
         p.replace("${ORIGIN}", os.path.dirname(path) or ".")
         for p in os.environ.get("HDF5_VDS_PREFIX", "").split(":")
@@ -706,7 +740,11 @@ def _virtual_place(name: str, path: str) -> str | None:
 
 
 def _source_names(file: str, dataset: str, path: str) -> list[tuple[str, str]]:
-    """(file, dataset) of a mapping: one, or one for each block whose number stands for %b, as far as there are files."""
+    """The (file, dataset) sources of one mapping of a virtual dataset in file `path`.
+
+    Without %b in the names there is one source. With it there is one for each block, numbered from 0, up to
+    the first whose file does not exist (printf-style source names, H5Pset_virtual).
+    """
     numbered = [re.search(r"(?<!%)(?:%%)*%b", text) is not None for text in (file, dataset)]
 
     def name(text: str, number: int) -> str:
@@ -721,14 +759,14 @@ def _source_names(file: str, dataset: str, path: str) -> list[tuple[str, str]]:
             break
         found.append(entry)
         if not numbered[0]:
-            break  # further blocks lie in the same file, and are as many as it has
+            break  # all blocks are in the same file
     return found
 
 
 def _leaves(
     label: str, kind: np.dtype, members: tuple[str, ...], inner: tuple[int, ...]
 ) -> list[tuple[str, tuple[str, ...], np.dtype, tuple[int, ...]]]:
-    """(name, path of members, scalar type, sizes of array elements) of every scalar in `kind`."""
+    """(name, path of members, scalar type, shape of array elements) of every scalar in `kind`."""
     if kind.subdtype is not None:
         return _leaves(label, kind.subdtype[0], members, inner + kind.subdtype[1])
     if kind.names is None:
@@ -742,25 +780,25 @@ def _leaves(
 def _file_dtype(
     h5py: Any, tid: Any, label: str, others: list[tuple[str, tuple[str, ...]]], members: tuple[str, ...]
 ) -> tuple[np.dtype, bool]:
-    """The numpy type of elements of an HDF5 type, and whether their bytes in the file are those numpy
-    expects.
+    """The numpy type for an HDF5 type, and whether the bytes in the file already have that type.
 
-    Members that are no numbers are added to `others`, with their path, and left out. Raises _NoNumbers where nothing is left.
+    Non-numeric members are left out and added to `others`: (label, path of members). Raises _NotNumeric if no
+    numeric member is left.
     """
     h5t = h5py.h5t
     kind = tid.get_class()
     if kind in (h5t.STRING, h5t.VLEN, h5t.REFERENCE, h5t.OPAQUE, h5t.TIME):
-        raise _NoNumbers
+        raise _NotNumeric
     if kind == h5t.ARRAY:
         base, exact = _file_dtype(h5py, tid.get_super(), label, [], ())
         if base.names is not None:
-            raise _NoNumbers
+            raise _NotNumeric
         return np.dtype((base, tid.get_array_dims())), exact
     if kind == h5t.COMPOUND:
         plain = _plain_dtype(tid)
         if plain is not None and plain.kind == "c":
             if dtype_of(plain) is None:
-                raise _NoNumbers
+                raise _NotNumeric
             return plain, bool(tid.equal(h5t.py_create(plain)))
         names, formats, offsets = [], [], []
         exact = not _points_elsewhere(h5t, tid)
@@ -771,7 +809,7 @@ def _file_dtype(
                 member, member_exact = _file_dtype(
                     h5py, tid.get_member_type(number), f"{label}.{name}", others, inner
                 )
-            except _NoNumbers:
+            except _NotNumeric:
                 if all(known != inner for _, known in others):
                     others.append((f"{label}.{name}", inner))
                 continue
@@ -782,17 +820,17 @@ def _file_dtype(
             offsets.append(tid.get_member_offset(number))
             exact &= member_exact
         if not names:
-            if members:  # its own members are in `others` already
+            if members:  # replace the entries of its members by one entry for itself
                 others[:] = [entry for entry in others if entry[1][: len(members)] != members]
-            raise _NoNumbers
-        if not exact:  # h5py converts: its offsets are its own
+            raise _NotNumeric
+        if not exact:  # h5py converts, and chooses the offsets
             return np.dtype({"names": names, "formats": formats}), False
         return np.dtype(
             {"names": names, "formats": formats, "offsets": offsets, "itemsize": tid.get_size()}
         ), True
     plain = _plain_dtype(tid)
     if plain is None or dtype_of(plain) is None:
-        raise _NoNumbers
+        raise _NotNumeric
     if kind == h5t.ENUM:
         if plain.kind == "b":
             return np.dtype(bool), tid.get_size() == 1
@@ -806,7 +844,7 @@ def _file_dtype(
 
 
 def _enum_names(h5py: Any, tid: Any) -> dict[str, int] | None:
-    """What the values of an enumeration are called; None where a type is none, or is that of booleans."""
+    """{name: value} of an enumeration; None for other types and for h5py's type of booleans."""
     if tid.get_class() != h5py.h5t.ENUM:
         return None
     plain = _plain_dtype(tid)
@@ -818,9 +856,11 @@ def _enum_names(h5py: Any, tid: Any) -> dict[str, int] | None:
 
 
 def _tagged_dtype(h5py: Any, tid: Any) -> np.dtype | None:
-    """The numpy type of elements that have opaque bytes with a tag in them: h5py's own has none, and HDF5 converts no tag to another.
+    """The numpy type of elements that contain opaque bytes with a tag; None for other elements, and if they
+    contain pointers.
 
-    None where there are none, or where elements have parts of any length, which numpy holds otherwise.
+    h5py's type for them has no tag, and HDF5 cannot convert from a type with a tag to one without. So these
+    elements are read in the type of the file.
     """
     if not _has_tag(h5py.h5t, tid) or _points_elsewhere(h5py.h5t, tid):
         return None
@@ -836,8 +876,8 @@ def _has_tag(h5t: Any, tid: Any) -> bool:
     return kind == h5t.OPAQUE and tid.get_tag() != b"" and not tid.get_tag().startswith(b"NUMPY:")
 
 
-def _within(h5py: Any, tid: Any, members: tuple[str, ...]) -> Any:
-    """The type of structs that hold a member, and nothing else, at the end of a path of members."""
+def _nested_type(h5py: Any, tid: Any, members: tuple[str, ...]) -> Any:
+    """A compound type with a single leaf of type `tid`, at the path `members`."""
     for name in reversed(members):
         outer = h5py.h5t.create(h5py.h5t.COMPOUND, tid.get_size())
         outer.insert(os.fsencode(name), 0, tid)
@@ -846,7 +886,7 @@ def _within(h5py: Any, tid: Any, members: tuple[str, ...]) -> Any:
 
 
 def _type_text(h5py: Any, tid: Any) -> str:
-    """An HDF5 type in words, without what is storage: byte order, offsets, padding."""
+    """An HDF5 type in words, without storage details: byte order, offsets, padding."""
     h5t = h5py.h5t
     kind = tid.get_class()
     if kind == h5t.STRING:
@@ -888,18 +928,18 @@ def _type_name(h5py: Any, tid: Any) -> str:
 
 
 def _named_type_text(h5py: Any, tid: Any) -> str:
-    """The type in words, and its name where it has one in the file."""
+    """The type in words, with its name if it is a named type of the file."""
     text = _type_text(h5py, tid)
     return f"{text}, named {_type_name(h5py, tid)}" if tid.committed() else text
 
 
-def _narrow(h5t: Any, tid: Any) -> bool:
-    """Whether numbers have fewer bits than their bytes hold."""
+def _has_unused_bits(h5t: Any, tid: Any) -> bool:
+    """Whether a numeric type has a precision of fewer bits than its bytes hold."""
     return tid.get_class() in (h5t.INTEGER, h5t.FLOAT) and tid.get_precision() != 8 * tid.get_size()
 
 
 def _kind(h5py: Any, tid: Any) -> str:
-    """What elements are that are no numbers, in a word."""
+    """The kind of non-numeric elements, for `Field.kind`."""
     h5t = h5py.h5t
     words = {
         h5t.STRING: "text", h5t.VLEN: "list", h5t.REFERENCE: "reference", h5t.OPAQUE: "opaque bytes", h5t.TIME: "time",
@@ -910,7 +950,10 @@ def _kind(h5py: Any, tid: Any) -> str:
 
 
 def _points_elsewhere(h5t: Any, tid: Any) -> bool:
-    """Whether elements hold pointers: then HDF5 tells sizes and offsets in memory, not those in the file."""
+    """Whether elements contain pointers.
+
+    Sizes and offsets of such a type are those in memory, not in the file.
+    """
     kind = tid.get_class()
     if kind == h5t.COMPOUND:
         return any(_points_elsewhere(h5t, tid.get_member_type(n)) for n in range(tid.get_nmembers()))
@@ -920,6 +963,7 @@ def _points_elsewhere(h5t: Any, tid: Any) -> bool:
 
 
 def _plain_dtype(tid: Any) -> np.dtype | None:
+    """The numpy type that h5py gives for an HDF5 type; None if it has none."""
     try:
         return tid.dtype
     except (TypeError, ValueError, KeyError, NotImplementedError):
@@ -927,7 +971,7 @@ def _plain_dtype(tid: Any) -> np.dtype | None:
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
-    """The signature lies at 0, 512, 1024, 2048, …: a user block may come before it."""
+    """Looks for the signature after a user block, at 512, 1024, 2048, … (HDF5 file format, section II.A)."""
     at = 512
     while at < 1 << 26:
         file.seek(at)

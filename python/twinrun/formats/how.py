@@ -1,9 +1,9 @@
-"""How a file was read: its format and the options, as one line of text that metadata records and compares.
+"""How a file was read: its format and options, as one line of text that metadata files record.
 
     npy
     raw {"dtype": "f32", "shape": "100x3"}
 
-What is digested depends on both. Metadata serves a reading whose text is the same, and no other.
+Digests depend on both. Metadata is only used for a file that is opened with the same format and options.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ __all__ = ["how_read", "read_as"]
 
 
 def how_read(format: Format, options: Mapping[str, object]) -> str:
-    """The text for a format and the options that were given, but for those that do not change what is read."""
-    told = {name: _plain(value) for name, value in options.items() if name not in format.aside}
-    return format.name + (" " + json.dumps(told, sort_keys=True) if told else "")
+    """The text for a format and its options, without the options that do not change what is read
+    (`Format.aside`)."""
+    recorded = {name: _plain(value) for name, value in options.items() if name not in format.aside}
+    return format.name + (" " + json.dumps(recorded, sort_keys=True) if recorded else "")
 
 
 def read_as(how: str, where: str) -> tuple[str, dict[str, Any]]:
-    """(format, options) of such a text. where: the metadata, for messages."""
+    """(format, options) from a text that `how_read` made.
+
+    Raises DamagedFile; `where` is the metadata file.
+    """
     name, space, text = how.partition(" ")
     try:
         options = json.loads(text) if space else {}
@@ -35,13 +39,15 @@ def read_as(how: str, where: str) -> tuple[str, dict[str, Any]]:
         options = None
     if not isinstance(options, dict):
         raise DamagedFile(
-            "does not say how its data was read", where=where, fix="index it again with 'twinrun index'"
+            "its record of how its data was read is damaged",
+            where=where,
+            fix="index it again with 'twinrun index'",
         )
     return name, options
 
 
 def _plain(value: object) -> object:
-    """A value as the command line would tell it; lists and mappings of such values as JSON has them."""
+    """The value of an option as the command line spells it; lists and mappings become those of JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (np.dtype, type)):

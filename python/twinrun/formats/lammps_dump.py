@@ -1,12 +1,17 @@
-"""Dumps of LAMMPS, binary and text: a table of atoms for every step, in the order in which the ranks hold them.
+"""Dumps of LAMMPS, binary and text: a table of atoms for every step. The atoms are in the order of the
+writing ranks.
 
-Binary: a header for each step, then for each writing rank i32 n and n f64: an array of structs, whose columns are fields of one
-extent a rank. Since 2021 a header begins with i64 -length and a name ("DUMPATOM", "DUMPCUSTOM"), the byte order and a revision,
-and names the columns; before that `columns="id type x y z"` names them. Text: `ITEM: TIMESTEP` and so on; columns are read from
-the text, in blocks of lines.
+Binary: a header for each step, then for each writing rank an i32 n and n f64, which are an array of structs.
+A column is a field with one strided extent for each rank. Since 2021 the header begins with an i64 -length
+and a name ("DUMPATOM", "DUMPCUSTOM"), byte order and revision, and contains the names of the columns. For
+older files the option `columns="id type x y z"` gives them.
 
-Columns that LAMMPS itself keeps as integers (id, type, mol, proc, image flags, custom i_ and i2_) are i64 fields in either form, though
-binary dumps hold them as f64; id is the key of the others.
+Text: items such as `ITEM: TIMESTEP`. Columns are parsed in blocks of lines.
+
+Columns that are integers in LAMMPS (id, type, mol, proc, image flags, custom i_ and i2_) are i64 fields in
+both forms, although binary dumps hold them as f64. The column id is the key of the others.
+
+Source: the LAMMPS documentation of the command `dump`, and dump_custom.cpp.
 """
 
 from __future__ import annotations
@@ -27,20 +32,23 @@ from ..errors import DamagedFile, FormatError, Unsupported
 from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
-from .model import Extent, Field, FileContent, Format, coded, decoded, of_header
+from .model import Extent, Field, FileContent, Format, coded, decoded, header_field
 
 _NAMES = (b"DUMPATOM", b"DUMPCUSTOM")
 _MOST_COLUMNS = 10_000
 _MOST_FRAMES = 10_000_000
-_ATOM = ["id", "type", "xs", "ys", "zs", "ix", "iy", "iz"]  # dump atom, without and with "image yes"
-# What DumpCustom prints with a format of integers: the rest is real numbers, or words.
+_ATOM = ["id", "type", "xs", "ys", "zs", "ix", "iy", "iz"]  # of `dump atom`; the last three with "image yes"
+# The columns that DumpCustom prints as integers. All others are real numbers or words.
 _WHOLE = re.compile(r"(id|type|mol|proc|procp1|ix|iy|iz|i2?_[^#]*)(#\d+)?")
 _WORDS = frozenset("element typelabel".split())
 _Box = tuple[float, ...]
 
 
 def open_lammps(path: str, columns: object = None) -> FileContent:
-    """Opens a dump. columns: names of the columns, of binary dumps that do not hold them."""
+    """Opens a dump.
+
+    columns: the names of the columns, for binary dumps without names; an error for text dumps.
+    """
     file, size = open_regular(path)
     content = FileContent(path, "lammps")
     with file:
@@ -66,13 +74,15 @@ def _with_key(fields: list[Field]) -> list[Field]:
 
 
 def _period(box: _Box, boundary: tuple[int, ...], columns: list[str]) -> tuple[float, ...] | None:
-    """Lengths of a box whose axes are those of the coordinates, in the units of the columns that hold positions.
+    """Lengths of the periodic box, in the units of the columns of positions; 0 along an axis that is not
+    periodic.
 
-    boundary: 0 is periodic, two for each axis.
+    None if no column holds wrapped positions. box: of an orthogonal box, low and high for each axis.
+    boundary: for each axis two numbers, 0 for periodic.
     """
     if not {"x", "y", "z"} & set(columns):
         if not {"xs", "ys", "zs"} & set(columns):
-            return None  # no positions, or such as have left the box on their own
+            return None  # no positions, or unwrapped ones
         box = (0.0, 1.0) * 3
     lengths = tuple(
         high - low if both == (0, 0) else 0.0
@@ -87,7 +97,10 @@ def _period(box: _Box, boundary: tuple[int, ...], columns: list[str]) -> tuple[f
 
 
 class _Cursor:
-    """Reads numbers of a file one after another; passing its end is damage."""
+    """Reads numbers of a file in sequence.
+
+    Raises DamagedFile at the end of the file. mark: '<' or '>', the byte order.
+    """
 
     def __init__(self, file: BinaryIO, size: int, path: str, at: int, mark: str) -> None:
         self._file, self.size, self._path, self.at, self.mark = file, size, path, at, mark
@@ -112,7 +125,7 @@ class _Header:
     step: int
     atoms: int
     box: _Box
-    box_at: int  # its first byte
+    box_at: int  # offset of the box in the file
     boundary: tuple[int, ...]
     triclinic: int
     width: int
@@ -123,6 +136,7 @@ class _Header:
 
 
 def _binary_frames(file: BinaryIO, size: int, path: str, columns: list[str] | None) -> list[Frame]:
+    """The frames of a binary dump. columns: names for files that do not contain them."""
     if size == 0:
         raise DamagedFile("is empty", where=path)
     mark = _byte_order(file, size, path)
@@ -142,21 +156,22 @@ def _binary_frames(file: BinaryIO, size: int, path: str, columns: list[str] | No
             (count,) = cursor.numbers("i")
             if count < 0 or count % header.width or 8 * count > size - cursor.at:
                 raise DamagedFile(
-                    f"{what}: a rank with {count} numbers in {header.width} columns", where=path
+                    f"{what}: a rank has {count} numbers, which do not fill {header.width} columns",
+                    where=path,
                 )
             if count:
                 chunks.append((cursor.at, count // header.width))
             total += count // header.width
             cursor.at += 8 * count
         if total != header.atoms:
-            raise DamagedFile(f"{what}: {header.atoms} atoms, of which its ranks wrote {total}", where=path)
+            raise DamagedFile(f"{what} has {header.atoms} atoms, but its ranks wrote {total}", where=path)
         frames.append(_binary_frame(path, header, chunks, mark, columns))
         at = cursor.at
     return frames
 
 
 def _byte_order(file: BinaryIO, size: int, path: str) -> str:
-    """By the name or the mark in the header; in old files by what makes sense as numbers."""
+    """'<' or '>': the byte order with which the first header is valid."""
     problems = []
     for mark in "<>":
         cursor = _Cursor(file, size, path, 0, mark)
@@ -169,6 +184,7 @@ def _byte_order(file: BinaryIO, size: int, path: str) -> str:
 
 
 def _header(cursor: _Cursor, path: str) -> _Header:
+    """Reads the header of a step of a binary dump. Raises FormatError if it is invalid."""
     (step,) = cursor.numbers("q")
     revision = 0
     if step < 0:
@@ -192,7 +208,7 @@ def _header(cursor: _Cursor, path: str) -> _Header:
     atoms, triclinic = cursor.numbers("qi")
     boundary = cursor.numbers("6i")
     if step < 0 or atoms < 0 or triclinic not in (0, 1, 2) or not set(boundary) <= {0, 1, 2, 3}:
-        raise DamagedFile(f"byte {cursor.at}: no header of a LAMMPS dump", where=path)
+        raise DamagedFile(f"the header of a LAMMPS dump before byte {cursor.at} is invalid", where=path)
     box_at = cursor.at
     box = cursor.numbers("12d" if triclinic == 2 else "9d" if triclinic else "6d")
     (width,) = cursor.numbers("i")
@@ -226,6 +242,7 @@ def _length(cursor: _Cursor, path: str) -> int:
 def _binary_frame(
     path: str, header: _Header, chunks: list[tuple[int, int]], mark: str, columns: list[str] | None
 ) -> Frame:
+    """The frame of a step of a binary dump. chunks: (offset, number of atoms) for each rank."""
     names = header.columns or columns or [f"column-{i + 1}" for i in range(header.width)]
     if len(names) != header.width:
         raise FormatError(
@@ -241,7 +258,7 @@ def _binary_frame(
     period = None if header.triclinic else _period(header.box, header.boundary, names)
     numbers = len(header.box)
     box = Field("box", "f64", order, (numbers,), extents=(Extent(path, header.box_at, numbers, 8),))
-    # As the text says it: "pp ff ps".
+    # In the words of a text dump: "pp ff ps".
     kinds = ["pfsm"[kind] for kind in header.boundary]
     words = [low + high for low, high in zip(kinds[::2], kinds[1::2], strict=True)]
     facts = [Fact.of("box", "(boundary)", words)]
@@ -251,7 +268,7 @@ def _binary_frame(
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """LAMMPS lets a column be dumped twice; the second x is x#2."""
+    """Unique names of columns. LAMMPS can dump a column twice; the second x becomes x#2."""
     seen: dict[str, int] = {}
     result = []
     for name in names:
@@ -261,7 +278,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _integers(stored: Field, path: str) -> Field:
-    """Whole numbers, which lie there as f64, as integers."""
+    """A field of i64 for a column of integers that is stored as f64."""
 
     def read(first: int, count: int) -> np.ndarray:
         return _whole(stored.elements(first, count), path, stored.name)
@@ -271,10 +288,11 @@ def _integers(stored: Field, path: str) -> Field:
 
 
 def _whole(values: np.ndarray, path: str, name: str) -> np.ndarray:
+    """`values` as i64. Raises DamagedFile if one is not an integer of at most 53 bits."""
     with np.errstate(invalid="ignore"):
         exact = (np.abs(values) <= 2.0**53) & (values == np.rint(values))
     if not exact.all():
-        raise DamagedFile(f"column {name!r}: {values[~exact][0]} is no whole number", where=path)
+        raise DamagedFile(f"column {name!r}: {values[~exact][0]} is not an integer", where=path)
     return values.astype(np.int64)
 
 
@@ -287,8 +305,11 @@ _LONGEST_LINE = 1 << 20
 
 @dataclass
 class _Table:
-    """Atoms of one step: where each block of _BLOCK_LINES lines begins, the byte after the last line, and which columns are
-    text: by their names, or by the first atom."""
+    """The atoms of one step in a text dump.
+
+    starts: the offset of each block of _BLOCK_LINES lines. end: the offset after the last line. texts: the
+    columns that are text, by their name or by the first atom.
+    """
 
     path: str
     columns: list[str]
@@ -299,7 +320,7 @@ class _Table:
 
 
 class _Lines:
-    """Lines of a file, read in pieces; knows where it is."""
+    """Reads the lines of a file. at: the offset of the next line."""
 
     def __init__(self, file: BinaryIO, size: int, path: str) -> None:
         self._file, self._size, self._path = file, size, path
@@ -307,7 +328,7 @@ class _Lines:
         self._piece, self._base = b"", 0
 
     def _more(self) -> bytes:
-        """What is left of the piece at hand, or the next one; empty at the end of the file."""
+        """The rest of the current piece, or the next piece; empty at the end of the file."""
         left = self._piece[self.at - self._base :] if self.at - self._base < len(self._piece) else b""
         if not left and self.at < self._size:
             left = read_exact(self._file, self.at, min(1 << 22, self._size - self.at), self._path, "text")
@@ -331,16 +352,19 @@ class _Lines:
         return b"".join(parts).decode("utf-8", "backslashreplace").strip() if parts else None
 
     def peek(self) -> str | None:
-        """The next line, which stays the next one."""
+        """The next line, without moving to the one after it."""
         at = self.at
         line = self.next()
         self.at = at
-        if self._base > at:  # it began in the piece before
+        if self._base > at:  # the line began in the previous piece
             self._piece, self._base = b"", at
         return line
 
     def skip(self, lines: int, what: str) -> None:
-        """Passes so many lines. Without its line break a line is cut short: its last number may have been longer."""
+        """Skips lines.
+
+        Raises DamagedFile at a line without line break, whose last number may be cut short.
+        """
         while lines:
             start = self.at - self._base
             if not (0 <= start < len(self._piece)):
@@ -357,6 +381,7 @@ class _Lines:
 
 
 def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> list[Frame]:
+    """The frames of a text dump. Reads all lines once to find the blocks, without parsing the atoms."""
     lines = _Lines(file, size, path)
     frames: list[Frame] = []
     cache = _Blocks()
@@ -371,7 +396,9 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
             continue
         item = line.removeprefix("ITEM:").strip()
         if item == line:
-            raise DamagedFile(f"byte {lines.at}: a line that is in no item: {line[:40]!r}", where=path)
+            raise DamagedFile(
+                f"the line before byte {lines.at} belongs to no item: {line[:40]!r}", where=path
+            )
         if item == "TIMESTEP":
             step = _number(lines.next(), "TIMESTEP", path)
         elif item == "UNITS":
@@ -403,7 +430,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
             frames.append(_text_frame(table, step, time, period, cache))
             frames[-1].facts, facts = facts, []
             if box:
-                frames[-1].fields.insert(0, of_header("box", (*box, *tilts), path))
+                frames[-1].fields.insert(0, header_field("box", (*box, *tilts), path))
             step = atoms = time = None
             box, tilts, boundary = (), (), ()
         else:
@@ -417,7 +444,7 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
 
 def _number(line: str | None, item: str, path: str) -> int:
     if line is None or not re.fullmatch(r"\d{1,18}", line):
-        raise DamagedFile(f"{item}: {(line or '')[:40]!r} is no number", where=path)
+        raise DamagedFile(f"{item}: {(line or '')[:40]!r} is not a number", where=path)
     return int(line)
 
 
@@ -425,10 +452,11 @@ def _real(line: str | None, item: str, path: str) -> float:
     try:
         return float(line or "")
     except ValueError:
-        raise DamagedFile(f"{item}: {(line or '')[:40]!r} is no number", where=path) from None
+        raise DamagedFile(f"{item}: {(line or '')[:40]!r} is not a number", where=path) from None
 
 
 def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) -> _Table:
+    """Skips the lines of the atoms of a step, and returns where they are."""
     if not columns or len(columns) > _MOST_COLUMNS:
         raise DamagedFile(f"{what}: {len(columns)} columns", where=path)
     names = _distinct(columns)
@@ -454,14 +482,18 @@ def _is_number(word: str) -> bool:
 
 
 class _Blocks:
-    """The last few parsed blocks of lines: all columns of a block are asked for one after another."""
+    """A cache of the last few parsed blocks of lines, because the columns of a block are read in sequence.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, list[bytes] | np.ndarray] = OrderedDict()
 
     def column(self, table: _Table, block: int, at: int) -> list[bytes] | np.ndarray:
-        """Numbers of a column; the words where a block holds anything else, or whole numbers that f64 cannot hold."""
+        """Column `at` of a block: numbers if the whole block is numeric and f64 is exact for its integers,
+        otherwise words."""
         start = table.starts[block]
         with self._lock:
             found = self._kept.get(start)
@@ -484,18 +516,18 @@ class _Blocks:
                 raise DamagedFile("the file has become shorter since it was opened", where=table.path)
             text = read_exact(file, start, end - start, table.path, "atoms")
         rows = min(_BLOCK_LINES, table.atoms - block * _BLOCK_LINES)
-        wanted = rows * len(table.columns)
+        expected = rows * len(table.columns)
         if not table.texts:
             try:
                 numbers = np.fromstring(text, np.float64, sep=" ")  # several times faster than words
             except ValueError:
                 numbers = np.empty(0)
             whole = [at for at, name in enumerate(table.columns) if _WHOLE.fullmatch(name)]
-            # What is no number ends it early, or is not there: the words tell what it is.
-            if numbers.size == wanted and all(_exact(numbers[at :: len(table.columns)]) for at in whole):
+            # fromstring() stops at a word that is not a number. Then the words are needed for the message.
+            if numbers.size == expected and all(_exact(numbers[at :: len(table.columns)]) for at in whole):
                 return numbers
         words = text.split()
-        if len(words) != wanted:
+        if len(words) != expected:
             message = f"{len(words)} words in {rows} lines of {len(table.columns)} columns"
             raise DamagedFile(f"lines from byte {start}: {message}", where=table.path)
         return words
@@ -507,7 +539,10 @@ def _exact(values: np.ndarray) -> bool:
 
 
 def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: int) -> list[int] | list[float]:
-    """Words of a column from an atom on as numbers: all of them, or DamagedFile."""
+    """Words of a column as numbers.
+
+    Raises DamagedFile if one is not a number. row: the atom of the first word.
+    """
     numbers = []
     for at, word in enumerate(words):
         try:
@@ -518,9 +553,9 @@ def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: in
                 raise ValueError
         except ValueError:
             kind = "an integer of 64 bits" if dtype == "i64" else "a number"
-            said = word[:40].decode("utf-8", "backslashreplace")
+            text = word[:40].decode("utf-8", "backslashreplace")
             raise DamagedFile(
-                f"column {name!r}: {said!r} of atom {row + at + 1} is not {kind}; the column is one of numbers, by its first atom",
+                f"column {name!r}: {text!r} of atom {row + at + 1} is not {kind}, although the column is numeric for the first atom",
                 where=path,
                 fix="leave it out with --leave-out",
             ) from None
@@ -531,6 +566,7 @@ def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: in
 def _text_frame(
     table: _Table, step: int, time: float | None, period: tuple[float, ...] | None, cache: _Blocks
 ) -> Frame:
+    """The frame of a step of a text dump, with a field for each column."""
     frame = Frame(step, [], time, period)
     for at, name in enumerate(table.columns):
         if at in table.texts:
@@ -566,7 +602,8 @@ def _text_frame(
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
-    """Old binary dumps have no name in front: the header of the first step must hold together, and fit."""
+    """Whether a file is an old binary dump, which has no magic bytes: its first header must be valid and fit
+    the file."""
     start = file.read(24)
     if len(start) < 24:
         return False

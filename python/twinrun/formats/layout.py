@@ -1,7 +1,8 @@
-"""From a numpy type and a place to fields: dense arrays, and the members of arrays of structs.
+"""Fields of an array with a numpy type whose elements have the layout of memory: dense arrays, and arrays of
+structs.
 
-Used by every format whose elements lie in memory layout: npy, npz, contiguous HDF5. Text and other elements that are no
-numbers are compared by their codes.
+Used by npy, npz, contiguous HDF5 datasets and others. Non-numeric elements such as text become fields of
+codes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An array whose bytes come from read_bytes(offset, count), offset counted from its first byte."""
+    """An array whose bytes are decoded: `read_bytes(offset, count)`, with offset 0 at the array's first
+    byte."""
 
     path: str
     read_bytes: Callable[[int, int], object]
@@ -52,11 +54,11 @@ class Decoded:
 def array_fields(
     name: str, dtype: np.dtype, shape: tuple[int, ...], source: Stored | Decoded, fortran_order: bool = False
 ) -> tuple[list[Field], Skipped]:
-    """Fields and skipped parts of an array of `dtype` in C order of `shape`.
+    """Fields, and skipped parts, of an array of `dtype` in C order of `shape`.
 
-    A struct gives a field `name.member` for each numeric member, strided over the records; a member that is
-    itself an array gives a field with its dimensions last. Members that are no numbers give a field of codes, an element a
-    record. The caller has checked that the bytes exist.
+    An array of structs becomes one field `name.member` for each member. A numeric member is strided over the
+    records; if it is itself an array, its dimensions are the last axes of the field. A non-numeric member
+    becomes a field of codes, one for each record. The caller has checked that all bytes exist.
     """
     fields: list[Field] = []
     skipped: Skipped = []
@@ -65,7 +67,7 @@ def array_fields(
     def rows_of(kind: np.dtype, at: int) -> Callable[[int, int], np.ndarray]:
         def rows(first: int, count: int) -> np.ndarray:
             place = at + first * dtype.itemsize
-            if kind.itemsize == 0:  # texts without a character
+            if kind.itemsize == 0:  # texts of length 0
                 return np.zeros(count, kind)
             if isinstance(source, Stored):
                 raw = read_records(source.path, source.offset + place, dtype.itemsize, count, kind.itemsize)
@@ -125,7 +127,7 @@ def array_fields(
             base, sizes = kind.subdtype
             walk(label, base, at, inner + sizes)
         elif kind.names is not None:
-            if inner or not kind.names:  # without members there still is a shape
+            if inner or not kind.names:  # a struct without members still has a shape to compare
                 add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
                 return
             for member in kind.names:
@@ -134,7 +136,7 @@ def array_fields(
         else:
             leaf(label, kind, at, inner)
 
-    if dtype.hasobject:  # see `bytes_field`
+    if dtype.hasobject:
         skipped.append((name, "Python objects: reading them would run code from the file"))
     else:
         walk(name, dtype, 0, ())
@@ -142,7 +144,7 @@ def array_fields(
 
 
 def bytes_field(name: str, source: Stored | Decoded, size: int, kind: str = "bytes") -> Field:
-    """A field of bytes whose meaning is not known, or not to be trusted: they are the same or they are not."""
+    """A field of u8 for bytes that cannot be interpreted, or not safely. They always compare exactly."""
     if isinstance(source, Stored):
         extents = (Extent(source.path, source.offset, size, 1),) if size else ()
         return Field(name, "u8", "little", (size,), extents=extents, kind=kind)
@@ -157,9 +159,10 @@ def bytes_field(name: str, source: Stored | Decoded, size: int, kind: str = "byt
 
 
 def add_others(content: FileContent, folder: str, known: Callable[[str], bool]) -> None:
-    """Adds the files of a data set that is a folder which its format does not name, as bytes under their path.
+    """For a data set that is a folder: adds each file that is not part of the format, as bytes under its
+    relative path.
 
-    known: whether the format names one, by its path relative to the folder.
+    known: `known(relative_path)` tells whether a file is part of the format.
     """
     for relative, path in files_below(folder):
         if known(relative):
@@ -172,14 +175,15 @@ def add_others(content: FileContent, folder: str, known: Callable[[str], bool]) 
 
 
 def add_other(content: FileContent, name: str, source: Stored | Decoded, size: int) -> None:
-    """Adds something that the format does not name, as bytes."""
+    """Adds a file or archive member that is not part of the format, as bytes, with a note."""
     content.add(bytes_field(f"./{name}" if name in content.fields else name, source, size))
     content.notes.append(f"{name} is compared as bytes: {content.format} has no such file")
     content.one_array = False
 
 
 def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:
-    """What a numpy type says that no field shows: the width of texts, the names of a struct's members."""
+    """Adds as a fact what a numpy type states and its fields do not: the width of texts, the order of a
+    struct's members."""
     if dtype.names is not None:
         content.say(name, "(members)", _members(dtype))
     elif dtype.kind in "SU" and dtype.itemsize:
@@ -187,23 +191,23 @@ def say_type(content: FileContent, name: str, dtype: np.dtype) -> None:
 
 
 def _members(dtype: np.dtype) -> list[object]:
-    """The members of a struct in their order: names, with the members of those that are structs, the width of texts, and titles."""
+    """The members of a struct in order: names; with them nested members, the width of texts, and titles."""
     found: list[object] = []
     for name in dtype.names or ():
         kind = dtype.fields[name][0].base  # type: ignore[index]
-        told: list[object] = [name]
+        member: list[object] = [name]
         if kind.names is not None:
-            told.append(_members(kind))
+            member.append(_members(kind))
         elif kind.kind in "SU":
-            told.append(kind.str[1:])
+            member.append(kind.str[1:])
         if (title := title_of(dtype, name)) is not None:
-            told.append({"title": title})
-        found.append(told if len(told) > 1 else name)
+            member.append({"title": title})
+        found.append(member if len(member) > 1 else name)
     return found
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """What elements are that the core has no type for, in a word."""
+    """The kind of elements for which the core has no type, for `Field.kind`: 'text', 'struct', …"""
     if dtype.subdtype is not None:
         return f"array of {kind_of(dtype.subdtype[0])}"
     if dtype.names is not None:

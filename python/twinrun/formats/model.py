@@ -1,6 +1,8 @@
-"""What a reader of a format hands over: named fields, as extents of a file or as a function that decodes.
+"""The data model of format readers: `Field`, `Extent`, `FileContent` and `Format`.
 
-Adding a format is one module in this folder that defines `FORMAT = Format(...)`; see README.md.
+A field is a named array. Its elements are either extents of a file, which the core reads itself, or come from
+a function that decodes them. To add a format, add a module to this folder that defines `FORMAT =
+Format(...)`; see README.md.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ __all__ = [
     "decoded",
     "dtype_of",
     "flag",
+    "header_field",
     "label_field",
     "label_told",
     "labels_of",
     "labels_told",
-    "of_header",
     "parse_dtype",
     "storage_dtype",
     "summary_fields",
@@ -45,7 +47,7 @@ __all__ = [
 
 LARGEST = (1 << 63) - 1  # elements or bytes: offsets are signed 64-bit integers everywhere
 
-# Element types of the core, as numpy can hold them. bf16 has no numpy type: its bits are handled as u16.
+# Element types of the core and the numpy types that hold them. numpy has no bf16: its bits are held as u16.
 _STORAGE = {
     "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8",
     "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",
@@ -59,14 +61,14 @@ Skipped = list[tuple[str, str]]
 
 
 def storage_dtype(dtype: str, byte_order: str = sys.byteorder) -> np.dtype:
-    """The numpy type that holds elements of `dtype`: itself, but u16 bits for bf16."""
+    """The numpy type that holds elements of `dtype` in `byte_order`; for bf16 it is u16."""
     return np.dtype((">" if byte_order == "big" else "<") + _STORAGE[dtype])
 
 
 def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
-    """(name, byte order) of a numpy scalar type; None where the core has no such type.
+    """(name, byte order) of a numpy scalar type; None if the core has no such type.
 
-    Dates and time spans are their 64-bit integers.
+    Dates and time spans (numpy's kinds M and m) are i64.
     """
     order = {">": "big", "<": "little", "|": "little", "=": sys.byteorder}[dtype.byteorder]
     if dtype.kind in "mM":
@@ -77,7 +79,10 @@ def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
 
 
 def unit_of(dtype: np.dtype) -> str | None:
-    """What the integers of dates and time spans count, 'M8[s]' say: those of two units are no numbers to compare."""
+    """The unit of dates and time spans, such as 'M8[s]'; None for other types.
+
+    Dates are compared as integers, which is only valid if both fields have the same unit.
+    """
     return dtype.newbyteorder("=").str[1:] if dtype.kind in "mM" else None
 
 
@@ -85,19 +90,28 @@ _LABEL = re.compile(r"(.*)@(unit|kind)\.(.*)", re.DOTALL)
 
 
 def labels_of(name: str, unit: str | None, kind: str | None = None) -> list[str]:
-    """The fields by whose names metadata keeps the unit and the kind of one, of which it has no word: 't@unit.M8[s]',
-    'w@kind.F8_E4M3'. They have no element."""
+    """Names of the empty fields that record the unit and the kind of field `name`: 't@unit.M8[s]',
+    'w@kind.F8_E4M3'.
+
+    Metadata files have no place for a unit or a kind, so a field without elements carries it in its name.
+    """
     return [f"{name}@{what}.{value}" for what, value in (("unit", unit), ("kind", kind)) if value is not None]
 
 
 def label_told(label: str, shape: Sequence[int]) -> tuple[str, str, str] | None:
-    """(field, 'unit' or 'kind', which one) that the name of a field without elements tells; None where it is no such label."""
+    """Parses a name that `labels_of` made: (field, 'unit' or 'kind', value).
+
+    None if the field is not such a label.
+    """
     found = _LABEL.fullmatch(label) if tuple(shape) == (0,) else None
     return None if found is None else (found[1], found[2], found[3])
 
 
 def labels_told(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """{field: {'unit': …, 'kind': …}}, and the labels among these fields that tell them."""
+    """Finds the labels (see `labels_of`) among fields. shapes: {field name: shape}.
+
+    Returns {field: {'unit': value, 'kind': value}} and the names of the labels.
+    """
     facts: dict[str, dict[str, str]] = {}
     labels = set()
     for label, shape in shapes.items():
@@ -109,10 +123,13 @@ def labels_told(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, dict[str
 
 
 def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
-    """(name, byte order or None) from f32, bf16, float32, '<f4', '>i8' or a numpy type.
+    """(name, byte order) from f32, bf16, float32, '<f4', '>i8' or a numpy type. Byte order is None if not
+    given.
 
-    Numbers in this project's names are bits, in numpy's codes bytes: 'i8' is an int8, '<i8' an int64. So
-    numpy's codes are taken only with their byte order in front.
+    The number in a name of this project counts bits, the number in a numpy code counts bytes: 'i8' is an
+    int8, '<i8' is an int64. Therefore a numpy code is only accepted with its byte order in front.
+
+    Raises FormatError for an unknown type; `where` is for the message.
     """
     if isinstance(text, str) and text.strip().lower() in ITEMSIZE:
         return text.strip().lower(), None
@@ -137,7 +154,10 @@ def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
 
 
 def flag(value: object, name: str, where: str) -> bool:
-    """An option that is on or off: True, False, or a word from the command line."""
+    """The value of a boolean option: True, False, or a word from the command line ('yes', 'off', …).
+
+    Raises FormatError for anything else; `name` is the option's name.
+    """
     if isinstance(value, bool):
         return value
     words = {
@@ -156,24 +176,28 @@ def flag(value: object, name: str, where: str) -> bool:
 
 
 def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str) -> tuple[int, ...]:
-    """`shape` as a tuple of ints, or DamagedFile: negative, not integers, or more than 2^63 bytes in all."""
+    """`shape` as a tuple of ints.
+
+    Raises DamagedFile if a size is negative or not an integer, if there are more than 64 dimensions, or if
+    the array would have more than 2^63 bytes. `what` names the array in the message.
+    """
     sizes = tuple(shape)
     if len(sizes) > 64:
         raise DamagedFile(f"{what} has {len(sizes)} dimensions", where=where)
     for size in sizes:
         if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)):
-            raise DamagedFile(f"{what}: a size that is no integer in its shape: {size!r:.40}", where=where)
+            raise DamagedFile(f"{what}: a size in its shape is not an integer: {size!r:.40}", where=where)
         if size < 0 or size > LARGEST:
-            raise DamagedFile(f"{what}: a size out of range in its shape", where=where)
+            raise DamagedFile(f"{what}: a size in its shape is out of range", where=where)
     result = tuple(int(size) for size in sizes)  # type: ignore[call-overload]
     if math.prod(result) * max(itemsize, 1) > LARGEST:
-        raise DamagedFile(f"{what}: its shape {result} asks for more than 2^63 bytes", where=where)
+        raise DamagedFile(f"{what}: an array of shape {result} has more than 2^63 bytes", where=where)
     return result
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Elements that can be read from a file without a format library.
+    """A run of elements in a file that can be read without a format library.
 
     >>> np.save("x.npy", np.zeros(4))
     >>> with twinrun.formats.open_file("x.npy") as content:
@@ -189,8 +213,8 @@ class Extent:
     count : int
         How many elements.
     stride : int
-        Bytes from one element to the next: the size of an element where they lie densely, more in an array of
-        structs.
+        Bytes from the start of one element to the start of the next: the size of an element if the array is
+        dense, more for a member of an array of structs.
     """
 
     path: str
@@ -219,53 +243,52 @@ class Field:
     dtype : str
         f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool c64 c128.
     byte_order : {'little', 'big'}
-        The byte order that `extents` have.
+        The byte order of the elements in `extents`.
     shape : tuple of int
-        May be () or hold zeros.
+        May be (), for one element, and may contain zeros.
     extents : tuple of Extent or None
         In the order of the elements. Their counts add up to the number of elements; () for an empty array.
     read : callable or None
-        `read(first, count)` gives elements [first, first + count) of the flattened array in C order, as a
-        contiguous 1-D array in native byte order (bf16 as the u16 of its bits). Ascending reads, one field
-        after another, are fast; any order works. It may be called from any thread, and raises FormatError
-        only.
+        `read(first, count)` returns elements [first, first + count) of the flattened array in C order, as a
+        contiguous 1-D array in native byte order (bf16 as u16). Ascending reads, one field after another, are
+        fast; any order works. It is thread-safe, and raises only FormatError.
     fortran_order : bool
-        True: the file holds the array in column-major order. `shape` and the order of elements are those of
-        the transpose, which lies in the file in C order; `stored_shape` and `index` give what the user knows.
+        True if the file holds the array in column-major order. `shape` and the order of elements are then
+        those of the transpose, which has the same bytes in C order; `stored_shape` and `index` convert back.
     problem : FormatError or None
-        Why this field cannot be read although the file can (a missing filter, a missing external file).
+        Why this field cannot be read although the file can, for example a missing filter or external file.
         `read` raises it.
     step : int or None
         The step that it belongs to, in files of several steps.
     series : str or None
         The name that the same array has in every step, in files of several steps.
     group : str or None
-        Fields of one group have an element, or a row along the first axis, for each of the same things, such
-        as particles.
+        Fields of one group describe the same things, such as particles: each has one element, or one row
+        along the first axis, for each of them.
     key : str or None
-        The field of the same file, group and step that holds the IDs of those things; also set in that field
-        itself.
+        The name of the field that holds the IDs of these things; it has the same file, group and step. The
+        field of IDs itself has its own name here.
     unit : str or None
-        What dates and time spans count, as `unit_of` gives it.
+        The unit of dates and time spans, such as 'M8[s]'.
     text : callable or None
-        For digests of texts: `text(index)` gives the text, for messages.
+        For a field of digests of texts: `text(index)` returns the text, for messages.
     told_as_text : bool
-        True: numbers that the file has as text, all of which f64 can hold. 1 in one file may be 1.5 in the
-        other.
+        True if the file holds the numbers as text, and f64 represents all of them exactly. Such a column may
+        be integer in one file and float in the other.
     reads_anywhere : bool
-        True: `read` takes as long as the size of what it reads, wherever that begins. Several processes may
-        read a part each.
+        True if the cost of `read` depends only on the number of elements, not on where they begin. Several
+        processes may then each read a part.
     kind : str or None
-        What elements are that are no numbers ('text', 'struct', ...). They are bytes (u8) or codes (u64), see
-        `facts`, and no tolerance holds for them.
+        The kind of non-numeric elements ('text', 'struct', …); None for numbers. Such elements are bytes (u8)
+        or 64-bit codes (u64), and always compare exactly.
     tell : callable or None
-        `tell(position)` gives such an element as text.
+        `tell(position)` returns a non-numeric element as text, for messages.
     size : int
         Number of elements.
     itemsize : int
         Bytes of an element.
     stored_shape : tuple of int
-        The shape as the user knows it: reversed where `fortran_order`.
+        The shape in the file: `shape`, reversed if `fortran_order`.
     """
 
     name: str
@@ -307,11 +330,11 @@ class Field:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape as the user knows it: reversed where `fortran_order`."""
+        """The shape in the file: `shape`, reversed if `fortran_order`."""
         return self.shape[::-1] if self.fortran_order else self.shape
 
     def index(self, position: int) -> tuple[int, ...]:
-        """The N-D index of an element, as the user knows it.
+        """The N-D index of an element in an array of shape `stored_shape`.
 
         Parameters
         ----------
@@ -321,7 +344,7 @@ class Field:
         Returns
         -------
         tuple of int
-            The index; reversed where `fortran_order`.
+            The index in `shape`, reversed if `fortran_order`.
         """
         result = []
         for size in reversed(self.shape):
@@ -337,21 +360,21 @@ class Field:
         first : int, default 0
             The first element.
         count : int, default None
-            How many; None for all that follow.
+            How many; None for all from `first` on.
 
         Returns
         -------
         numpy.ndarray
-            1-D, in native byte order, however the file stores them.
+            1-D, in native byte order.
 
         Raises
         ------
         FormatError
-            The file cannot be read, or the range is not within the field.
+            The file cannot be read, or the range is outside the field.
 
         Notes
         -----
-        The plain way, for small arrays and for tests. The core reads extents itself.
+        Meant for small arrays and tests. Comparisons read extents in the core, which is faster.
         """
         count = self.size - first if count is None else count
         if self.read is not None:
@@ -378,9 +401,9 @@ class Field:
 
 
 def read_records(path: str, offset: int, stride: int, count: int, size: int) -> np.ndarray:
-    """`size` bytes at `offset`, `offset + stride`, …: (count, size) u8.
+    """Reads `size` bytes at each of `offset`, `offset + stride`, …: an array of u8 of shape (count, size).
 
-    Never reads past the last record's bytes.
+    Never reads past the last record. Raises FormatError if the file cannot be read or is too short.
     """
     file, _ = open_regular(path)
     with file:
@@ -390,16 +413,16 @@ def read_records(path: str, offset: int, stride: int, count: int, size: int) -> 
 def gather(
     read_bytes: Callable[[int, int], object], offset: int, stride: int, count: int, size: int
 ) -> np.ndarray:
-    """The same from any source of bytes, at most 16 MiB at a time."""
+    """As `read_records`, from `read_bytes(offset, count)`. Reads at most 16 MiB at a time, or one record."""
     result = np.empty((count, size), np.uint8)
-    # Far apart, elements are read one by one; else with what lies between them.
+    # Records that are close together are read along with the bytes between them, others one by one.
     step = max(1, (1 << 24) // max(stride, 1)) if stride < 1 << 16 or stride == size else 1
     for start in range(0, count, step):
         n = min(step, count - start)
         span = (n - 1) * stride + size
         block = np.frombuffer(read_bytes(offset + start * stride, span), np.uint8)  # type: ignore[call-overload]
-        if block.size != span:  # as_strided would read behind its end
-            raise ValueError(f"{block.size} bytes where {span} were asked for")
+        if block.size != span:  # as_strided would read past its end
+            raise ValueError(f"read {block.size} of {span} bytes")
         if stride == size:
             result[start : start + n] = block.reshape(n, size)
         else:
@@ -420,34 +443,37 @@ def _pread(file: BinaryIO, path: str, offset: int, count: int) -> bytearray:
 
 
 def decoded(name: str, dtype: str, size: int, where: str, read: Reader) -> Reader:
-    """`read` made safe: range checked, failures are FormatErrors that name the field; native and contiguous."""
+    """Wraps a reader so that it keeps the contract of `Field.read`.
+
+    The result checks the range, turns every failure into a FormatError that names field `name` of file
+    `where`, and returns a contiguous 1-D array of `dtype` in native byte order. size: elements of the field.
+    """
     native = storage_dtype(dtype)
 
     def checked(first: int, count: int) -> np.ndarray:
         if first < 0 or count < 0 or first + count > size:
             raise FormatError(
-                f"elements {first} to {first + count} of field {name!r}, which has {size}", where=where
+                f"elements {first} to {first + count} were requested of field {name!r}, which has {size}",
+                where=where,
             )
         if count == 0:
             return np.empty(0, native)
         with reading(where, f"field {name!r}"):
             result = np.ascontiguousarray(read(first, count)).reshape(-1)
             if native.kind == "b":
-                result = (
-                    result.view(np.uint8) != 0
-                )  # any other bit pattern would be a value numpy does not know
+                # numpy expects 0 or 1 in a bool; files may hold any byte.
+                result = result.view(np.uint8) != 0
             result = result.astype(native, copy=False)
         if result.size != count:
-            raise DamagedFile(
-                f"field {name!r}: {result.size} elements where {count} were promised", where=where
-            )
+            raise DamagedFile(f"field {name!r}: read {result.size} of {count} elements", where=where)
         return result
 
     return checked
 
 
-def of_header(name: str, values: Iterable[float], where: str) -> Field:
-    """Numbers that a header tells as text, such as a box, as a field f64 of their own: a difference in them is one."""
+def header_field(name: str, values: Iterable[float], where: str) -> Field:
+    """A field of type f64 for numbers in a header, such as the box of a simulation, so that they are compared
+    as numbers."""
     array = np.array(list(values), np.float64)
     read = decoded(name, "f64", array.size, where, lambda first, count: array[first : first + count])
     return Field(name, "f64", "little", array.shape, read=read)
@@ -461,7 +487,11 @@ def coded(
     rows: Callable[[int, int], Sequence[object] | np.ndarray],
     encode: Encoder | None = None,
 ) -> Field:
-    """A field of elements that are no numbers, by their codes. rows: rows(first, count) -> so many elements in C order."""
+    """A field of the codes (see `facts`) of non-numeric elements.
+
+    rows: `rows(first, count)` returns elements [first, first + count) in C order. encode: as for
+    `facts.encoded`.
+    """
 
     def read(first: int, count: int) -> np.ndarray:
         return codes(rows(first, count), encode)
@@ -475,7 +505,9 @@ def coded(
 
 
 def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -> list[Field]:
-    """Facts, and that something cannot be compared, as metadata keeps them: a number each, where there are any."""
+    """Fields of one u64 by which metadata files record the facts of a file (the code of all facts together)
+    and the number of things that cannot be compared. There is none for what the file does not have.
+    """
     numbers = {SUMMARY: summary(facts)} if facts else {}
     if skipped:
         numbers[NOT_COMPARED] = skipped
@@ -491,12 +523,12 @@ def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -
 
 
 def label_field(label: str) -> Field:
-    """See `labels_of`."""
+    """The field without elements for a name that `labels_of` made."""
     return Field(label, "bool", "little", (0,), extents=())
 
 
 def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], problem: FormatError) -> Field:
-    """A field that is known to exist and cannot be read."""
+    """A field that exists in the file but cannot be read: `read` raises `problem`."""
 
     def read(first: int, count: int) -> np.ndarray:
         raise problem
@@ -506,7 +538,7 @@ def unreadable(name: str, dtype: str, byte_order: str, shape: tuple[int, ...], p
 
 @dataclass
 class FileContent:
-    """An open file: its fields, and what was left out. Close it, or use it in a `with` statement.
+    """An open file. Close it, or use it in a `with` statement.
 
     >>> np.savez("both.npz", x=np.zeros(3), y=np.ones(3))
     >>> with twinrun.formats.open_file("both.npz") as content:
@@ -522,31 +554,30 @@ class FileContent:
     fields : dict of str to Field
         By name, in the order of the file or of names.
     skipped : list of (str, str)
-        (name, reason) of what the file holds and what cannot be compared. A file with any of it is the same
-        as nothing.
+        (name, reason) of each part of the file that cannot be compared. If there is any, every comparison of
+        the file is incomparable.
     facts : dict of str to Fact
-        Attributes, and whatever else the file says beside its elements, by label.
+        Attributes and other metadata of the format, by label.
     one_array : bool
-        True: the format holds a single, unnamed array, and the name of its field comes from the name of the
-        file.
+        True if the file holds a single array without a name. Its field is then named after the file.
     array_name : str or None
-        The prefix of the fields of such an array where it is a struct: `name.member`.
+        If that array is an array of structs: the prefix of its fields, `array_name.member`.
     sources : tuple of str
         Other files whose bytes belong to it.
     time : float or None
-        Physical time of the file, in its own unit. None where it has none, or has several steps.
+        Physical time of the file, in its own unit. None if the file has no time, or several steps.
     times : dict of int to float
         Physical time by step, of files of several steps.
     period : tuple of float or None
         Length of the periodic box along each axis, in the unit of positions.
     notes : list of str
-        What a user should see beside any result, such as that values are compared as stored.
+        Notes for the user that go with every result, such as that values are compared as stored.
     how : str
-        The format and the options that it was opened with, as metadata records them.
+        The format and the options that it was opened with, as metadata files record them.
     dialect : str
-        Which kind of files of this format it is, where kinds have different facts.
+        The variant of the format, for formats whose variants have different facts ('parquet' for example).
     on_close : callable or None
-        What `close` calls.
+        `close` calls it.
     """
 
     path: str
@@ -571,7 +602,7 @@ class FileContent:
         Parameters
         ----------
         new : Field
-            Its name must be new.
+            Its name must not exist in the file.
 
         Raises
         ------
@@ -601,19 +632,21 @@ class FileContent:
         owner : str
             The field or group that it belongs to; '' for the file.
         name : str
-            Its name; in parentheses where it is no attribute.
+            Its name; in parentheses if it is not an attribute.
         value : object
             A number, a text, an array, or a nested mapping or list of these.
         encode : callable, default None
-            Gives the bytes of values that are not known here; None where it cannot.
+            `encode(value)` returns the bytes of a value of a type that only the format's reader knows, None
+            for other values.
         meaning : bool, default None
-            Whether it changes what the numbers of its owner mean. None: its name decides.
+            Whether it changes the meaning of its owner's numbers, as a unit does. None: its name decides.
         step : int, default None
             The step that it belongs to; None for all steps of the file.
         kind : str, default ''
-            The type that the file keeps the value in, where the format has more types than values have here.
+            The type of the value in the file. Needed if several types of the format become the same Python
+            value.
         tell : callable, default None
-            Gives the value for people, where it holds what `encode` knows.
+            `tell(value)` returns the value as text, for values that need `encode`.
         """
         try:
             fact = Fact.of(owner, name, value, encode)
@@ -627,14 +660,14 @@ class FileContent:
         self.add_fact(fact)
 
     def add_fact(self, fact: Fact, label: str | None = None) -> None:
-        """Adds a fact that is made already.
+        """Adds an existing Fact.
 
         Parameters
         ----------
         fact : Fact
             The fact.
         label : str, default None
-            Its key in `facts`; None for its own label. A key that exists gets a prime (').
+            Its key in `facts`; None for its own label. If the key exists, primes (') are appended.
         """
         key = fact.label if label is None else label
         while key in self.facts:
@@ -642,12 +675,12 @@ class FileContent:
         self.facts[key] = fact
 
     def steps(self) -> list[int]:
-        """The steps that its fields name.
+        """The steps that its fields belong to.
 
         Returns
         -------
         list of int
-            Ascending; empty where the file is of one step.
+            Ascending; empty if the fields name no step, as in files of one step.
         """
         return sorted({f.step for f in self.fields.values() if f.step is not None})
 
@@ -657,16 +690,16 @@ class FileContent:
         Returns
         -------
         tuple of str
-            This file first. Of a data set that is a folder: the files in it.
+            This file first. If the data set is a folder: only the files in it.
         """
         named = [e.path for f in self.fields.values() for e in f.extents or ()]
         own = [] if os.path.isdir(self.path) else [self.path]
         return tuple(dict.fromkeys([*own, *self.sources, *named]))
 
     def close(self) -> None:
-        """Closes files that readers hold. A second call does nothing.
+        """Closes the files that readers hold. A second call does nothing.
 
-        Fields with `read` cannot be read any more.
+        Afterwards fields that have `read` may no longer be readable.
         """
         action, self.on_close = self.on_close, None
         if action is not None:
@@ -691,43 +724,45 @@ class Format:
     name : str
         The name for --format.
     title : str
-        The name for people.
+        The name in messages and lists.
     open : callable
-        `open(path, **options)` gives a FileContent. The path is an existing regular file, or a folder where
-        `is_folder`.
+        `open(path, **options)` returns a FileContent. The path is an existing regular file, or a folder for
+        which `is_folder` is true.
     suffixes : sequence of str
         In lower case, with the dot.
     magic : sequence of bytes
-        The first bytes of such a file.
+        The first bytes of such a file; at most 16 are compared.
     claims : callable or None
-        `claims(path)` decides by the name and its neighbours alone, before any content is read.
+        `claims(path)`: whether a file is of this format, from its name and the files beside it. Its content
+        is not read.
     sniff : callable or None
-        `sniff(path, file)` decides by content.
+        `sniff(path, file)`: whether a file is of this format, from its content. Asked if no magic bytes
+        match.
     is_folder : callable or None
         `is_folder(path)`: whether a folder is one data set of this format.
     options : frozenset of str
         The options that `open` takes.
     one_array : bool
-        True: as a rule its files hold a single array, which gets the name of the file.
+        True if its files usually hold a single array, which is named after the file.
     order : int
         Detection asks formats of a lower order first.
     place : callable or None
-        `place(path)` gives step, rank and name from a path relative to the folder of the run; None for the
-        common rules.
+        `place(path)` returns step, rank and name for a path relative to the folder of the run; if it returns
+        None, the common rules of `naming` apply.
     parts : callable or None
-        `parts(path)` gives other files that `open` reads along with this one, so that a folder does not list
-        them again.
+        `parts(path)` returns other files that `open` reads along with this one. A folder does not list them
+        again.
     many_steps : bool
-        True: its files may hold several steps, so that listing a folder has to open them.
+        True if its files may hold several steps, so that they must be opened when a folder is listed.
     aside : frozenset of str
-        Options that do not change what is read: metadata holds whatever they are.
+        Options that do not change what is read. Metadata files stay valid if only these change.
     describers : frozenset of str
-        Names of files that describe others of their folder and hold no data.
+        Names of files that describe other files of their folder and hold no data.
     is_text : callable or None
-        `is_text(path)`: whether a file of this format is plain text, which is compared as bytes where it
-        cannot be opened.
+        `is_text(path)`: whether a file of this format is plain text. If it cannot be opened, it is compared
+        as bytes.
     opens_files : bool
-        Whether files are of this format, and not only folders.
+        True if files, and not only folders, can be of this format.
 
     Notes
     -----
@@ -754,10 +789,10 @@ class Format:
 
     @property
     def opens_files(self) -> bool:
-        """Whether files are of this format, and not only folders."""
+        """True if files, and not only folders, can be of this format."""
         return bool(self.is_folder is None or self.suffixes or self.magic or self.sniff or self.claims)
 
 
 def renamed(old: Field, name: str) -> Field:
-    """The same field under another name."""
+    """A copy of a field under another name."""
     return replace(old, name=name)

@@ -1,4 +1,4 @@
-"""Step, rank and field name from the path of a file that some other program wrote.
+"""Step, rank and field name from the path of a file of another program.
 
     step-0000000010/x.f32      step 10, rank 0, x
     plt00010.h5                step 10, rank 0, plt
@@ -6,14 +6,19 @@
     step-10/rank-00003/x.npy   step 10, rank 3, x
     snap_010.3.hdf5            step 10, rank 3, snap
     output_00010/part/x1.f32   step 10, rank 0, part/x1
-    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: what changes from file to file is no part of the name
+    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: parts that change from file to file do not belong to the name
 
-Rules, in this order. Rank: a number after the word rank, proc or mpi in any part of the path; else a number
-between dots in the file's name (`.3.`), if the path has a step without it. Step: a number after a word such
-as step, iter, plt, dump, out, snap, in the innermost part that has one; else the last number of the file's
-name that is set apart (`_250`, `.250`) or has three digits or more; else the last number of the innermost
-folder that has one; else the last number of the file's name. Name: the file's stem without both; folders that
-carry neither stay in front of it.
+Rules, in this order:
+
+Rank: a number after the word rank, proc or mpi in any part of the path; otherwise a number between dots in
+the file's name (`.3.`), if the path has a step without it.
+
+Step: a number after a word such as step, iter, plt, dump, out or snap, in the innermost part of the path that
+has one; otherwise the last number of the file's name that follows a separator (`_250`, `.250`) or has three
+digits or more; otherwise the last number of the innermost folder that has one; otherwise the last number of
+the file's name.
+
+Name: the file's stem without rank and step, after the folders that contain neither.
 """
 
 from __future__ import annotations
@@ -38,9 +43,9 @@ _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file belongs.
+    """Step, rank and name of a file.
 
-    step: None where the path has no number. rank: 0 where it names none. name: may be ''.
+    step: None if the path has no number that can be a step. rank: 0 if the path names none. name: may be ''.
     """
 
     step: int | None
@@ -49,12 +54,12 @@ class Place:
 
 
 def parse_path(path: str) -> Place:
-    """Place of a file from its path relative to the folder of the run."""
+    """Place of a file, from its path relative to the folder of the run, by the rules above."""
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]
     stem, suffix = os.path.splitext(base)
-    if not stem or suffix[1:].isdecimal():  # snapshot_010.3, dump.melt.1000: a number, and no suffix
+    if not stem or suffix[1:].isdecimal():  # snapshot_010.3, dump.melt.1000: the number is not a suffix
         stem = base
     used: list[set[tuple[int, int]]] = [set() for _ in range(len(folders) + 1)]
     parts = [*folders, stem]
@@ -68,7 +73,7 @@ def parse_path(path: str) -> Place:
                 if not any(a < m.end() and m.start() < b for a, b in used[at])
                 and (pattern in (_RANK, _STEP) or at != last or not any(a <= m.start() < b for a, b in pairs))
             ]
-            if hits:  # a step within an epoch says more than the epoch
+            if hits:  # prefer a step to the epoch that contains it
                 finer = [m for m in hits if not m[0].lower().startswith("epoch")]
                 return at, (finer or hits)[-1]
         return None
@@ -78,7 +83,7 @@ def parse_path(path: str) -> Place:
         return int(hit[1].group(group))
 
     last = len(parts) - 1
-    # epoch=3, and val_loss=0.25 of a checkpoint, change from file to file.
+    # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to file.
     pairs = {
         m.span()
         for m in _PAIR.finditer(stem)
@@ -112,7 +117,8 @@ def parse_path(path: str) -> Place:
                 step = take(hit, 0)
                 break
 
-    # A word such as "plt" before the step stays in a file's name, "step" and "rank" go; folders go whole.
+    # Remove the rank and the step. A word before the step stays in the name ("plt"), but not "step" or
+    # "rank". Folders that contain a rank or a step are removed whole.
     kept = [folder for at, folder in enumerate(folders) if not used[at] and folder not in ("", ".")]
     if pairs:
         inside = [m for m in used[last] if any(a <= m[0] and m[1] <= b for a, b in pairs)]
@@ -129,5 +135,8 @@ def parse_path(path: str) -> Place:
 
 
 def field_name(path: str) -> str:
-    """Name of the only array of a file, from the file's own name; 'data' where nothing but numbers is left."""
+    """Name for the only array of a file, from the file's name.
+
+    'data' if that has nothing but rank and step.
+    """
     return parse_path(os.path.basename(path)).name or "data"

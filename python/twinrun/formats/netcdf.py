@@ -1,9 +1,12 @@
 """NetCDF classic: CDF-1, CDF-2 (64-bit offsets) and CDF-5 (64-bit data), parsed here. NetCDF-4 is HDF5.
 
-A variable without the record dimension lies dense, in big-endian order. Variables with it take turns, record by
-record: a variable of one element a record is one strided extent; one of more elements has an extent a record
-where the records are few, else its records are gathered by a reader. Values are compared as stored, and attributes (a
-scale_factor among them) exactly: where these are the same, stored values are as good as those that are meant.
+A variable without the record dimension is dense and big-endian. Variables with the record dimension are
+interleaved, record by record. Such a variable is one strided extent if it has one element in each record.
+Otherwise it has an extent for each record, or, with many records, a reader that gathers them. Values are
+compared as stored, and attributes such as scale_factor exactly: if these are equal, equal stored values mean
+equal values.
+
+Source: "The NetCDF Classic Format Specification", docs/file_format_specifications.md of netcdf-c.
 """
 
 from __future__ import annotations
@@ -39,12 +42,13 @@ _TYPES = {
 _CHAR = 2
 _LONGEST_HEADER = 1 << 24
 _MOST_DIMENSIONS = 1024  # NC_MAX_VAR_DIMS
-# Extents cost the caller about a microsecond and 28 bytes of metadata each; a reader of 10^5 records does not.
+# An extent costs the caller about a microsecond and 28 bytes of metadata. With more records a reader is
+# cheaper.
 _MOST_RECORD_EXTENTS = 1024
 
 
 class _Cursor:
-    """Reads a header from its start; never past the file, nor past the longest header that is believed."""
+    """Reads a header from its start; never past the end of the file, nor past _LONGEST_HEADER."""
 
     def __init__(self, file: BinaryIO, size: int, version: int, path: str) -> None:
         self._file, self._size, self.path = file, size, path
@@ -60,8 +64,8 @@ class _Cursor:
         if end > _LONGEST_HEADER:
             raise Unsupported(f"a header of more than {_LONGEST_HEADER} bytes", where=self.path)
         if end > len(self._data):
-            wanted = min(max(end, 2 * len(self._data), 1 << 14), self._size, _LONGEST_HEADER)
-            self._data = read_exact(self._file, 0, wanted, self.path, "header")
+            length = min(max(end, 2 * len(self._data), 1 << 14), self._size, _LONGEST_HEADER)
+            self._data = read_exact(self._file, 0, length, self.path, "header")
         self.at = end
         return self._data[self.at - count : self.at]
 
@@ -69,7 +73,7 @@ class _Cursor:
         return struct.unpack(">I", self.take(4, what))[0]
 
     def number(self, what: str, bits: int | None = None) -> int:
-        """A count or an offset: never negative."""
+        """A count or an offset. Raises DamagedFile if it is negative."""
         wide = self.is_wide if bits is None else bits == 64
         value: int = struct.unpack(">q" if wide else ">i", self.take(8 if wide else 4, what))[0]
         if value < 0:
@@ -77,7 +81,10 @@ class _Cursor:
         return value
 
     def length(self, what: str) -> int:
-        """The size of a variable or a number of records, which may have all bits set; -1 then."""
+        """The size of a variable, or the number of records.
+
+        -1 if all its bits are set, which means unknown.
+        """
         value: int = struct.unpack(">Q" if self.is_wide else ">I", self.take(8 if self.is_wide else 4, what))[
             0
         ]
@@ -89,13 +96,13 @@ class _Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise DamagedFile(f"{what} is no UTF-8 text", where=self.path) from None
+            raise DamagedFile(f"{what} is not UTF-8 text", where=self.path) from None
 
     def list_of(self, tag: int, what: str) -> int:
         """Number of elements of a list that begins here."""
         found, count = self.word(what), self.number(f"the number of {what}")
         if found != tag and (found, count) != (0, 0):
-            raise DamagedFile(f"no list of {what} where one should begin", where=self.path)
+            raise DamagedFile(f"expected a list of {what} in its header, found tag {found}", where=self.path)
         return count
 
 
@@ -107,7 +114,7 @@ class _Attribute:
     raw: bytes
 
     def first(self) -> float | None:
-        """Its only number, None where it is text or has several."""
+        """Its number; None if it is text or does not have exactly one number."""
         code = _TYPES.get(self.code)
         if code is None or self.count != 1:
             return None
@@ -123,12 +130,12 @@ class _Variable:
     begin: int
     shape: tuple[int, ...] = ()  # without the record dimension
     is_record: bool = False
-    span: int = 0  # bytes, of a record where it has any
+    span: int = 0  # bytes, without the record dimension
 
 
 @dataclass
 class _Header:
-    records: int = 0  # -1: as many as the file holds
+    records: int = 0  # -1: as many as fit into the file
     dimensions: list[tuple[str, int]] = field(default_factory=list)
     attributes: dict[str, _Attribute] = field(default_factory=dict)
     variables: list[_Variable] = field(default_factory=list)
@@ -138,8 +145,8 @@ class _Header:
 def open_netcdf(path: str, attributes: object = False) -> FileContent:
     """Opens a NetCDF classic file without reading its data.
 
-    attributes: numeric attributes are fields, `variable@attribute`, and `@attribute` those of the file, that may have
-    tolerances; else facts.
+    attributes: if true, numeric attributes become fields `variable@attribute` (`@attribute` for those of the
+    file), which may have tolerances; otherwise they are facts.
     """
     with_attributes = flag(attributes, "attributes", path)
     file, size = open_regular(path)
@@ -214,7 +221,7 @@ def _parse_variable(cursor: _Cursor, header: _Header) -> _Variable:
     code = cursor.word(f"the type of {what}")
     if code != _CHAR and code not in _TYPES:
         raise DamagedFile(f"{what} is of the unknown type {code}", where=path)
-    cursor.length(f"the size of {what}")  # redundant, and wrong by design in large files
+    cursor.length(f"the size of {what}")  # redundant, and by specification wrong in large files
     begin = cursor.number(f"the place of {what}", 32 if cursor.is_narrow else 64)
     variable = _Variable(name, dimensions, attributes, code, begin)
     lengths = [header.dimensions[d][1] for d in dimensions]
@@ -231,22 +238,22 @@ def _parse_variable(cursor: _Cursor, header: _Header) -> _Variable:
 
 def _records(header: _Header, size: int, path: str) -> tuple[int, int]:
     """(number of records, bytes from one to the next)."""
-    turns = [v for v in header.variables if v.is_record]
-    if not turns:
+    variables = [v for v in header.variables if v.is_record]
+    if not variables:
         return 0, 0
-    # Every part is padded to 4 bytes, but not where there is a single variable.
-    stride = turns[0].span if len(turns) == 1 else sum(v.span + -v.span % 4 for v in turns)
+    # Each variable's part of a record is padded to 4 bytes, unless there is only one such variable.
+    stride = variables[0].span if len(variables) == 1 else sum(v.span + -v.span % 4 for v in variables)
     if header.records >= 0:
         return header.records, stride
-    # As many as lie in the file whole; the padding at its very end may be missing.
-    first = min(v.begin for v in turns)
-    end = max(v.begin - first + v.span for v in turns)
+    # As many complete records as the file holds; the padding at its end may be missing.
+    first = min(v.begin for v in variables)
+    end = max(v.begin - first + v.span for v in variables)
     left = size - first
     return (0 if left < end else (left - end) // stride + 1), stride
 
 
 def _field(variable: _Variable, records: int, stride: int, size: int, path: str) -> Field:
-    """The field of a variable; characters are bytes that no tolerance holds for."""
+    """The field of a variable. Characters become bytes of kind 'text', which always compare exactly."""
     if variable.code != _CHAR:
         return _numbers(variable, records, stride, size, path, _TYPES[variable.code])
     new = _numbers(variable, records, stride, size, path, "u8")
@@ -255,6 +262,10 @@ def _field(variable: _Variable, records: int, stride: int, size: int, path: str)
 
 
 def _numbers(variable: _Variable, records: int, stride: int, size: int, path: str, code: str) -> Field:
+    """The field of a variable of type `code`.
+
+    stride: bytes from one record to the next. size: bytes of the file.
+    """
     name = variable.name
     itemsize = ITEMSIZE[code]
     shape = (records, *variable.shape) if variable.is_record else variable.shape
@@ -280,11 +291,11 @@ def _numbers(variable: _Variable, records: int, stride: int, size: int, path: st
         )
         return Field(name, code, "big", shape, extents=extents)
 
-    def read(first: int, wanted: int) -> np.ndarray:
-        start, stop = first // within, -(-(first + wanted) // within)
+    def read(first: int, size: int) -> np.ndarray:
+        start, stop = first // within, -(-(first + size) // within)
         raw = read_records(path, variable.begin + start * stride, stride, stop - start, variable.span)
         skip = first - start * within
-        return raw.reshape(-1).view(storage_dtype(code, "big"))[skip : skip + wanted]
+        return raw.reshape(-1).view(storage_dtype(code, "big"))[skip : skip + size]
 
     return Field(name, code, "big", shape, read=decoded(name, code, count, path, read))
 

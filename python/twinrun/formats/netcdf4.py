@@ -1,4 +1,5 @@
-"""NetCDF-4 on top of HDF5: dimensions without values are no arrays but facts, and packed values are said to be packed."""
+"""NetCDF-4 on top of HDF5: dimensions without values become facts instead of fields, and packed values get a
+note."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ import numpy as np
 from .attributes import MEANING, note_meaning
 from .model import FileContent
 
-# What the NetCDF library writes as the name of a dimension that has no variable of its own.
+# The NetCDF library writes this as NAME of a dimension that has no variable of its own.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 
 
 def recognises(file: Any) -> bool:
-    """Whether the NetCDF library, or h5netcdf, wrote an HDF5 file, or one that follows its rules."""
+    """Whether an HDF5 file is NetCDF-4: it has the library's mark, or a dimension scale among its first 1000
+    objects."""
     return "_NCProperties" in file.attrs or any(
         _text(getattr(item, "attrs", {}).get("CLASS")) == b"DIMENSION_SCALE" for item in _datasets(file)
     )
@@ -37,7 +39,7 @@ def _text(value: object) -> bytes:
 
 
 def apply(h5py: Any, file: Any, content: FileContent) -> None:
-    """Leaves out dimensions without values, and notes fill values, scales and offsets."""
+    """Turns dimensions without values into facts, and notes fill values, scales and offsets."""
     entries = []
     for name in list(content.fields):
         if "@" in name:

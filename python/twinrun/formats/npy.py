@@ -1,7 +1,9 @@
-"""NumPy .npy files: a header of text, then the array as it lies in memory. Read without numpy.load, so never
+"""NumPy .npy files: a text header, then the array in the layout of memory. Read without numpy.load, and never
 unpickled.
 
-A file that holds several arrays one after another (numpy.save on an open file) gives arr_0, arr_1, …
+A file of several arrays in sequence (numpy.save on an open file) has the fields arr_0, arr_1, …
+
+Source: numpy.lib.format.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ _MOST_ARRAYS = 10_000
 
 @dataclass(frozen=True)
 class Header:
-    """dtype; shape, in C order of the bytes (reversed where `fortran_order`); bytes before and of the array."""
+    """The header of an array.
+
+    shape: in C order of the bytes, so reversed if `fortran_order`. bytes_before: of the header. bytes_data:
+    of the array.
+    """
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -39,9 +45,11 @@ class Header:
 
 
 def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what: str) -> Header:
-    """The header of an array within `size` bytes, which read(offset, count) gives.
+    """Parses the header of an array. read: `read(offset, count)` returns bytes of it. size: bytes that can be
+    read.
 
-    Checks that the array fits.
+    Raises DamagedFile if the header is invalid or the array needs more bytes, Unsupported for an unknown
+    version. what: names the array in messages.
     """
     if size < 10:
         raise DamagedFile(f"{what}: {size} bytes are too few for an npy header", where=where)
@@ -66,7 +74,7 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
         if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
             raise DamagedFile(f"{what}: its header lacks descr, fortran_order or shape", where=where)
         if not isinstance(header["shape"], tuple) or not isinstance(header["fortran_order"], bool):
-            raise DamagedFile(f"{what}: shape or fortran_order of the wrong kind in its header", where=where)
+            raise DamagedFile(f"{what}: shape or fortran_order in its header is invalid", where=where)
         dtype = np.lib.format.descr_to_dtype(header["descr"])
     shape = checked_shape(header["shape"], dtype.itemsize, where, what)
     fortran = header["fortran_order"] and len(shape) > 1
@@ -78,7 +86,7 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
 
 
 def open_npy(path: str) -> FileContent:
-    """Opens a .npy file. Its field is named after the file: out_250.npy gives `out`."""
+    """Opens a .npy file. Its field is named after the file: `out` for out_250.npy."""
     file, size = open_regular(path)
     content = FileContent(path, "npy", one_array=True)
     found: list[tuple[Header, int]] = []
@@ -87,7 +95,7 @@ def open_npy(path: str) -> FileContent:
         while at < size or not found:
             what = "the file" if not found else f"the array at byte {at}"
             if found and read_exact(file, at, min(size - at, 6), path, what) != MAGIC:
-                raise DamagedFile(f"{size - at} bytes after the array are not part of any", where=path)
+                raise DamagedFile(f"{size - at} bytes after the array do not belong to an array", where=path)
             if len(found) >= _MOST_ARRAYS:
                 raise Unsupported(f"more than {_MOST_ARRAYS} arrays in one file", where=path)
 
@@ -97,7 +105,7 @@ def open_npy(path: str) -> FileContent:
             header = parse_header(read, size - at, path, what)
             found.append((header, at + header.bytes_before))
             if header.dtype.hasobject:
-                break  # where a pickle ends is known only to who unpickles it
+                break  # the end of a pickle is only known after unpickling
             at += header.bytes_before + header.bytes_data
     for number, (header, offset) in enumerate(found):
         name = field_name(path) if len(found) == 1 else f"arr_{number}"

@@ -1,7 +1,7 @@
 """NumPy .npz archives: a zip file of .npy members.
 
-Stored members are read by offset, deflated ones are streamed. Members that are no arrays, and pickled objects, are compared
-as bytes.
+Stored members are read by offset, compressed ones are decoded by `archives`. Members that are not arrays, and
+pickled objects, are compared as bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .npy import PICKLED, parse_header
 
 
 def open_npz(path: str) -> FileContent:
-    """Opens a .npz file. Its fields are named like the members, without .npy."""
+    """Opens a .npz file. Its fields have the names of the members, without .npy."""
     file, size = open_regular(path)
     content = FileContent(path, "npz")
     keep_open = False
@@ -35,7 +35,7 @@ def open_npz(path: str) -> FileContent:
                     raise DamagedFile(f"two members are named {name!r}", where=path)
                 names.add(name)
                 if not name.endswith(".npy"):
-                    # A folder too: NumPy lists it.
+                    # Entries of folders too, because NumPy lists them.
                     keep_open |= _add_bytes(content, archive, info, file, size, pieces)
                     continue
                 keep_open |= _add_member(content, archive, info, file, size, pieces)
@@ -64,7 +64,7 @@ def _add_member(
     size: int,
     pieces: Pieces,
 ) -> bool:
-    """Adds the fields of one member; whether they need the archive to stay open."""
+    """Adds the fields of one .npy member. Returns whether they need the archive to stay open."""
     path, what = content.path, f"member {info.filename!r}"
     check_sizes(info, path)
     offset = member_offset(file, size, info, path)
@@ -105,7 +105,7 @@ def _add_bytes(
     size: int,
     pieces: Pieces,
 ) -> bool:
-    """Adds a member that is no array, as bytes; whether it needs the archive to stay open."""
+    """Adds a member that is not an array, as bytes. Returns whether it needs the archive to stay open."""
     check_sizes(info, content.path)
     offset = member_offset(file, size, info, content.path)
     stored = info.compress_type == zipfile.ZIP_STORED
@@ -116,7 +116,7 @@ def _add_bytes(
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
-    """A zip file whose first member is an .npy: other formats are zip files too."""
+    """Whether the first member of a zip file is a .npy. Other formats are zip files too."""
     return first_member(file).endswith(b".npy")
 
 

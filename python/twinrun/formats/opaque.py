@@ -1,6 +1,7 @@
-"""Files of no known format: their bytes are the same, or they are not. What is in them, nobody knows.
+"""Files of unknown format, which are compared byte by byte.
 
-Never found by detection: a folder's files that nothing else reads are of this format, and those that the caller says so of.
+Detection never returns this format. It is used for files of a folder that have no other format, and on
+request.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ NAME = "bytes"
 
 
 def open_opaque(path: str) -> FileContent:
-    """Opens any file: one field of bytes, which no tolerance holds for."""
+    """Opens any file as one field of bytes, which always compare exactly."""
     content = FileContent(path, NAME, one_array=True)
     content.add(bytes_field(field_name(path), Stored(path, 0), file_size(path)))
     return content
 
 
 def link_content(path: str, leads_to: str) -> FileContent:
-    """A link to a folder that is read elsewhere: where it leads, as text."""
+    """The content for a link to a folder that is listed under another path: `leads_to`, that path, as
+    text."""
     content = FileContent(path, NAME, one_array=True)
     content.add(
         coded(field_name(path), "link", (1,), path, lambda first, count: [leads_to][first : first + count])

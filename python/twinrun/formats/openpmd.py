@@ -1,6 +1,6 @@
-"""openPMD on top of HDF5: every iteration of a file is a step; constant components are fields.
+"""openPMD on top of HDF5: every iteration of a file is a step, and constant components are fields.
 
-https://github.com/openPMD/openPMD-standard, versions 1 and 2.
+Source: https://github.com/openPMD/openPMD-standard, versions 1 and 2.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _MOST_OBJECTS = 1_000_000
 
 
 def recognises(file: Any) -> bool:
-    """Whether an HDF5 file says that it is openPMD."""
+    """Whether an HDF5 file has the attributes of openPMD."""
     return "openPMD" in file.attrs and "basePath" in file.attrs
 
 
 def apply(h5py: Any, file: Any, content: FileContent) -> None:
-    """Turns the fields of iterations into steps: `data/100/fields/E/x` is `fields/E/x` of step 100."""
+    """Turns iterations into steps: `data/100/fields/E/x` becomes `fields/E/x` of step 100."""
     base = _text(file.attrs["basePath"])
-    if "%T" not in base:  # variable-based: one iteration, not in a group of its own
-        content.notes.append("openPMD whose basePath names no iteration: read as plain HDF5")
+    if "%T" not in base:  # variable-based encoding: the iteration has no group of its own
+        content.notes.append("its basePath of openPMD has no iteration (%T): read as plain HDF5")
         return
     root = base.split("%T")[0].strip("/")
     group = file.get(root) if root else file
@@ -48,18 +48,18 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         else:
             outside[name] = field
     content.fields = outside
-    said: dict[str, list[Fact]] = {name: [] for name in iterations}
+    facts: dict[str, list[Fact]] = {name: [] for name in iterations}
     for label, fact in list(content.facts.items()):
         number, _, rest = fact.owner.removeprefix(above).partition("/")
-        if fact.owner.startswith(above) and number in said:
-            said[number].append(replace(content.facts.pop(label), owner=rest))
+        if fact.owner.startswith(above) and number in facts:
+            facts[number].append(replace(content.facts.pop(label), owner=rest))
     frames = []
     for name in iterations:
         with reading(content.path, f"iteration {name}"):
             iteration = group[name]
             if not isinstance(iteration, h5py.Group):
                 continue
-            frame = Frame(int(name), inside[name], facts=said[name])
+            frame = Frame(int(name), inside[name], facts=facts[name])
             constants = _constants(h5py, iteration, content, frame)
             frame.fields += constants
             of_fields = {f"{field.name}@{word}" for field in constants for word in ("value", "shape")}
@@ -76,7 +76,8 @@ def _text(value: object) -> str:
 
 
 def _constants(h5py: Any, iteration: Any, content: FileContent, frame: Frame) -> list[Field]:
-    """Components that are a value and a shape instead of a dataset."""
+    """The constant components of an iteration: groups with attributes `value` and `shape` instead of
+    datasets."""
     found: list[Field] = []
     seen = 0
 
@@ -104,7 +105,7 @@ def _constants(h5py: Any, iteration: Any, content: FileContent, frame: Frame) ->
 
 
 def _group(fields: list[Field], particles: str) -> None:
-    """Records of a species belong together, and its `id` is their key."""
+    """Sets the group of the records of each particle species, and its `id` as their key."""
     names = {field.name for field in fields}
     for field in fields:
         parts = field.name.split("/")

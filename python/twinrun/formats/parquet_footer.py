@@ -1,9 +1,9 @@
-"""How many values each column of a Parquet file lacks, by the statistics in its footer.
+"""The number of missing values in each column of a Parquet file, from the statistics in its footer.
 
-pyarrow reads these too, but some damaged footers end the process there (in `FileMetaData.row_group(g).column(c)`: a C++ exception that
-nobody catches). So the few numbers are taken from the footer here. It is a struct of Thrift's compact protocol:
-https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift and
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+pyarrow reads these too, but some damaged footers terminate the process there, by an uncaught C++ exception in
+`FileMetaData.row_group(g).column(c)`. Therefore this module parses the footer itself. It is a struct of
+Thrift's compact protocol: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+and https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["null_counts"]
 
 _MAGIC = b"PAR1"
 _TAIL = 8  # bytes: the length of the footer, and the magic
-_LARGEST = 1 << 30  # bytes of a footer
+_LARGEST = 1 << 30  # bytes of a footer that is parsed
 _DEEPEST = 32
 
 # Types of Thrift's compact protocol.
@@ -29,7 +29,7 @@ _NULL_COUNT = 3  # of Statistics
 
 
 class _Reader:
-    """Values of a footer. Raises IndexError or ValueError where the bytes are none."""
+    """Parses the values of a footer. Raises IndexError or ValueError if the bytes are invalid."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -54,7 +54,7 @@ class _Reader:
 
     def _bytes(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
-            raise ValueError("more bytes than there are")
+            raise ValueError("a length beyond the end")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -63,7 +63,7 @@ class _Reader:
         count, kind = head >> 4, head & 15
         if count == 15:
             count = self._number()
-        if count > len(self.data) - self.at:  # an element has a byte at least
+        if count > len(self.data) - self.at:  # an element has at least one byte
             raise ValueError("more elements than bytes")
         if kind in (_TRUE, _FALSE):
             return [self._byte() for _ in range(count)]
@@ -86,10 +86,10 @@ class _Reader:
             return self._list(depth + 1)
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        raise ValueError(f"a value of type {kind}")  # a map too: parquet.thrift has none
+        raise ValueError(f"a value of type {kind}")  # includes maps, which parquet.thrift does not use
 
     def struct(self, depth: int = 0) -> dict[int, object]:
-        """Fields by their numbers."""
+        """{number of a field: its value} of a struct."""
         fields: dict[int, object] = {}
         number = 0
         while head := self._byte():
@@ -100,7 +100,7 @@ class _Reader:
 
 
 def _list(value: object, number: int) -> list[Any]:
-    """A field that is a list. Raises ValueError where it is not there."""
+    """The field `number` of a struct, which must be a list; otherwise raises ValueError."""
     found = value.get(number) if isinstance(value, dict) else None
     if not isinstance(found, list):
         raise ValueError(f"no list {number}")
@@ -108,20 +108,21 @@ def _list(value: object, number: int) -> list[Any]:
 
 
 def null_counts(file: BinaryIO, size: int) -> dict[str, int | None]:
-    """How many values columns lack, by their paths in the schema ("x", "s.list.element").
+    """The number of missing values of columns, by their paths in the schema ("x", "s.list.element").
 
     Parameters
     ----------
     file : binary file
         The Parquet file; its position changes.
     size : int
-        Its bytes.
+        Size of the file in bytes.
 
     Returns
     -------
     dict of str to int or None
-        None where the statistics of a column do not say. A column may be absent, and all are where the footer
-        cannot be read here (damaged, or encrypted): then nothing is known, and the values themselves tell.
+        None if the statistics of a column do not have the number. Columns may be absent. Empty if the footer
+        cannot be parsed, because it is damaged or encrypted. Then the values must be read to find missing
+        ones.
     """
     if size < _TAIL:
         return {}
@@ -142,6 +143,6 @@ def null_counts(file: BinaryIO, size: int) -> dict[str, int | None]:
                 count = statistics.get(_NULL_COUNT) if isinstance(statistics, dict) else None
                 known = counts.get(path, 0)
                 counts[path] = None if count is None or count < 0 or known is None else known + count
-    except (AttributeError, LookupError, TypeError, ValueError):  # of another shape than parquet.thrift says
+    except (AttributeError, LookupError, TypeError, ValueError):  # not the structure of parquet.thrift
         return {}
     return counts

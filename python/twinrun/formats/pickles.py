@@ -1,9 +1,9 @@
-"""The structure of a pickle, read without running anything of it.
+"""The structure of a pickle, read without running its code.
 
-A pickle is a program that may call any function. This interpreter calls none and imports nothing: whatever a
-pickle would import is a `Global`, whatever it would call or build is an `Opaque` that keeps what it would have
-been made of. Numbers, texts, bytes, tuples, lists and dictionaries are themselves; dictionaries are lists of
-pairs (`Pairs`), so that no key needs to be hashed.
+A pickle is a program that may call any function. This interpreter calls no function and imports nothing: a
+name that the pickle would import becomes a `Global`, and an object that it would create becomes an `Opaque`
+with its class, arguments and state. Numbers, texts, bytes, tuples and lists are themselves. Dictionaries are
+lists of pairs (`Pairs`), so that no key needs to be hashed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .files import reading
 
 __all__ = ["Global", "Opaque", "Pairs", "Persistent", "load"]
 
-_LONGEST = 1 << 28  # bytes of a pickle: PyTorch's holds no tensor data, about 200 bytes a tensor
+_LONGEST = 1 << 28  # bytes of a pickle. PyTorch's need about 200 for each tensor, whose data is elsewhere
 _MOST_STEPS = 50_000_000
 
 
 @dataclass(frozen=True)
 class Global:
-    """A class or function that the pickle names; it was not imported."""
+    """A class or function that the pickle names. It is not imported."""
 
     module: str
     name: str
@@ -36,14 +36,15 @@ class Global:
 
 @dataclass(eq=False)
 class Persistent:
-    """Something outside the pickle, by the ID that its writer gave it."""
+    """A reference to an object outside of the pickle, by its persistent ID."""
 
     identity: Any
 
 
 @dataclass(eq=False)
 class Opaque:
-    """What a call would have made: `maker` of `args`, then `state`, `items` and `pairs` put into it."""
+    """An object that the pickle would create: by `maker(*args)`, then with `state`, `items` and `pairs` added
+    to it."""
 
     maker: Any
     args: Any
@@ -51,11 +52,11 @@ class Opaque:
     items: list[Any] = field(default_factory=list)
     pairs: Pairs = field(default_factory=lambda: Pairs())
 
-    def __repr__(self) -> str:  # it may hold itself
+    def __repr__(self) -> str:  # short, because the object may contain itself
         return f"Opaque({self.maker})"
 
     def member(self, name: str) -> Any:
-        """An attribute from its state, or None."""
+        """The attribute `name` from its state; None if there is none."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
             state = state[0] if isinstance(state[0], Pairs) else state[1]
@@ -63,14 +64,17 @@ class Opaque:
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A dictionary, as its pairs in order."""
+    """A dictionary as a list of its (key, value) pairs in order."""
 
     def find(self, key: str) -> Any:
-        """The value of a key that is text; None where there is none."""
+        """The last value of a key that is a text; None if there is none."""
         return next((v for k, v in reversed(self) if isinstance(k, str) and k == key), None)
 
     def last(self) -> Iterator[tuple[Any, Any]]:
-        """Its pairs; of a number or text that is a key several times only the last one, where it was first."""
+        """Its pairs.
+
+        If a text or integer is a key several times: its last value, in the place of the first, as in a dict.
+        """
         plain = {k: v for k, v in self if isinstance(k, (str, int))}
         seen: set[Any] = set()
         for key, value in self:
@@ -86,7 +90,10 @@ _MARK = object()
 
 
 def load(data: bytes, where: str, what: str = "pickle") -> Any:
-    """What the pickle at the start of `data` would give. Raises DamagedFile or Unsupported, nothing else."""
+    """The value of the pickle at the start of `data`. Raises DamagedFile or Unsupported only.
+
+    where: the file, for messages. what: the part of the file that the pickle is.
+    """
     if len(data) > _LONGEST:
         raise Unsupported(f"{what}: {len(data)} bytes, more than {_LONGEST}", where=where)
     with reading(where, what):
@@ -94,6 +101,10 @@ def load(data: bytes, where: str, what: str = "pickle") -> Any:
 
 
 def _run(data: bytes) -> Any:
+    """Interprets a pickle.
+
+    Raises ValueError, or an error of pickletools, if it is invalid or not supported.
+    """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 
@@ -131,9 +142,9 @@ def _run(data: bytes) -> Any:
             raise ValueError(f"pairs set in a {type(target).__name__}")
         pairs.extend(zip(values[::2], values[1::2], strict=True))
 
-    # genops finds the length of every argument within the bytes that are there, and decodes it.
+    # genops decodes every argument, and checks that its bytes exist.
     for steps, (opcode, given, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-        argument: Any = given  # of the kind that the instruction says
+        argument: Any = given  # its type depends on the instruction
         if steps > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS} instructions")
         name = opcode.name
@@ -184,7 +195,7 @@ def _run(data: bytes) -> Any:
         elif name == "STACK_GLOBAL":
             attribute, module = pop(), pop()
             if not isinstance(attribute, str) or not isinstance(module, str):
-                raise ValueError("a class whose name is no text")
+                raise ValueError("the name of a class is not a text")
             stack.append(Global(module, attribute))
         elif name in ("REDUCE", "NEWOBJ"):
             args, maker = pop(), pop()
@@ -205,7 +216,7 @@ def _run(data: bytes) -> Any:
             target = top()
             if isinstance(target, Opaque):
                 target.state = state
-            # Of dictionaries it sets attributes (an OrderedDict's _metadata), which are no data.
+            # For dictionaries it sets attributes (an OrderedDict's _metadata), which are not data.
         elif name == "PERSID":
             stack.append(Persistent(argument))
         elif name == "BINPERSID":
@@ -234,9 +245,9 @@ _NEW = {"EMPTY_LIST": list, "EMPTY_DICT": Pairs, "EMPTY_SET": list}
 
 
 def _made(maker: Any, args: Any) -> Any:
-    """What a call gives. A few of them have a plain meaning; all others stay as they are."""
+    """The result of a call. OrderedDict and torch.Size become Pairs and tuple; all others become Opaque."""
     if not isinstance(args, tuple):
-        raise ValueError("a call whose arguments are no tuple")
+        raise ValueError("the arguments of a call are not a tuple")
     if isinstance(maker, Global):
         known = (maker.module, maker.name)
         if known == ("collections", "OrderedDict") and len(args) <= 1:

@@ -1,8 +1,8 @@
-"""PyTorch's .pt and .pth files: a zip archive of a pickle and of the bytes of each storage.
+"""PyTorch's .pt and .pth files: a zip archive of a pickle and the bytes of each storage.
 
-The pickle is read by `pickles`, which runs nothing of it. Tensors are named by their path: `model.layer1.weight`,
-`optimizer.state.0.exp_avg`. PyTorch stores its members uncompressed, so that tensors are extents of the file;
-only what is neither dense nor of one stride is read box by box.
+The pickle is read by `pickles`, which runs no code. Tensors are named by their path: `model.layer1.weight`,
+`optimizer.state.0.exp_avg`. PyTorch does not compress the members of the archive, so most tensors are extents
+of the file. A tensor without a constant stride is read box by box.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_PICKLE = 1 << 28
 _MOST_VALUES = 1_000_000
 _DEEPEST = 100
 _LONGEST_NAME = 4096
-_MOST_BROADCAST = 1 << 24  # elements of a tensor that has more than its storage
+_MOST_BROADCAST = 1 << 24  # most elements of a tensor that has more elements than its storage
 
 _STORAGES = {
     "HalfStorage": "f16", "BFloat16Storage": "bf16", "FloatStorage": "f32", "DoubleStorage": "f64",
@@ -44,16 +44,15 @@ DTYPES = {
     "long": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
     "complex64": "c64", "cfloat": "c64", "complex128": "c128", "cdouble": "c128",
 }  # fmt: skip
-# Types that the core has not, compared as bytes.
+# Types that the core does not have; their elements are compared as bytes.
 SMALL = dict.fromkeys(
     ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), "u8"
 )
-# Members that say how the archive is stored, and what only a debugger reads.
-_STORED_SO = (".format_version", ".storage_alignment", ".data/serialization_id", "byteorder")
-_DEBUGGER = ".debug_pkl"
-_TRANSPARENT = frozenset(
-    {"_parameters", "_buffers", "_modules"}
-)  # a module's weights are named as its state_dict
+# Members that describe how the archive is stored.
+_STORAGE_MEMBERS = (".format_version", ".storage_alignment", ".data/serialization_id", "byteorder")
+_DEBUGGER = ".debug_pkl"  # suffix of members for debuggers
+# Attributes of a module that do not appear in names: its weights are named as in its state_dict.
+_TRANSPARENT = frozenset({"_parameters", "_buffers", "_modules"})
 
 
 class _Skip(Exception):
@@ -67,12 +66,15 @@ class _Tensor:
     offset: int  # in elements
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    kind: str | None = None  # what its elements are called, where the core has no such numbers
+    kind: str | None = None  # the name of a type that the core does not have
     has_gradient: bool = False
 
 
 class TensorFile:
-    """A zip archive that torch.save wrote, at bytes [base, base + length) of a file."""
+    """A zip archive that torch.save wrote, at bytes [base, base + length) of a file.
+
+    The caller closes `archive`.
+    """
 
     def __init__(self, path: str, base: int = 0, length: int | None = None) -> None:
         self.path = path
@@ -83,7 +85,7 @@ class TensorFile:
             ]
             if len(pickles) != 1:
                 raise DamagedFile(
-                    f"a zip archive with {len(pickles)} members data.pkl: no PyTorch file", where=path
+                    f"is not a PyTorch file: a zip archive with {len(pickles)} members data.pkl", where=path
                 )
             self.prefix = pickles[0].removesuffix("data.pkl")
             self.byte_order = "little"
@@ -93,13 +95,16 @@ class TensorFile:
                     raise DamagedFile(f"its byte order is {order!r}", where=path)
                 self.byte_order = order.decode()
             self.root = load(self.archive.read(pickles[0], _LONGEST_PICKLE), path, "data.pkl")
-            self.used = {pickles[0]}  # members that were read, or of which a tensor is
+            self.used = {pickles[0]}  # members that were read, or that hold a tensor
         except BaseException:
             self.archive.close()
             raise
 
     def strided(self, tensor: _Tensor, what: str) -> Strided | None:
-        """Where the elements of a tensor lie; None where it has none. Checks that they are there."""
+        """Where the elements of a tensor are; None if it has no elements.
+
+        Raises DamagedFile if its storage does not hold them. what: names the tensor in messages.
+        """
         size = ITEMSIZE[tensor.dtype]
         member = f"{self.prefix}data/{tensor.storage}"
         self.used.add(member)
@@ -115,7 +120,7 @@ class TensorFile:
             )
         count = math.prod(tensor.shape)
         if count > info.file_size // size and count > _MOST_BROADCAST:
-            raise _Skip(f"a broadcast tensor of {count} elements out of {info.file_size // size}")
+            raise _Skip(f"a broadcast tensor of {count} elements from {info.file_size // size} stored ones")
         source = self.archive.source(member)
         return Strided(
             source, tensor.offset * size, tensor.dtype, self.byte_order, tensor.shape, tensor.strides
@@ -123,9 +128,11 @@ class TensorFile:
 
 
 def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
-    """The tensor that a call of torch._utils would rebuild; None where it is no such call.
+    """The tensor that a call of torch._utils would rebuild; None if the object is not such a call.
 
-    A parameter gives the call for its data. Raises _Skip for tensors that are not supported.
+    For a parameter, and for a tensor of a subclass, returns the inner call that rebuilds its data. Raises
+    _Skip for tensors that are not supported, DamagedFile for invalid arguments. what: names the tensor in
+    messages.
     """
     maker, args = made.maker, made.args
     if not isinstance(maker, Global) or maker.module not in ("torch._utils", "torch._tensor"):
@@ -160,33 +167,36 @@ def tensor_of(made: Opaque, where: str, what: str) -> _Tensor | Opaque | None:
         code, title, metadata = _STORAGES.get(kind.name), kind.name, args[6:7]
     flags = metadata[0] if metadata else None
     if isinstance(flags, Pairs) and (flags.find("conj") or flags.find("neg")):
-        raise _Skip("a tensor that is conjugated or negated when it is read is not supported")
+        raise _Skip("a tensor with a lazy conjugation or negation is not supported")
     shape, strides, offset = args[2], args[3], args[1]
     if not isinstance(shape, tuple) or not isinstance(strides, tuple) or len(shape) != len(strides):
-        raise DamagedFile(f"{what}: shape or strides of the wrong kind", where=where)
+        raise DamagedFile(f"{what}: its shape or strides are invalid", where=where)
     if code is None:
         raise _Skip(f"elements of type {title!r:.40} are not supported")
     sizes = checked_shape(shape, ITEMSIZE[code], where, what)
     if any(type(n) is not int or not 0 <= n < 1 << 62 for n in (offset, *strides)):
-        raise DamagedFile(f"{what}: an offset or a stride out of range", where=where)
+        raise DamagedFile(f"{what}: an offset or a stride is out of range", where=where)
     small = title if title in SMALL else None
     return _Tensor(key, code, offset, sizes, strides, small, len(args) > 4 and args[4] is True)
 
 
 class Walker:
-    """The tensors of a pickle by name. `numbers`, `others` (texts, say) and `skipped` say what else there was."""
+    """Walks the values of a pickle and yields its tensors.
+
+    Afterwards `numbers`, `others` (texts, classes, empty containers, …) and `skipped` hold the other values.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.skipped: list[tuple[str, str]] = []
-        self.not_read: list[Opaque] = []  # the tensors among them
+        self.not_read: list[Opaque] = []  # the skipped tensors
         self.numbers: list[tuple[str, bool | int | float | complex]] = []
-        self.others: list[tuple[str, str, Any]] = []  # name, what of it, value
+        self.others: list[tuple[str, str, Any]] = []  # owner and name of a fact, value
         self.visited = 0
         self.names: dict[str, int] = {}
 
     def walk(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, _Tensor]]:
-        """Depth first, in the order of the pickle."""
+        """(name, tensor) of all tensors in `value`, depth first in the order of the pickle."""
         self.visited += 1
         if self.visited > _MOST_VALUES:
             raise Unsupported(f"more than {_MOST_VALUES} values", where=self.where)
@@ -213,7 +223,7 @@ class Walker:
             self._say_empty(name, "mapping", value)
             for key, entry in value.last():
                 if isinstance(key, (str, int, float, bytes, tuple, type(None))):
-                    if not isinstance(key, str):  # the name has its text, as of '1' for 1
+                    if not isinstance(key, str):  # keys 1 and '1' give the same name
                         self.others.append((_joined(name, str(key)), "(key)", key))
                     yield from self.walk(_joined(name, str(key)), entry, depth + 1)
                 else:
@@ -227,13 +237,16 @@ class Walker:
         elif isinstance(value, (bool, int, float, complex)):
             self.numbers.append((name, value))
         elif (key := _storage_key(value)) is not None:
-            # One by itself: its bytes are a member that no tensor shows.
+            # A storage without a tensor: its bytes are a member of their own.
             self.others.append((name, "(storage)", [key, value.identity[1], *value.identity[4:]]))
         else:
             self.others.append((name, "(value)", value))
 
     def _wrapped(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
-        """What a parameter, or a tensor of a class of its own, is beside its tensor."""
+        """Adds the facts of a parameter, or of a tensor of a subclass, beside its data.
+
+        Yields the tensors of its state.
+        """
         parameter = value.maker.name.startswith("_rebuild_parameter")
         self.others.append((name, "(class)", "Parameter" if parameter else value.args[1]))
         if parameter and value.args[1:2] == (True,):
@@ -243,12 +256,12 @@ class Walker:
             yield from self.walk(_joined(name, "(state)"), state, depth + 1)
 
     def _say_empty(self, name: str, kind: str, value: list | tuple) -> None:
-        """A container without entries is there all the same."""
+        """Adds a fact for a container without entries, which has no values that would show it."""
         if not value:
             self.others.append((name, "(empty)", kind))
 
     def unique(self, name: str) -> str:
-        """The name, or `name#2` where it was given before: {"a": {"b": …}, "a.b": …} has one twice."""
+        """The name, or `name#2` if it was used before: {"a": {"b": …}, "a.b": …} has the name a.b twice."""
         while True:
             number = self.names[name] = self.names.get(name, 0) + 1
             if number == 1:
@@ -256,9 +269,9 @@ class Walker:
             name = f"{name}#{number}"
 
     def _object(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
-        """An object of some class: what it would have been given."""
+        """Adds the class and arguments of an object as facts; yields the tensors of its state and entries."""
         if isinstance(value.maker, Global) and value.maker.module.startswith("numpy"):
-            self.others.append((name, "(value)", value))  # all that it would be made of
+            self.others.append((name, "(value)", value))  # compared by its class, arguments and state
             return
         if not str(value.maker).endswith("OrderedDict"):
             self.others.append((name, "(class)", value.maker))
@@ -269,7 +282,7 @@ class Walker:
             for key, entry in state.last():
                 if isinstance(key, str):
                     if key in _TRANSPARENT and not isinstance(entry, Opaque) and not entry:
-                        continue  # every module has them
+                        continue  # an empty container that every module has
                     label = name if key in _TRANSPARENT else _joined(name, key)
                     yield from self.walk(label, entry, depth + 1)
         if value.items:
@@ -278,10 +291,11 @@ class Walker:
             yield from self.walk(name, value.pairs, depth + 1)
 
     def _sparse(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
-        """The parts of a sparse tensor are tensors; beside them it has a size, which they do not tell, and a layout."""
+        """Yields the parts of a sparse tensor, which are tensors; adds its size and layout as facts."""
         parts = value.args[1]
         tensors = [part for part in parts if isinstance(part, Opaque)]
-        rest = [part for part in parts if not isinstance(part, (Opaque, bool))]  # not whether it is in order
+        # A bool says whether the indices are coalesced, which is storage.
+        rest = [part for part in parts if not isinstance(part, (Opaque, bool))]
         self.others.append((name, "(size)", rest))
         self.others.append((name, "(layout)", value.args[0]))
         labels = ("indices", "values") if isinstance(parts[1], Opaque) and not isinstance(parts[2], Opaque) else (
@@ -291,7 +305,7 @@ class Walker:
 
 
 def _storage_key(value: Any) -> str | None:
-    """The name of a storage, where a value stands for one."""
+    """The name of the storage that a value refers to; None if it does not refer to one."""
     identity = value.identity if isinstance(value, Persistent) else None
     if isinstance(identity, tuple) and len(identity) >= 5 and identity[0] == "storage":
         return identity[2] if isinstance(identity[2], str) else None
@@ -299,7 +313,7 @@ def _storage_key(value: Any) -> str | None:
 
 
 def _storages(values: Iterable[Any]) -> Iterator[str]:
-    """The names of the storages that values hold, at any depth."""
+    """The names of the storages that values refer to, at any depth."""
     seen: set[int] = set()
     left = list(values)
     while left:
@@ -334,8 +348,10 @@ def _joined(name: str, key: str) -> str:
 def open_pytorch(path: str, attributes: object = False) -> FileContent:
     """Opens a .pt or .pth file without unpickling it.
 
-    attributes: numbers beside the tensors (a learning rate, an epoch) are fields, that may have tolerances; else facts, as texts
-    and other values are. Raises Unsupported for files that are no zip archives: those of PyTorch before 1.6, and plain pickles.
+    attributes: if true, numbers beside the tensors (a learning rate, an epoch) become fields, which may have
+    tolerances; otherwise they are facts. Texts and other values are always facts.
+
+    Raises Unsupported for files that are not zip archives: those of PyTorch before 1.6, and plain pickles.
     """
     with_numbers = flag(attributes, "attributes", path)
     file, size = open_regular(path)
@@ -371,7 +387,7 @@ def open_pytorch(path: str, attributes: object = False) -> FileContent:
 
 
 def add_tensors(content: FileContent, walker: Walker, tensors: TensorFile, cache: BandCache) -> None:
-    """Adds the tensors of a file under names that are unique: the second one of a name is `name#2`."""
+    """Adds the tensors of a file as fields. The second tensor of the same name is called `name#2`."""
     for name, tensor in walker.walk("", tensors.root):
         unique = walker.unique(name)
         try:
@@ -390,7 +406,10 @@ def add_tensors(content: FileContent, walker: Walker, tensors: TensorFile, cache
 
 
 def add_numbers(content: FileContent, walker: Walker, as_fields: bool) -> None:
-    """Numbers as facts, or as fields of one element; all else as facts."""
+    """Adds the numbers beside the tensors as facts, or as fields of shape ().
+
+    Other values always as facts.
+    """
     kinds = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
     for name, value in walker.numbers:
         large = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
@@ -406,7 +425,8 @@ def add_numbers(content: FileContent, walker: Walker, as_fields: bool) -> None:
 
 
 def _structure(value: object, depth: int = 0) -> bytes | None:
-    """What an object of a pickle would be made of, as `facts.encoded` asks for it."""
+    """An encoder for `facts.encoded` that knows the objects of a pickle: by class, arguments, state and
+    entries."""
     if depth > _DEEPEST:
         raise TypeError(f"nested more than {_DEEPEST} deep")
 
@@ -427,7 +447,8 @@ def _structure(value: object, depth: int = 0) -> bytes | None:
 
 
 def _say_script(content: FileContent, tensors: TensorFile) -> None:
-    """The code and the constants of TorchScript, and the version, which says what its operators do."""
+    """Adds the code and constants of TorchScript as facts, and the version, which decides what its operators
+    do."""
     members = tensors.archive.members
     is_script = tensors.prefix + "constants.pkl" in members
     for name in sorted(members):
@@ -442,9 +463,9 @@ def _say_script(content: FileContent, tensors: TensorFile) -> None:
 
 
 def _others(tensors: TensorFile, walker: Walker) -> list[str]:
-    """The members that are neither read otherwise nor how the archive is stored, in order."""
+    """Names of the members that neither were read nor describe storage, sorted."""
     prefix = tensors.prefix
-    known = tensors.used | {prefix + name for name in (*_STORED_SO, "version")}
+    known = tensors.used | {prefix + name for name in (*_STORAGE_MEMBERS, "version")}
     known |= {f"{prefix}data/{key}" for key in _storages(walker.not_read)}
     return [
         name
@@ -456,7 +477,7 @@ def _others(tensors: TensorFile, walker: Walker) -> list[str]:
 
 
 def _add_member(content: FileContent, tensors: TensorFile, name: str) -> None:
-    """Adds a member as bytes: `extra/config.json`; `../x` of one that is not where the pickle is."""
+    """Adds a member as bytes, named relative to the folder of the pickle: `extra/config.json`, `../x`."""
     source, size = tensors.archive.source(name), tensors.archive.members[name].file_size
     label = name.removeprefix(tensors.prefix)
     if not name.startswith(tensors.prefix):

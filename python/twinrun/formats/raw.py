@@ -1,12 +1,12 @@
-"""Raw binary files: what lies in them comes from a suffix, from options, or from a sidecar `<file>.json`.
+"""Raw binary files, described by a suffix, by options, or by a sidecar `<file>.json`.
 
-    x.f32                                                     a suffix that names the type is enough; 1-D
-    dtype=f32 shape=100x3 offset=16 order=big                 one array, after 16 bytes of header
-    fields=x:f32,y:f32,id:i64 record=24                       array of structs; packed, or with places:
-    y:f32@8 {"arrays": [{"name": "x", "dtype": "f32", "shape": [9]}, …]}     one array after another (sidecar
-    only)
+    x.f32                                           a suffix that names the type: a 1-D array
+    dtype=f32 shape=100x3 offset=16 order=big       one array, after 16 bytes of header
+    fields=x:f32,y:f32,id:i64 record=24             an array of structs without padding between members;
+    fields=x:f32,y:f32@8                            with an offset for a member
+    {"arrays": [{"name": "x", "dtype": "f32", "shape": [9]}, …]}     several arrays in sequence, in a sidecar
 
-The same keys are used in a sidecar. Options, where any is given, replace the sidecar altogether.
+A sidecar has the same keys as the options. If any option is given, the sidecar is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .naming import field_name
 from .texts import printable
 
 SUFFIXES = (".bin", ".raw", ".dat")
-# .i8 is one byte, as everywhere in this project; .float64 and the like are common too.
+# Names of this project (.i8 has one byte), and numpy's (.float64, …).
 TYPED = {"." + name: name for name in ITEMSIZE} | {
     f".{long}{bits}": f"{short}{bits}"
     for long, short, widths in (
@@ -56,23 +56,35 @@ _MOST_FIELDS = 10_000
 _SAMPLE = 1 << 16
 _PIECE = 1 << 20
 _SHOWN = 32
-_SHORT = 64  # bytes: so few may be printable by chance, unless there are lines
+_SHORT = 64  # bytes: fewer may be printable by chance, unless they contain a line end
 
 
 def sidecar(path: str) -> str:
-    """Path of the file that describes `path`."""
+    """Path of the sidecar that describes the raw file `path`."""
     return path + ".json"
 
 
 def open_raw(path: str, **options: object) -> FileContent:
     """Opens a raw file.
 
-    dtype: element type. shape: '100x3' or a list; without it 1-D, from the size of the file. offset: bytes
-    before the first element, compared as a fact of the file. order: 'little' (default) or 'big'. name: of the field; without it the file's.
-    fields: members of a record, [(name, dtype)], [(name, dtype, offset)], [{name, dtype, offset}] or text.
-    record: bytes from one record to the next. partial: the description covers only part of the file;
-    otherwise bytes behind it are an error, and others a fact. printable: read bytes as numbers of several bytes although all of them
-    could be text; else that is an error.
+    Parameters
+    ----------
+    path : str
+        The file.
+    **options : object
+        dtype: the element type. shape: '100x3' or a list; without it the array is 1-D and fills the file.
+        offset: bytes before the first element; they are compared as a fact. order: 'little' (default) or
+        'big'. name: the name of the field; by default from the file's name. fields: the members of a record,
+        as [(name, dtype)], [(name, dtype, offset)], [{name, dtype, offset}] or text. record: bytes from one
+        record to the next. arrays: as in a sidecar. partial: the description covers only a part of the file;
+        without it, bytes after the description are an error, and bytes before it and between arrays are
+        compared as a fact. printable: read the file as numbers although its bytes could be text, which
+        otherwise is an error.
+
+    Raises
+    ------
+    FormatError
+        The description is invalid or does not fit the file, or the file looks like text.
     """
     size = file_size(path)
     where = path
@@ -92,7 +104,7 @@ def open_raw(path: str, **options: object) -> FileContent:
     if not kinds:
         typed = TYPED.get(os.path.splitext(path)[1].lower())
         if typed is None:
-            _refuse_text(path, 0, size)  # a type would make numbers of it
+            _refuse_text(path, 0, size)  # otherwise the message would suggest a type for text
             fix = f"give dtype=f32 (and shape=, offset=, order=) or write {os.path.basename(sidecar(path))}"
             raise FormatError("a raw file whose element type is not known", where=path, fix=fix)
         given["dtype"] = typed
@@ -112,7 +124,7 @@ def open_raw(path: str, **options: object) -> FileContent:
     if not flag(given.get("printable", False), "printable", where):
         _refuse_text(path, offset, size)
     if offset > size:
-        raise DamagedFile(f"offset {offset} lies behind the end of the file ({size} bytes)", where=path)
+        raise DamagedFile(f"offset {offset} is after the end of the file ({size} bytes)", where=path)
     if "arrays" in given:
         end = _arrays(content, given["arrays"], offset, order, size, where)
     elif "fields" in given:
@@ -122,7 +134,7 @@ def open_raw(path: str, **options: object) -> FileContent:
         end = _array(content, name, given["dtype"], given.get("shape"), offset, order, size, where)
         content.one_array = not given.get("name")
     if end < size and not partial:
-        message = f"{size - end} bytes after the described {end} belong to nothing"
+        message = f"{size - end} bytes after the {end} described bytes are not described"
         raise DamagedFile(message, where=path, fix="correct the shape, or say partial=true")
     described = [(offset, end)]
     if "arrays" in given:
@@ -136,7 +148,11 @@ def open_raw(path: str, **options: object) -> FileContent:
 
 
 def _others(content: FileContent, described: list[tuple[int, int]], size: int, partial: bool) -> None:
-    """Bytes in front of what is described, and in between: a fact, or not compared where the description is of a part only."""
+    """Adds the bytes before and between the described ones as a fact; with `partial` only a note that they
+    are not compared.
+
+    described: sorted (first byte, last byte + 1).
+    """
     others, at = [], 0
     for begin, end in [*described, (size, size)]:
         if begin > at:
@@ -161,14 +177,15 @@ def _others(content: FileContent, described: list[tuple[int, int]], size: int, p
 
 
 def _refuse_text(path: str, offset: int, size: int) -> None:
-    """Text read as numbers gives numbers all the same, only not those that it tells."""
+    """Raises FormatError if the first bytes after `offset` are text, which would be read as meaningless
+    numbers."""
     count = min(_SAMPLE, max(size - offset, 0))
     file, _ = open_regular(path)
     with file:
         sample = read_exact(file, offset, count, path, "first bytes")
     if printable(sample) and (count >= _SHORT or b"\n" in sample):
         fix = "read it as a table: format=table" if offset == 0 else "is the offset right?"
-        raise FormatError("holds text, not numbers as they lie in memory", where=path, fix=fix)
+        raise FormatError("holds text, not binary numbers", where=path, fix=fix)
 
 
 def _array(
@@ -181,7 +198,7 @@ def _array(
     size: int,
     where: str,
 ) -> int:
-    """Adds a dense array; the byte after it."""
+    """Adds the field of a dense array. Returns the offset after it."""
     code, order = _type(dtype, order, where)
     item = ITEMSIZE[code]
     if shape is None:
@@ -202,7 +219,7 @@ def _array(
 def _records(
     content: FileContent, given: dict[str, Any], offset: int, order: str, size: int, where: str
 ) -> int:
-    """Adds the members of an array of structs; the byte after it."""
+    """Adds the fields of an array of structs, one for each member. Returns the offset after the array."""
     members = []
     at = 0
     for name, dtype, place in _members(given["fields"], where):
@@ -230,7 +247,10 @@ def _records(
 
 
 def _arrays(content: FileContent, arrays: object, at: int, order: str, size: int, where: str) -> int:
-    """Adds arrays that lie one after another, or at offsets of their own; the byte after the last."""
+    """Adds the fields of several arrays, in sequence or at their own offsets.
+
+    Returns the offset after the last byte.
+    """
     if not isinstance(arrays, (list, tuple)) or not arrays or len(arrays) > _MOST_FIELDS:
         raise FormatError(f"arrays must be a list of 1 to {_MOST_FIELDS} entries", where=where)
     end = at
@@ -252,7 +272,7 @@ def _arrays(content: FileContent, arrays: object, at: int, order: str, size: int
 
 def _fits(path: str, what: str, offset: int, needed: int, size: int) -> None:
     if offset + needed > size:
-        message = f"{what} at byte {offset} needs {needed} bytes, the file has {max(size - offset, 0)} there"
+        message = f"{what} at byte {offset} needs {needed} bytes; the file has {max(size - offset, 0)} there"
         raise DamagedFile(message, where=path, fix="is the description right, is the file complete?")
 
 
@@ -290,6 +310,10 @@ def _size(part: object, whole: object, where: str) -> int:
 
 
 def _members(value: object, where: str) -> list[tuple[str, object, int | None]]:
+    """(name, dtype, offset or None) of the members of a record, from the option `fields`.
+
+    Raises FormatError.
+    """
     wrong = FormatError('fields must look like x:f32,y:f32@8 or [["x", "f32"], …]', where=where)
     if isinstance(value, str):
         value = [re.split(r"[:@]", entry.strip()) for entry in value.split(",") if entry.strip()]
@@ -307,7 +331,7 @@ def _members(value: object, where: str) -> list[tuple[str, object, int | None]]:
             ]
         if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3) or not isinstance(entry[0], str):
             raise wrong
-        place = _integer(entry[2], "the place of a member", where) if len(entry) == 3 else None
+        place = _integer(entry[2], "the offset of a member", where) if len(entry) == 3 else None
         result.append((entry[0], entry[1], place))
     return result
 
@@ -328,7 +352,11 @@ def _load_sidecar(path: str) -> dict[str, Any]:
 
 
 def _claims(path: str) -> bool:
-    """A suffix that names the type, or a suffix of raw files and a sidecar: content may begin with anything."""
+    """Whether a file is raw by its name: a suffix that names the type, or a suffix of raw files and a
+    sidecar.
+
+    The content does not count, because it may begin with the magic bytes of another format by chance.
+    """
     suffix = os.path.splitext(path)[1].lower()
     return suffix in TYPED or (suffix in SUFFIXES and os.path.isfile(sidecar(path)))
 
@@ -346,5 +374,5 @@ FORMAT = Format(
     sniff=_sniff,
     options=_KEYS - {"comment"},
     one_array=True,
-    order=100,  # asked last: it takes any file that has a description
+    order=100,  # asked last: it takes every file that has a sidecar
 )

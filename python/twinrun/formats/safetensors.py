@@ -1,7 +1,10 @@
-"""safetensors: u64 length, a JSON header of that length, then the tensors. Parsed here; the package is not
-needed.
+"""safetensors: the length of the header as u64, a JSON header, then the tensors. Parsed here, without the
+package.
 
-The rules are those of the safetensors package: offsets lie in the file, do not overlap and leave no hole.
+The checks are those of the safetensors package: all tensors are within the file, do not overlap and leave no
+hole.
+
+Source: https://github.com/huggingface/safetensors, section "Format".
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from .files import open_regular, read_exact, reading
 from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape
 
-# The package's own limit is 100 MB; parsed JSON takes ten times its text. 32 MiB are about 300,000 tensors.
+# About 300,000 tensors. The package's limit is 100 MB, but parsed JSON needs ten times the memory of its
+# text.
 _LONGEST_HEADER = 1 << 25
 
 _DTYPES = {
@@ -39,7 +43,8 @@ def _no_constant(text: str) -> NoReturn:
 def open_safetensors(path: str) -> FileContent:
     """Opens a .safetensors file without reading a tensor.
 
-    Elements of types that the core has not (8-bit floats, say) are compared as bytes, the texts of `__metadata__` as facts.
+    Elements of types that the core does not have, such as 8-bit floats, become bytes; the texts of
+    `__metadata__` become facts.
     """
     file, size = open_regular(path)
     with file:
@@ -63,13 +68,13 @@ def open_safetensors(path: str) -> FileContent:
         if name == "__metadata__":
             for word, value in entry.items() if isinstance(entry, dict) else (("__metadata__", entry),):
                 content.say("", word, value)
-            if entry == {}:  # the library shows it, and None where there is none
+            if entry == {}:  # the package distinguishes empty metadata from none
                 content.say("", "(metadata)", "empty")
             continue
         dtype, shape, begin, end = _entry(name, entry, data_size, path)
         ranges.append((begin, end, name))
         code = _DTYPES.get(dtype)
-        if code is None:  # small floats: bits are the same or they are not
+        if code is None:  # a type that the core does not have
             checked_shape(shape, 1, path, f"tensor {name!r}")
             content.add(bytes_field(name, Stored(path, data + begin), end - begin, f"{dtype:.40}"))
             content.say(name, "(shape)", shape)
@@ -98,8 +103,12 @@ def open_safetensors(path: str) -> FileContent:
 
 
 def _entry(name: str, entry: object, data_size: int, path: str) -> tuple[str, list[object], int, int]:
+    """(dtype, shape, begin, end) of a tensor's description in the header.
+
+    Raises DamagedFile if it is invalid.
+    """
     if not isinstance(entry, dict):
-        raise DamagedFile(f"tensor {name!r}: its description is no object", where=path)
+        raise DamagedFile(f"tensor {name!r}: its description is not a JSON object", where=path)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if (
         not isinstance(dtype, str)
@@ -108,11 +117,11 @@ def _entry(name: str, entry: object, data_size: int, path: str) -> tuple[str, li
         or len(offsets) != 2
     ):
         raise DamagedFile(
-            f"tensor {name!r}: dtype, shape or data_offsets missing or of the wrong kind", where=path
+            f"tensor {name!r}: its dtype, shape or data_offsets is missing or invalid", where=path
         )
     begin, end = offsets
     if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= data_size:
-        raise DamagedFile(f"tensor {name!r}: its bytes do not lie in the file", where=path)
+        raise DamagedFile(f"tensor {name!r}: its bytes are not within the file", where=path)
     return dtype, shape, begin, end
 
 

@@ -1,6 +1,7 @@
-"""Arrays whose elements lie in a file at constant strides along each axis, and arrays put together from parts.
+"""Arrays with a constant stride along each axis, and arrays that are joined from parts.
 
-An array whose elements lie one after another at a constant distance is an extent; any other is read box by box.
+If the elements of an array, in C order, have one constant stride, the array is an extent. Otherwise it is
+read box by box.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ __all__ = ["Part", "Strided", "field_of_parts", "field_of_strided", "run_of"]
 
 @dataclass(frozen=True)
 class Strided:
-    """Element (i, j, …) lies at byte `offset` + itemsize * (i * strides[0] + …) of the source.
+    """An array whose element (i, j, …) is at byte `offset + itemsize * (i * strides[0] + j * strides[1] + …)`
+    of the source.
 
-    dtype, byte_order: as in `Field`. shape: no axis is 0. strides: in elements, none negative. The caller has
-    checked that every element lies in the source.
+    dtype, byte_order: as in `Field`. shape: no axis is 0. strides: in elements, none is negative. The caller
+    has checked that every element is within the source.
     """
 
     source: Stored | Decoded
@@ -35,7 +37,10 @@ class Strided:
     strides: tuple[int, ...]
 
     def stride(self) -> int | None:
-        """Elements from one element to the next in C order, where that is constant and not 0."""
+        """The distance from one element to the next in C order, in elements.
+
+        None if it is not constant, or 0.
+        """
         step, inner = 0, 1
         for size, stride in reversed(list(zip(self.shape, self.strides, strict=True))):
             if size == 1:
@@ -52,7 +57,8 @@ class Strided:
         size = ITEMSIZE[self.dtype]
         lengths = [b.stop - b.start for b in box]
         offset = self.offset + size * sum(b.start * s for b, s in zip(box, self.strides, strict=True))
-        # In the order in which they lie: largest stride first. An axis of stride 0 is read once, then repeated.
+        # Read in the order of the file: largest stride first. An axis of stride 0 is read once, then
+        # repeated.
         axes = sorted(range(len(box)), key=lambda a: -self.strides[a])
         walked = [a for a in axes if lengths[a] > 1 and self.strides[a] > 0]
         run, records, stride = 1, 1, 0
@@ -77,14 +83,14 @@ class Strided:
         return np.broadcast_to(found, lengths).astype(storage_dtype(self.dtype), copy=False)
 
     def _records(self, offset: int, stride: int, count: int, size: int) -> np.ndarray:
-        if stride < size:  # records that overlap: each on its own
+        if stride < size:  # overlapping records: read each separately
             return np.concatenate([self._records(offset + n * stride, size, 1, size) for n in range(count)])
         if isinstance(self.source, Stored):
             return read_records(self.source.path, self.source.offset + offset, stride, count, size)
         return gather(self.source.read_bytes, offset, stride, count, size)
 
     def extents(self) -> tuple[Extent, ...] | None:
-        """As one extent, where its elements lie at a constant distance in a file."""
+        """The array as one extent; None if its stride is not constant, or its bytes must be decoded."""
         stride = self.stride()
         if stride is None or not isinstance(self.source, Stored):
             return None
@@ -95,7 +101,10 @@ class Strided:
 
 
 def field_of_strided(name: str, array: Strided, where: str, cache: BandCache) -> Field:
-    """A field of an array: an extent where that is possible, read through `cache` where not."""
+    """The field of an array: an extent if possible, otherwise read through `cache`.
+
+    where: the file, for messages.
+    """
     extents = array.extents()
     if extents is not None:
         return Field(name, array.dtype, array.byte_order, array.shape, extents=extents)
@@ -107,7 +116,7 @@ def field_of_strided(name: str, array: Strided, where: str, cache: BandCache) ->
 
 @dataclass(frozen=True)
 class Part:
-    """A box of a larger array: where it begins in it, and its elements."""
+    """A box of a larger array: the index at which it begins, and its elements."""
 
     start: tuple[int, ...]
     array: Strided
@@ -116,18 +125,20 @@ class Part:
 def field_of_parts(
     name: str, dtype: str, shape: tuple[int, ...], parts: Sequence[Part], where: str, cache: BandCache
 ) -> Field:
-    """A field of an array that lies in parts, in any order. Raises DamagedFile where they do not tile it.
+    """The field of an array that consists of parts, in any order.
 
-    Extents where the parts follow one another in C order, each of them an extent; else put together.
+    The field has extents if each part is an extent and a run of the whole array in C order. Otherwise it is
+    read through `cache`. Raises DamagedFile if a part is outside of the array or their sizes do not add up to
+    it; reading raises it if they do not tile the array.
     """
     what = f"field {name!r:.80}"
     for part in parts:
         ends = zip(part.start, part.array.shape, shape, strict=True)
         if any(first < 0 or first + size > whole for first, size, whole in ends):
-            raise DamagedFile(f"{what}: a part of it lies outside of it", where=where)
+            raise DamagedFile(f"{what}: a part extends beyond its shape {shape}", where=where)
     total = math.prod(shape)
     if sum(math.prod(p.array.shape) for p in parts) != total:
-        raise DamagedFile(f"{what}: its parts do not hold its {total} elements", where=where)
+        raise DamagedFile(f"{what}: its parts do not add up to its {total} elements", where=where)
     if total == 0:
         return Field(name, dtype, "little", shape, extents=())
     parts = sorted(parts, key=lambda p: p.start)
@@ -164,17 +175,17 @@ def field_of_parts(
             result[target] = parts[at].array.read_box(inside)
             covered[target] = True
         if not covered.all():
-            raise DamagedFile(f"{what}: no part holds all of its elements", where=where)
+            raise DamagedFile(f"{what}: its parts overlap and leave holes", where=where)
         return result
 
-    # Bands as thick as the parts along the first axis: then every part is read in few pieces.
+    # Bands as thick as the thinnest part along the first axis, so that each part is read in few pieces.
     chunks = (min(int(n) for n in (stops - starts)[:, 0]),) + (1,) * (len(shape) - 1) if shape else ()
     reader = BandReader(shape, chunks, storage_dtype(dtype), read_box, cache)
     return Field(name, dtype, order, shape, read=decoded(name, dtype, total, where, reader.read))
 
 
 def _is_run(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether a box of this shape is one run of elements of the whole in C order."""
+    """Whether a box of shape `part` is one run of elements, in C order, of an array of shape `whole`."""
     axis = 0
     while axis < len(part) and part[axis] == 1:
         axis += 1
@@ -182,9 +193,9 @@ def _is_run(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 def run_of(field: Field, first: int, shape: tuple[int, ...]) -> Field:
-    """Elements [first, first + size of `shape`) of a field in C order, as a field of that shape and the same name.
+    """The elements of a field from `first` on, in C order, as a field of shape `shape` and the same name.
 
-    The caller has checked that the field holds them, and that it can be read.
+    The caller has checked that the field has these elements and can be read.
     """
     count = math.prod(shape)
     if count == 0:
@@ -192,12 +203,12 @@ def run_of(field: Field, first: int, shape: tuple[int, ...]) -> Field:
     if field.read is not None:
         whole = field.read
 
-        def read(start: int, wanted: int) -> np.ndarray:
-            if start < 0 or wanted < 0 or start + wanted > count:
+        def read(start: int, size: int) -> np.ndarray:
+            if start < 0 or size < 0 or start + size > count:
                 raise FormatError(
-                    f"elements {start} to {start + wanted} of field {field.name!r}, which has {count}"
+                    f"elements {start} to {start + size} were requested of field {field.name!r}, which has {count}"
                 )
-            return whole(first + start, wanted)
+            return whole(first + start, size)
 
         tell = field.tell
         moved = None if tell is None else lambda position: tell(first + position)

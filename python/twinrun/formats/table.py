@@ -1,7 +1,10 @@
-"""Tables: text with commas, tabs or spaces (CSV, numpy.savetxt, pandas.to_csv), and Parquet. Each column is a field.
+"""Tables: text with commas, tabs or spaces (CSV, numpy.savetxt, pandas.to_csv), and Parquet. Each column is a
+field.
 
-Text is read by pandas, a block of lines at a time; Parquet by pyarrow, a batch of a row group at a time. Columns of numbers are i64, u64,
-f64 or bool; every other column is text, compared exactly (see `texts`). Missing numbers are NaN in text, and have a mask in Parquet.
+pandas reads text, a block of lines at a time; pyarrow reads Parquet, a batch of a row group at a time.
+Numeric columns of a text table are i64, u64, f64 or bool; those of Parquet keep their type. Every other
+column is text, which is compared exactly by digests (see `texts`). Missing numbers are NaN in text tables,
+and have a mask in Parquet.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from .facts import Fact
 from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .parquet_footer import null_counts
-from .texts import MASK, SUFFIX, column_name, printable, spelled, text_digests
+from .texts import MASK, SUFFIX, column_name, encode_object, printable, text_digests
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 
@@ -49,7 +52,7 @@ _LONG_INTEGER = r"\s*[+-]?\d{16,}\s*"
 _EXACT = 1 << 53  # integers up to it are exact in f64
 _MISSING = ["", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "<NA>", "null", "NULL"]
 _WORD = re.compile(r'"(?:[^"]|"")*"|\S+')
-_ROWS_A_BYTE = 1 << 20  # of Parquet: more than runs of one value, or of none, come to
+_ROWS_A_BYTE = 1 << 20  # of Parquet: above the best compression, of runs of one value or of missing values
 _BATCH = 1 << 16
 _PARQUET = b"PAR1"
 
@@ -58,16 +61,23 @@ _EXACT_NUMBERS = {"float_precision": "round_trip"}
 
 
 def _rounds_wrong(pandas: ModuleType) -> bool:
-    """Before 3.1 pandas read numbers wrong in the last digit unless it was told not to; now it warns where it is told."""
+    """Whether this pandas needs float_precision='round_trip' to read the last digit of numbers correctly.
+
+    Versions before 3.1 do. Later ones are always exact, and warn about the option.
+    """
     return tuple(int(n) for n in pandas.__version__.split(".")[:2]) < (3, 1)
 
 
-# ---- what a text is ----
+# ---- recognising a table of text ----
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table of text is written. begin: byte of the first row of values. delimiter: None for spaces. comments: in front."""
+    """The layout of a table of text.
+
+    delimiter: None for spaces. begin: offset of the first row of values, in bytes. comments: the lines in
+    front of it.
+    """
 
     delimiter: str | None
     names: tuple[str, ...]
@@ -82,7 +92,12 @@ def _cells(line: str, delimiter: str | None) -> list[str]:
 
 
 def _records(lines: Sequence[str], delimiter: str | None, whole: bool) -> list[tuple[int, list[str]]]:
-    """(number of its first line, cells) of some rows; texts may go over several lines. None where it is no such text."""
+    """(number of its first line, cells) of the first rows, at most about _SAMPLED. A quoted text may span
+    several lines.
+
+    whole: `lines` are the whole file; otherwise the last row is left out, because it may be incomplete.
+    Returns an empty list if `lines` are not valid CSV.
+    """
     found: list[tuple[int, list[str]]] = []
     if delimiter is None:
         for at, line in enumerate(lines):
@@ -103,7 +118,7 @@ def _records(lines: Sequence[str], delimiter: str | None, whole: bool) -> list[t
     except csv.Error:
         return []
     if not whole and len(found) > 1:
-        found.pop()  # may be cut within a text
+        found.pop()  # may end within a text
     return found
 
 
@@ -112,14 +127,17 @@ def _numeric(cell: str, missing: bool = True) -> bool:
 
 
 def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | None:
-    """The layout of a text that begins like this, and some of its rows; None: it is no table."""
+    """The layout of a table of text that begins with `head`, and some of its rows; None if it is not a table.
+
+    whole: `head` is the whole file.
+    """
     if not printable(head):
         return None
     begin = 3 if head.startswith(b"\xef\xbb\xbf") else 0
     text = head[begin:].decode("utf-8", "replace")
     lines = text.split("\n")
     if not whole:
-        lines.pop()  # may be cut
+        lines.pop()  # may be incomplete
     comment, skipped = "", 0
     for line in lines:
         if line.strip() and line.strip()[0] not in _COMMENT:
@@ -143,11 +161,11 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
         if len(rows) == 1 and header:
             return None
         if header:
-            names = first if len(first) == width else ["", *first]  # R leaves out the name of the row names
+            names = first if len(first) == width else ["", *first]  # R writes no name for the row names
             names = [name.strip().strip('"') for name in names]
             start = skipped + records[1][0]
         else:
-            names = _words_of(comment, delimiter, width)
+            names = _names_in_comment(comment, delimiter, width)
             start = skipped + records[0][0]
         if not any(numbers) and delimiter is None:
             return None
@@ -157,8 +175,8 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
     return None
 
 
-def _words_of(comment: str, delimiter: str | None, width: int) -> list[str]:
-    """Names of columns that the last comment in front of them tells, or their numbers."""
+def _names_in_comment(comment: str, delimiter: str | None, width: int) -> list[str]:
+    """Names of columns from the last comment before the first row; column_0, column_1, … if it has none."""
     text = comment.lstrip("#%").strip()
     for words in (_cells(text, delimiter), text.split()):
         if len(words) == width and text[:1] != "@" and not all(_numeric(w) for w in words):
@@ -167,9 +185,10 @@ def _words_of(comment: str, delimiter: str | None, width: int) -> list[str]:
 
 
 def looks_like_table(path: str, head: bytes, whole: bool) -> bool:
-    """Whether a file that begins like this is a table of text.
+    """Whether a file that begins with `head` is a table of text. whole: `head` is the whole file.
 
-    Text of any kind may look like one: what has no suffix of a table must be numbers only, or some, to be taken for one.
+    Many texts look like a table. A file without a suffix of tables is only taken for one if all its columns
+    are numeric; for the suffixes in _SOME_TEXT one numeric column is enough.
     """
     found = _layout_of(head, whole)
     if found is None:
@@ -190,15 +209,15 @@ def looks_like_table(path: str, head: bytes, whole: bool) -> bool:
 
 @dataclass
 class _Column:
-    """What the blocks of a column hold."""
+    """Which kinds of values the blocks of a column hold, and so which type the whole column needs."""
 
     kinds: set[str] = field(default_factory=set)
-    largest: int = 0  # of integers, by magnitude
+    largest: int = 0  # largest magnitude of its integers
     negative: bool = False
-    inexact: bool = False  # integers among fractions that f64 does not hold
+    inexact: bool = False  # has integers, in a block with fractions, that f64 cannot represent
 
-    def look(self, series: Any, texts: Any) -> None:
-        """Takes a block's. texts(): its cells as they are."""
+    def add_block(self, series: Any, texts: Any) -> None:
+        """Takes the column of one block into account. texts(): its cells as text."""
         kind = series.dtype.kind
         if kind not in "biuf":
             kind = "O"
@@ -216,7 +235,7 @@ class _Column:
                 self.inexact = self.inexact or any(n != int(float(n)) for n in whole)
 
     def kind(self) -> str:
-        """'i', 'u', 'f', 'b', or 'O' for text."""
+        """The kind of the column: 'i', 'u', 'f', 'b', or 'O' for text."""
         if len(self.kinds) == 1 and not self.inexact:
             return next(iter(self.kinds))
         if "O" in self.kinds or "b" in self.kinds or self.inexact or not self.kinds:
@@ -230,7 +249,10 @@ _CODES = {"i": "i64", "u": "u64", "f": "f64", "b": "bool"}
 
 
 def _row_of_another_width(block: bytes, delimiter: str | None, width: int, quotes: bool) -> bool:
-    """Whether a row has not `width` cells. Lines without anything are no rows."""
+    """Whether a row of the block has more or fewer than `width` cells. Blank lines are not rows.
+
+    quotes: the block contains quotation marks, so that delimiters and line ends within them do not count.
+    """
     data = np.frombuffer(block, np.uint8)
     blank = np.isin(data, np.frombuffer(b" \t\r\n".replace((delimiter or " ").encode(), b""), np.uint8))
     blank |= data == ord(" ")
@@ -247,7 +269,8 @@ def _row_of_another_width(block: bytes, delimiter: str | None, width: int, quote
         return False
     if not quotes and b"\r" not in block:
         return True
-    # Marks within texts, or lines that end otherwise: the slow way tells.
+    # The count may be wrong with quoted texts or other line ends: count again by the csv module, which is
+    # slower.
     lines = io.StringIO(block.decode("utf-8", "replace"), newline=None if delimiter is None else "")
     if delimiter is None:
         return any(len(_WORD.findall(line)) != width for line in lines if line.strip())
@@ -255,11 +278,15 @@ def _row_of_another_width(block: bytes, delimiter: str | None, width: int, quote
         found = csv.reader(lines, delimiter=delimiter)
         return any(len(row) != width for row in found if len(row) > 1 or "".join(row).strip())
     except csv.Error:
-        return False  # pandas says what is wrong
+        return False  # pandas reports the error
 
 
 class _TextTable:
-    """Blocks of whole lines, parsed when they are read; the last ones are kept."""
+    """A table of text as blocks of whole lines. Blocks are parsed when they are read; the last ones are
+    cached.
+
+    Thread-safe: `read` and `text` hold a lock.
+    """
 
     def __init__(self, path: str, pandas: ModuleType) -> None:
         self.path, self._pandas = path, pandas
@@ -272,7 +299,7 @@ class _TextTable:
             found = _layout_of(head, self._size <= _HEAD)
             if found is None:
                 raise FormatError(
-                    "is no table that can be read",
+                    "is not a table that can be read",
                     where=path,
                     fix="rows of one length, as numpy.savetxt writes",
                 )
@@ -285,7 +312,7 @@ class _TextTable:
                 self._check_rows(block, begin)
                 frame = self._parse(block)
                 for at, column in enumerate(self.columns):
-                    column.look(frame[at], lambda at=at, block=block: self._parse(block, {at: str})[at])
+                    column.add_block(frame[at], lambda at=at, block=block: self._parse(block, {at: str})[at])
                 self._begins.append(begin)
                 self._rows.append(self._rows[-1] + len(frame))
             self._begins.append(self._size)
@@ -303,6 +330,7 @@ class _TextTable:
         self._file.close()
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of blocks of whole rows, of about _BLOCK bytes each."""
         at = self.layout.begin
         while at < self._size:
             length = _BLOCK
@@ -320,7 +348,7 @@ class _TextTable:
             at += end
 
     def _last_end(self, block: bytes) -> int:
-        """Behind the last line that ends outside of quotes; 0 where there is none."""
+        """The offset after the last line that ends outside of quotes; 0 if there is none."""
         if not self._quotes or b'"' not in block:
             return block.rfind(b"\n") + 1
         data = np.frombuffer(block, np.uint8)
@@ -329,26 +357,36 @@ class _TextTable:
         return int(ends[-1]) + 1 if ends.size else 0
 
     def _rows_of(self, block: bytes) -> bytes:
-        """A block without the comments of columns of spaces: a row of others may begin so."""
+        """A block without comment lines.
+
+        Only tables with spaces have comments: a row of CSV may begin with '#'.
+        """
         if self.layout.delimiter is not None or b"#" not in block:
             return block
         return re.sub(rb"(?m)^[ \t]*#[^\n]*(\n|\Z)", b"", block)
 
     def _check_rows(self, block: bytes, begin: int) -> None:
-        """Raises FormatError where a row has another number of cells: pandas fills short ones up, as if they had empty cells."""
+        """Raises FormatError if a row has a wrong number of cells.
+
+        pandas does not: it fills short rows with empty cells.
+        """
         width, delimiter = len(self.columns), self.layout.delimiter
         block = self._rows_of(block)
         if _row_of_another_width(block, delimiter, width, quotes=b'"' in block):
-            what = f"behind byte {begin} lies a row that has not the {width} cells of the first"
+            what = f"a row after byte {begin} does not have {width} cells, as the first row has"
             raise FormatError(what, where=self.path, fix="rows of one length, as numpy.savetxt writes")
 
     def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
+        """The pandas DataFrame of a block.
+
+        types: {column: type}; pandas infers the types of other columns.
+        """
         block = self._rows_of(block)
         width = len(self.columns)
         if not block.strip():
             return self._pandas.DataFrame({at: np.empty(0) for at in range(width)})
         types = types or {}
-        # Texts are as they are: an empty one is no missing number.
+        # An empty cell of a text column is an empty text, not a missing value.
         missing = {at: [] if types.get(at) is str else _MISSING for at in range(width)}
         frame = self._pandas.read_csv(
             io.BytesIO(block),
@@ -364,10 +402,11 @@ class _TextTable:
             encoding="utf-8",
         )
         if frame.shape[1] != width:
-            raise DamagedFile(f"rows of {frame.shape[1]} cells where the first has {width}", where=self.path)
+            raise DamagedFile(f"rows of {frame.shape[1]} cells; the first row has {width}", where=self.path)
         return frame
 
     def _arrays(self, number: int) -> list[np.ndarray]:
+        """The columns of block `number`, in the types of the whole columns; from the cache, or parsed."""
         kept = self._kept.get(number)
         if kept is not None:
             self._kept.move_to_end(number)
@@ -392,7 +431,7 @@ class _TextTable:
         return arrays
 
     def text(self, column: int, row: int) -> str:
-        """A cell of text."""
+        """The text of a cell, quoted by repr()."""
         with self._lock:
             number = bisect.bisect_right(self._rows, row) - 1
             begin, end = self._begins[number], self._begins[number + 1]
@@ -414,7 +453,8 @@ class _TextTable:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Names of columns: `index` for the one that pandas leaves without, `a#2` for the second `a`."""
+    """Unique names of columns: `index` for a first column without a name (pandas' index), `a#2` for the
+    second `a`."""
     seen: dict[str, int] = {}
     result = []
     for at, name in enumerate(names):
@@ -471,7 +511,10 @@ def _add_column(
     text: Any = None,
     told_as_text: bool = False,
 ) -> None:
-    """A field of a column. code: None for text, whose `read` gives digests, and `text` what they are of."""
+    """Adds the field of a column.
+
+    code: its type; None for text, then `read` returns digests and `text(index)` the text.
+    """
     if code is not None:
         reader = decoded(name, code, rows, content.path, read)
         content.add(
@@ -502,7 +545,7 @@ def _pyarrow(path: str) -> tuple[ModuleType, ModuleType]:
 
 
 def _code_of(kind: Any, pa: ModuleType) -> tuple[str | None, str | None]:
-    """(type, unit) of a column as a field; no type for text and all else."""
+    """(type, unit) of the field for an Arrow type; the type is None for text and other non-numeric types."""
     t = pa.types
     if t.is_boolean(kind):
         return "bool", None
@@ -517,15 +560,16 @@ def _code_of(kind: Any, pa: ModuleType) -> tuple[str | None, str | None]:
 
 
 def arrow_type(one: Any, pa: ModuleType) -> str:
-    """The type of a column or member as pyarrow shows it, without what is storage alone.
+    """The type of a column or member as pyarrow shows it, without details that are storage.
 
-    That is the width of offsets (large_string, views), the integers of a dictionary, and what the element of a list is called.
+    Storage is: the width of offsets (large_string, views), the integer type of a dictionary, the name of a
+    list's element.
     """
     return _type_text(one.type, pa) + ("" if one.nullable else " not null")
 
 
 def _type_text(kind: Any, pa: ModuleType) -> str:
-    def is_a(*names: str) -> bool:  # old versions lack some
+    def is_a(*names: str) -> bool:  # old versions of pyarrow lack some of them
         return any(hasattr(pa.types, f"is_{n}") and getattr(pa.types, f"is_{n}")(kind) for n in names)
 
     if isinstance(kind, pa.BaseExtensionType):
@@ -551,44 +595,47 @@ def _type_text(kind: Any, pa: ModuleType) -> str:
     return str(kind)
 
 
-_NO_METADATA = (b"ARROW:", b"PARQUET:")  # how it was stored
-_OF_THE_WRITER = ("creator", "pandas_version")
+_STORAGE_METADATA = (b"ARROW:", b"PARQUET:")  # prefixes of keys that describe storage
+_WRITER_KEYS = ("creator", "pandas_version")
 
 
 def arrow_metadata(schema: Any, pa: ModuleType) -> Iterator[tuple[str, str, object]]:
-    """(column or member of one, '' for all; key; value) of the metadata of a schema and its fields."""
+    """(owner, key, value) of the metadata of a schema and its fields.
 
-    def told(where: str, metadata: Mapping[bytes, bytes] | None) -> Iterator[tuple[str, str, object]]:
+    owner: a column, a member of one, or '' for the schema.
+    """
+
+    def entries(where: str, metadata: Mapping[bytes, bytes] | None) -> Iterator[tuple[str, str, object]]:
         for key, value in (metadata or {}).items():
-            if not key.startswith(_NO_METADATA):
+            if not key.startswith(_STORAGE_METADATA):
                 yield (
                     where,
                     key.decode("utf-8", "replace"),
-                    _told_by_pandas(value) if key == b"pandas" else value,
+                    _without_writer(value) if key == b"pandas" else value,
                 )
 
     def members(where: str, one: Any) -> Iterator[tuple[str, str, object]]:
-        yield from told(where, one.metadata)
+        yield from entries(where, one.metadata)
         kind = one.type
         for at in range(kind.num_fields if hasattr(kind, "field") else 0):
             yield from members(f"{where}.{kind.field(at).name}", kind.field(at))
 
-    yield from told("", schema.metadata)
+    yield from entries("", schema.metadata)
     for one in schema:
         yield from members(one.name, one)
 
 
-def _told_by_pandas(value: bytes) -> object:
-    """What pandas makes an index and its types of, without who wrote it."""
+def _without_writer(value: bytes) -> object:
+    """The metadata of pandas (index and types), parsed, without the versions of the writing program."""
     try:
-        said = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return value
-    return {k: v for k, v in said.items() if k not in _OF_THE_WRITER} if isinstance(said, dict) else value
+    return {k: v for k, v in parsed.items() if k not in _WRITER_KEYS} if isinstance(parsed, dict) else value
 
 
 def _numbers(array: Any, code: str, pa: ModuleType) -> np.ndarray:
-    """A column of numbers, 0 where they are missing."""
+    """The numbers of a column, with 0 in the place of missing values."""
     if code in ("i64", "i32") and not pa.types.is_integer(array.type):
         array = array.view(pa.int64() if code == "i64" else pa.int32())
     if array.null_count:
@@ -604,7 +651,8 @@ def _numbers(array: Any, code: str, pa: ModuleType) -> np.ndarray:
 
 
 def _digests(array: Any, pa: ModuleType) -> np.ndarray:
-    if pa.types.is_dictionary(array.type):  # each text once, however often it is there
+    """Digests of the values of a column: u64 of shape (n, 2)."""
+    if pa.types.is_dictionary(array.type):  # hash each distinct text once
         missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), bool)
         import pyarrow.compute
 
@@ -626,7 +674,8 @@ def _objects(values: Sequence[object]) -> np.ndarray:
 
 
 def _ordered_within(array: Any, pa: ModuleType, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path within the elements, categories) of each ordered dictionary in an array: their order says which one is more."""
+    """(path within the elements, categories) of each ordered dictionary in an array, whose order is part of
+    the data."""
     t = pa.types
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
@@ -644,10 +693,13 @@ def _ordered_within(array: Any, pa: ModuleType, path: str = "") -> Iterator[tupl
         yield from _ordered_within(array.items, pa, f"{path}[].value")
 
 
-def _categories(told: Any, chunks: Iterable[Any], pa: ModuleType) -> dict[str, list[object]]:
-    """The categories of a column's ordered dictionaries, in their order; chunks may have dictionaries of their own."""
+def _categories(entry: Any, chunks: Iterable[Any], pa: ModuleType) -> dict[str, list[object]]:
+    """{path: categories in order} of a column's ordered dictionaries. Each chunk may have its own dictionary.
+
+    entry: the column in the schema. chunks: only read if its type has an ordered dictionary.
+    """
     found: dict[str, dict[bytes, object]] = {}
-    if "ordered" in _type_text(told.type, pa):  # else no look at the values
+    if "ordered" in _type_text(entry.type, pa):
         for chunk in chunks:
             for path, categories in _ordered_within(chunk, pa):
                 values = categories.to_pylist()
@@ -658,13 +710,14 @@ def _categories(told: Any, chunks: Iterable[Any], pa: ModuleType) -> dict[str, l
 
 
 def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
-    """(name, array) of the columns of a table in memory, masks of what is missing, and the order of ordered categories."""
+    """(name, array) of the columns of an Arrow table in memory, of masks of missing values, and of ordered
+    categories."""
     pa, _ = _pyarrow(where)
-    for told, column in zip(table.schema, table.columns, strict=True):
-        name = column_name(told.name)
+    for entry, column in zip(table.schema, table.columns, strict=True):
+        name = column_name(entry.name)
         code, _ = _code_of(column.type, pa)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        for path, categories in _categories(told, chunks, pa).items():
+        for path, categories in _categories(entry, chunks, pa).items():
             yield f"{name}@categories{path}", _objects(categories)
         if code is None:
             yield name, _objects(list(itertools.chain.from_iterable(c.to_pylist() for c in chunks)))
@@ -676,7 +729,11 @@ def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
 
 
 class _ParquetColumn:
-    """A column of a Parquet file: batches one after another, from the row group that is asked for."""
+    """A column of a Parquet file, read batch by batch from the row group that contains the requested row.
+
+    rows: the first row of each row group, then the number of all rows. Thread-safe by `lock`, which all
+    columns share.
+    """
 
     def __init__(
         self, file: Any, path: str, at: int, rows: Sequence[int], name: str, lock: threading.Lock
@@ -690,15 +747,15 @@ class _ParquetColumn:
             lock,
         )
         self._batches: Iterator[Any] | None = None
-        self._next = 0  # row behind the last batch
+        self._next = 0  # first row after the last batch
         self._first, self._batch = 0, None
 
     def read(self, first: int, count: int, take: Any) -> np.ndarray:
-        """Rows [first, first + count), each batch as `take` makes it."""
+        """Rows [first, first + count), converted batch by batch: `take(batch)` returns an array."""
         parts = []
         with self._lock:
             while count:
-                batch = self._holding(first)
+                batch = self._batch_with(first)
                 skip = first - self._first
                 part = take(batch.slice(skip, count))
                 if len(part) == 0:
@@ -710,19 +767,24 @@ class _ParquetColumn:
         return np.concatenate(parts)
 
     def whole(self, batch: Any) -> Any:
-        """A batch in which nothing is missing, as the file says."""
+        """The batch itself.
+
+        Raises DamagedFile if it lacks values although the file's statistics say that none is missing.
+        """
         if batch.null_count:
             raise DamagedFile(
-                f"column {self._name!r:.80} lacks values, and its statistics tell of none", where=self._path
+                f"column {self._name!r:.80} lacks values, but its statistics say that it lacks none",
+                where=self._path,
             )
         return batch
 
     def text(self, row: int) -> str:
-        """What a row holds."""
+        """The value of a row as text."""
         with self._lock:
-            return repr(self._holding(row)[row - self._first].as_py())
+            return repr(self._batch_with(row)[row - self._first].as_py())
 
-    def _holding(self, row: int) -> Any:
+    def _batch_with(self, row: int) -> Any:
+        """The batch that contains a row. The caller holds the lock."""
         if self._batches is None or row < self._first:
             group = bisect.bisect_right(self._rows, row) - 1
             groups = range(group, len(self._rows) - 1)
@@ -775,17 +837,21 @@ def _add_parquet(
     counts: dict[str, int | None],
     pa: ModuleType,
 ) -> None:
-    """Adds the columns of an opened file. size: its bytes. counts: of missing values, where statistics tell."""
+    """Adds the columns of an opened file.
+
+    size: its bytes. counts: {column: number of missing values, None if unknown}.
+    """
     meta, path = opened.metadata, content.path
     rows = [0]
     for group in range(meta.num_row_groups):
         here = meta.row_group(group).num_rows
         if here < 0:
-            raise DamagedFile("a row group of less than no rows", where=path)
+            raise DamagedFile(f"row group {group} has {here} rows", where=path)
         rows.append(rows[-1] + here)
     if rows[-1] != meta.num_rows or rows[-1] > size * _ROWS_A_BYTE:
         raise DamagedFile(
-            f"its footer tells {meta.num_rows} rows in {size} bytes, its row groups {rows[-1]}", where=path
+            f"its footer claims {meta.num_rows} rows in {size} bytes, its row groups claim {rows[-1]}",
+            where=path,
         )
     if len(schema) > _MOST_COLUMNS:
         raise Unsupported(f"more than {_MOST_COLUMNS} columns", where=path)
@@ -793,8 +859,8 @@ def _add_parquet(
     names = _unique(schema.names)
     _say_order(content, names)
     fields = {
-        told.name: name if _code_of(told.type, pa)[0] else name + SUFFIX
-        for name, told in zip(names, schema, strict=True)
+        entry.name: name if _code_of(entry.type, pa)[0] else name + SUFFIX
+        for name, entry in zip(names, schema, strict=True)
     }
     for column, key, value in arrow_metadata(schema, pa):
         own, dot, inner = (column, "", "") if column in fields else column.partition(".")
@@ -804,38 +870,43 @@ def _add_parquet(
         if len(set(schema.names)) < len(schema)
         else set()
     )
-    for at, (name, told) in enumerate(zip(names, schema, strict=True)):
-        code, unit = _code_of(told.type, pa)
+    for at, (name, entry) in enumerate(zip(names, schema, strict=True)):
+        code, unit = _code_of(entry.type, pa)
         own = name if code else name + SUFFIX
-        content.say(own, "(type)", arrow_type(told, pa), meaning=True)
-        if told.name in twice or "." in told.name:  # pyarrow takes a dot for a path into a struct
-            why = "several columns have this name" if told.name in twice else "a name with a dot in it"
+        content.say(own, "(type)", arrow_type(entry, pa), meaning=True)
+        if entry.name in twice or "." in entry.name:  # pyarrow takes a dot for a path into a struct
+            why = (
+                "several columns have this name"
+                if entry.name in twice
+                else "pyarrow cannot select a column with a dot in its name"
+            )
             content.add(
                 unreadable(name, code or "u64", sys.byteorder, (rows[-1],), Unsupported(why, where=path))
             )
             continue
-        batches = (b.column(0) for b in opened.iter_batches(_BATCH, columns=[told.name], use_threads=False))
-        for inner, categories in _categories(told, batches, pa).items():
-            content.say(own + inner, "(categories)", categories, encode=spelled, meaning=True)
-        held = _ParquetColumn(opened, path, at, rows, told.name, lock)
+        batches = (b.column(0) for b in opened.iter_batches(_BATCH, columns=[entry.name], use_threads=False))
+        for inner, categories in _categories(entry, batches, pa).items():
+            content.say(own + inner, "(categories)", categories, encode=encode_object, meaning=True)
+        source = _ParquetColumn(opened, path, at, rows, entry.name, lock)
         if code is None:
             _add_column(content, name, None, rows[-1],
-                        lambda f, n, c=held: c.read(f, n, lambda batch: _digests(batch, pa)),
-                        text=lambda index, c=held: c.text(index[0]))  # fmt: skip
+                        lambda f, n, c=source: c.read(f, n, lambda batch: _digests(batch, pa)),
+                        text=lambda index, c=source: c.text(index[0]))  # fmt: skip
             continue
-        masked = told.nullable and _misses(opened, told.name, counts)
+        masked = entry.nullable and _has_missing(opened, entry.name, counts)
         _add_column(content, name, code, rows[-1],
-                    lambda f, n, c=held, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
+                    lambda f, n, c=source, code=code, masked=masked: c.read(f, n, lambda batch: _numbers(
                         batch if masked else c.whole(batch), code, pa)), unit)  # fmt: skip
         if masked:
             content.say(f"{name}{MASK}", "(type)", f"where {name} has no value", meaning=True)
-            mask = _ParquetColumn(opened, path, at, rows, told.name, lock)
+            mask = _ParquetColumn(opened, path, at, rows, entry.name, lock)
             _add_column(content, f"{name}{MASK}", "bool", rows[-1],
                         lambda f, n, c=mask: c.read(f, n, _is_missing))  # fmt: skip
 
 
-def _misses(opened: Any, name: str, counts: dict[str, int | None]) -> bool:
-    """Whether a column has missing values, by its statistics; where they do not say, by its values."""
+def _has_missing(opened: Any, name: str, counts: dict[str, int | None]) -> bool:
+    """Whether a column has missing values: from its statistics, or from its values if there are no
+    statistics."""
     count = counts.get(name)
     if count is not None:
         return count > 0
@@ -844,7 +915,7 @@ def _misses(opened: Any, name: str, counts: dict[str, int | None]) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a table is no Parquet, by what it begins with and by its name."""
+    """Whether a table is text: neither its first bytes nor its suffix are those of Parquet."""
     file, size = open_regular(path)
     with file:
         head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
@@ -852,7 +923,10 @@ def _is_text(path: str) -> bool:
 
 
 def open_table(path: str) -> FileContent:
-    """Opens a table of text, or a Parquet file."""
+    """Opens a table of text, or a Parquet file.
+
+    Raises FormatError; MissingPackage without pandas or pyarrow.
+    """
     file, size = open_regular(path)
     with file:
         head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
@@ -862,7 +936,7 @@ def open_table(path: str) -> FileContent:
 def _sniff(path: str, file: BinaryIO) -> bool:
     from . import by_suffix
 
-    promised = by_suffix(path)  # other formats are text too
+    promised = by_suffix(path)  # files of other formats may look like tables of text
     if promised is not None and promised.name not in ("table", "raw"):
         return False
     head = file.read(_HEAD + 1)
@@ -877,5 +951,5 @@ FORMAT = Format(
     magic=(_PARQUET,),
     sniff=_sniff,
     is_text=_is_text,
-    order=90,  # text may be many things: asked when nothing else knows it
+    order=90,  # asked late: text may be of many other formats
 )

@@ -1,8 +1,8 @@
-"""Texts and other values that are no numbers, as numbers that are equal where they are: 128 bits of each value's BLAKE2b.
+"""Digests of texts and other non-numeric values: 128 bits of a BLAKE2b hash of each value.
 
-A field of them has the type u64 and a last axis of 2, whatever the length of the texts, so that any two compare element by
-element. Its name ends in `@text`, by which no tolerance ever holds for it. What a digest is made of (`facts.encoded`) says its
-kind too: the text '1', the number 1, the bytes b'1' and None are four values.
+A field of digests has type u64 and a last axis of 2, so that texts of any length compare element by element.
+Its name ends in `@text`; tolerances never apply to such a field. The hash covers the type too (see
+`facts.encoded`): the text '1', the number 1, the bytes b'1' and None are four different values.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = [
     "MASK",
     "SUFFIX",
     "column_name",
-    "in_words",
+    "encode_object",
     "never_tolerated",
+    "object_text",
     "printable",
-    "spelled",
-    "tells_itself",
+    "repr_is_complete",
     "text_array",
     "text_digests",
 ]
 
 SUFFIX = "@text"
-MASK = "@mask"  # of the name of a field that says which elements of another one have no value
+MASK = "@mask"  # suffix of a field of bool: True where an element of the other field has no value
 _EXACT_LABELS = (SUFFIX, MASK, "@shape")
 _BYTES = 16
-# Objects whose repr() tells all of their value, but for a unit of time.
+# Classes whose repr() shows the whole value, except a unit of time.
 _EXACT = (
     datetime.date,
     datetime.time,
@@ -53,29 +53,36 @@ _EXACT = (
 _EXACT_PACKAGES = ("pandas", "cftime")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex)
 _BASES = (*_PLAIN, dict, list, tuple)
-_AS_PYTHON = ("b1", "i8", "f8", "c16")  # numpy's numbers that are Python's, to the bit
+_AS_PYTHON = ("b1", "i8", "f8", "c16")  # numpy types with the same values as Python's numbers
 
 
 def never_tolerated(name: str) -> bool:
-    """Whether a field agrees only where it is equal, whatever integers are allowed: digests of texts, masks and shapes, by its name."""
+    """Whether no tolerance may apply to a field: digests of texts, masks and shapes, recognised by the
+    field's name."""
     return name.endswith(_EXACT_LABELS)
 
 
 def column_name(name: str) -> str:
-    """What a column of a table is called as a field: one of the name `x@mask`, say, is no mask of x and is called `x@mask#`."""
+    """The field name for a column of a table.
+
+    A column that is itself called `x@mask` is not a mask: it becomes `x@mask#`.
+    """
     return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
-def tells_itself(kind: type) -> bool:
-    """Whether repr() of objects of a class tells all of their value."""
+def repr_is_complete(kind: type) -> bool:
+    """Whether repr() shows the whole value of a class's objects, so that equal texts mean equal values."""
     known = issubclass(kind, _EXACT) or kind.__module__.split(".")[0] in _EXACT_PACKAGES
     return known and kind.__repr__ is not object.__repr__
 
 
-def spelled(value: object) -> bytes | None:
-    """What a value is made of, as `facts.encoded` asks for it.
+def encode_object(value: object) -> bytes | None:
+    """An encoder for `facts.encoded` that knows more Python objects: dates, decimals, paths, enumerations,
+    subclasses.
 
-    numpy's texts, and its numbers of the same bits, are Python's here. Other classes count, also those made of Python's.
+    A numpy text or number is equal to the Python value of the same type and bits. An object of another class,
+    also of a subclass of a Python type, is only equal to objects of that class. Returns None for values that
+    it does not know.
     """
     kind = type(value)
     if isinstance(value, np.generic):
@@ -84,9 +91,9 @@ def spelled(value: object) -> bytes | None:
         )
     if kind in _PLAIN:
         return encoded(value)
-    if tells_itself(kind):
+    if repr_is_complete(kind):
         own = repr(value)
-        unit = getattr(value, "unit", "ns")  # pandas' times: repr() leaves it out
+        unit = getattr(value, "unit", "ns")  # repr() of pandas' times does not show the unit
         of_unit = "" if unit == "ns" else f"[{unit}]"
         if len(own) < 10_000:
             return f"{kind.__qualname__}{of_unit}:{own}".encode("utf-8", "surrogatepass")
@@ -94,31 +101,31 @@ def spelled(value: object) -> bytes | None:
     base: Any = next((b for b in _BASES if isinstance(value, b)), None)
     if base is None or kind in (base, OrderedDict):
         return None
-    plain: object = (
-        str.__str__(value) if base is str else base(value)
-    )  # an enumeration may print itself otherwise
+    # str(value) of an enumeration may be another text than its value.
+    plain: object = str.__str__(value) if base is str else base(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    return f"{name}:".encode("utf-8", "surrogatepass") + encoded(plain, spelled)
+    return f"{name}:".encode("utf-8", "surrogatepass") + encoded(plain, encode_object)
 
 
-def in_words(value: object) -> str:
-    """A value for people, with what its repr() leaves out of its type."""
+def object_text(value: object) -> str:
+    """A value as text for messages: its repr(), with the class or the unit of time if repr() does not show
+    it."""
     kind = type(value)
     if isinstance(value, _BASES) and kind not in _BASES and not isinstance(value, np.generic):
         return f"{value!r} of the class {kind.__qualname__}"
-    unit = getattr(value, "unit", "ns") if tells_itself(kind) else "ns"
+    unit = getattr(value, "unit", "ns") if repr_is_complete(kind) else "ns"
     return repr(value) if unit == "ns" else f"{value!r} in units of {unit}"
 
 
 def text_digests(values: Iterable[object]) -> np.ndarray:
-    """(n, 2) u64 of values of any type. Raises TypeError where one cannot be compared."""
+    """Digests of values of any type: u64 of shape (n, 2). Raises TypeError if a value cannot be compared."""
     made = bytearray()
     known: dict[object, bytes] = {}
     for value in values:
         text = type(value) is str
         digest = known.get(value) if text else None
         if digest is None:
-            digest = digest_of(value, _BYTES, spelled)
+            digest = digest_of(value, _BYTES, encode_object)
             if text and len(known) < 10_000:
                 known[value] = digest
         made += digest
@@ -126,14 +133,20 @@ def text_digests(values: Iterable[object]) -> np.ndarray:
 
 
 def text_array(array: np.ndarray) -> np.ndarray:
-    """The digests of an array of texts or objects: u64 of its shape and a last axis of 2."""
+    """Digests of an array of texts or objects: u64 of shape `(*array.shape, 2)`.
+
+    Raises TypeError as `text_digests`.
+    """
     flat = array.reshape(-1)
-    # numpy would make bytes of elements without a type
+    # tolist() would turn elements of type void into bytes
     return text_digests(list(flat) if array.dtype.kind == "V" else flat.tolist()).reshape(*array.shape, 2)
 
 
 def printable(head: bytes) -> bool:
-    """Whether bytes are text that a person could read: UTF-8 (the last character may be cut) without control characters."""
+    """Whether bytes are readable text: UTF-8 without control characters.
+
+    The last character may be cut short.
+    """
     if not head or any(b < 32 and b not in b"\t\n\r\f" for b in set(head)) or 127 in head:
         return False
     for cut in range(4):

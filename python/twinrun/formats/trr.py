@@ -1,9 +1,14 @@
 """GROMACS .trr trajectories: frames of big-endian f32 or f64 (x, v, f and the box).
 
-A frame is a header (i32 magic 1993, a text with its length in front, 13 sizes and counts in i32, time and lambda), then
-the parts that have a size: box, virial and pressure (3 x 3), positions, velocities, forces (atoms x 3). Every part is one
-extent. Atoms are in the order of the topology, the same in every frame and on any number of ranks. (.xtc files are not read:
-their positions are rounded when they are written, and the libraries that unpack them are not safe with damaged files.)
+A frame has a header (i32 magic 1993, a text after its length, 13 sizes and counts as i32, time and lambda),
+then the parts whose size is not 0: box, virial and pressure (3 x 3), positions, velocities and forces (atoms
+x 3). Every part is one extent. Atoms have the order of the topology, which is the same in every frame and for
+any number of ranks.
+
+.xtc files are not supported: their positions are rounded when they are written, and the libraries that read
+them are not safe with damaged files.
+
+Source: trrio.cpp of GROMACS.
 """
 
 from __future__ import annotations
@@ -22,13 +27,14 @@ from .model import Extent, Field, FileContent, Format, checked_shape
 _MAGIC = 1993
 _TITLE = b"GMX_trn_file"
 _MOST_FRAMES = 10_000_000
-# Sizes in bytes, in the order of the header and of the file; what stands in front of the data are parts of an old format.
+# Parts whose sizes in bytes are in the header, in this order. Those in _OLD come first, and belong to an old
+# format.
 _OLD = ("ir", "e")
 _PARTS = ("box", "vir", "pres", "top", "sym", "x", "v", "f")
 
 
 def open_trr(path: str) -> FileContent:
-    """Opens a .trr file: fields x, v, f, box, virial and pressure, as far as its frames have them."""
+    """Opens a .trr file. Its fields are those of x, v, f, box, virial and pressure that its frames have."""
     file, size = open_regular(path)
     content = FileContent(path, "trr")
     frames: list[Frame] = []
@@ -48,13 +54,16 @@ def open_trr(path: str) -> FileContent:
 
 
 def _frame(head: bytes, at: int, size: int, path: str) -> tuple[Frame, int]:
-    """The frame that begins at `at`, and the byte after it; period: (0, 0, 0) where it has a box."""
+    """The frame at offset `at`, and the offset after it.
+
+    head: its first bytes. The caller sets its period if it has a box.
+    """
     where = f"frame at byte {at}"
     if len(head) < 12:
         raise DamagedFile(f"{where}: {len(head)} bytes are too few for a header", where=path)
     magic, length, again = struct.unpack_from(">3i", head)
     if magic != _MAGIC:
-        raise DamagedFile(f"{where} does not begin like one of GROMACS", where=path)
+        raise DamagedFile(f"{where} does not begin like a frame of GROMACS", where=path)
     padded = -(-again // 4) * 4
     if length != again + 1 or not 0 <= again <= 80 or len(head) < 12 + padded + 52:
         raise DamagedFile(f"{where}: its header is cut short or wrong", where=path)
@@ -64,9 +73,9 @@ def _frame(head: bytes, at: int, size: int, path: str) -> tuple[Frame, int]:
     old, sizes = numbers[:2], dict(zip(_PARTS, numbers[2:10], strict=True))
     atoms, step, _ = numbers[10:]
     if min(numbers[:11]) < 0 or step < 0:
-        raise DamagedFile(f"{where}: a size below zero", where=path)
+        raise DamagedFile(f"{where}: a size or the step is negative", where=path)
     if any(old) or sizes["top"] or sizes["sym"]:
-        raise Unsupported(f"{where}: it holds parts that GROMACS has not written since version 2", where=path)
+        raise Unsupported(f"{where}: it has parts that GROMACS has not written since version 2", where=path)
     item = _item(sizes, atoms, where, path)
     begin = 12 + padded + 52
     if len(head) < begin + 2 * item:
@@ -100,7 +109,7 @@ def _frame(head: bytes, at: int, size: int, path: str) -> tuple[Frame, int]:
 
 
 def _item(sizes: dict[str, int], atoms: int, where: str, path: str) -> int:
-    """Bytes a number: the header tells it only by the sizes of what it holds."""
+    """Bytes of a number, 4 or 8, from the sizes of the parts. The header does not state it."""
     for name, count in (
         ("box", 9),
         ("x", 3 * atoms),
@@ -115,12 +124,12 @@ def _item(sizes: dict[str, int], atoms: int, where: str, path: str) -> int:
                 raise DamagedFile(message, where=path)
             return sizes[name] // count
     if any(sizes.values()):
-        raise DamagedFile(f"{where}: data of no atoms", where=path)
+        raise DamagedFile(f"{where}: it has data, but no atoms", where=path)
     return 4
 
 
 def _period(box: np.ndarray) -> tuple[float, ...] | None:
-    """Lengths of a box; None where it is tilted, is none or makes no sense."""
+    """Lengths of an orthogonal box; None if the box is tilted, empty or invalid."""
     lengths = np.diag(box)
     if not np.isfinite(box).all() or (box != np.diag(lengths)).any() or (lengths <= 0).any():
         return None

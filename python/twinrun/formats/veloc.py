@@ -1,10 +1,13 @@
-"""Checkpoints of VELOC: u64 N; N times i32 id, u64 bytes, packed; then the regions in ascending order of their ids, no padding.
+"""Checkpoints of VELOC: u64 N; N times (i32 id, u64 bytes), packed; then the regions in ascending order of
+ids, without padding.
 
-`<name>-<rank>-<version>.dat` is what one rank wrote; `<name>-agg-<version>.dat` holds the files of all ranks one after another.
-Numbers are in the order of the machine that wrote, taken to be little-endian. What a region's bytes mean is not in the file:
-without `types` they are u8.
+`<name>-<rank>-<version>.dat` is the file of one rank. `<name>-agg-<version>.dat` has the files of all ranks
+in sequence. Numbers have the byte order of the writing machine, which is assumed to be little-endian. The
+file does not contain the types of regions: without `types` they are u8.
 
     types=0:f64,1:i32                    or a file veloc.json in the same folder: {"types": {"0": "f64", "1": "i32"}}
+
+Source: https://github.com/ECP-VeloC/VELOC.
 """
 
 from __future__ import annotations
@@ -31,10 +34,12 @@ _Region = tuple[int, int, int]  # id, first byte, bytes
 
 
 def open_veloc(path: str, types: object = None, meta: object = None, verify: object = False) -> FileContent:
-    """Opens a checkpoint of VELOC. Regions are fields `region-<id>`; in an aggregated file `rank-<rank>/region-<id>`.
+    """Opens a checkpoint of VELOC. Regions are fields `region-<id>`; in an aggregated file
+    `rank-<rank>/region-<id>`.
 
-    types: {id: dtype} or "id:dtype,…". meta: VELOC's metadata folder; the map of an aggregated file and checksums are looked
-    for there. verify: check the SHA-256 that VELOC keeps with `chksum = true`, which reads all of the file.
+    types: the types of regions, {id: dtype} or "id:dtype,…". meta: VELOC's metadata folder, with the map of
+    an aggregated file and with checksums. verify: check the SHA-256 that VELOC writes with `chksum = true`;
+    this reads the whole file.
     """
     verify = flag(verify, "verify", path)
     known = _types(types, path)
@@ -57,7 +62,10 @@ def open_veloc(path: str, types: object = None, meta: object = None, verify: obj
 
 
 def _regions(file: BinaryIO, offset: int, size: int, path: str, what: str) -> tuple[list[_Region], int]:
-    """The regions of the checkpoint that begins at `offset`, and the byte after it."""
+    """The regions of the checkpoint at `offset`, and the offset after it.
+
+    what: names the checkpoint in messages.
+    """
     if size - offset < 8:
         raise DamagedFile(f"{what}: no VELOC header at byte {offset}", where=path)
     (count,) = struct.unpack("<Q", read_exact(file, offset, 8, path, what))
@@ -81,7 +89,10 @@ def _regions(file: BinaryIO, offset: int, size: int, path: str, what: str) -> tu
 
 
 def _offsets(file: BinaryIO, size: int, path: str, meta: object) -> list[int]:
-    """Where each rank's checkpoint begins. Headers tell it too, so that the map is only checked, where there is one."""
+    """The offset of each rank's checkpoint, from the headers.
+
+    If there is a map in `meta`, checks that it agrees.
+    """
     found: list[int] = []
     at = 0
     while at < size:
@@ -94,13 +105,13 @@ def _offsets(file: BinaryIO, size: int, path: str, meta: object) -> list[int]:
         map_file, map_size = open_regular(map_path)
         with map_file:
             if map_size != 8 * (len(found) + 1):
-                message = f"{map_size} bytes, not those of a map of {len(found)} ranks"
+                message = f"has {map_size} bytes; a map of {len(found)} ranks has {8 * (len(found) + 1)}"
                 raise DamagedFile(message, where=map_path)
             numbers = struct.unpack(
                 f"<{len(found) + 1}q", read_exact(map_file, 0, map_size, map_path, "map of ranks")
             )
         if list(numbers) != [len(found), *found]:
-            raise DamagedFile(f"does not fit the checkpoints in {os.path.basename(path)}", where=map_path)
+            raise DamagedFile(f"contradicts the checkpoints in {os.path.basename(path)}", where=map_path)
     return found
 
 
@@ -121,18 +132,19 @@ def _verify(file: BinaryIO, size: int, path: str, meta: object) -> None:
     name = os.path.basename(path) + ".chksum"
     beside = os.path.join(os.path.dirname(path) if meta is None else os.fspath(meta), name)  # type: ignore[call-overload]
     if file_size(beside) != 32:
-        raise DamagedFile("is no SHA-256 (32 bytes)", where=beside)
+        raise DamagedFile("is not a SHA-256 (32 bytes)", where=beside)
     sum_file, _ = open_regular(beside)
     with sum_file:
-        wanted = read_exact(sum_file, 0, 32, beside, "checksum")
+        expected = read_exact(sum_file, 0, 32, beside, "checksum")
     made = hashlib.sha256()
     for at in range(0, size, 1 << 24):
         made.update(read_exact(file, at, min(1 << 24, size - at), path, "the checkpoint"))
-    if made.digest() != wanted:
+    if made.digest() != expected:
         raise DamagedFile(f"its SHA-256 is not the one in {beside}", where=path)
 
 
 def _types(given: object, path: str) -> dict[int, str]:
+    """{id of a region: type}, from the option `types` or, without it, from veloc.json beside the file."""
     where = path
     if given is None:
         where = os.path.join(os.path.dirname(path), SIDECAR)
@@ -160,7 +172,7 @@ def _types(given: object, path: str) -> dict[int, str]:
     result = {}
     for key, dtype in given.items():
         if not re.fullmatch(r"-?\d{1,10}", str(key)):
-            raise FormatError(f"{key!r:.40} is no id of a region", where=where)
+            raise FormatError(f"{key!r:.40} is not an id of a region", where=where)
         code, order = parse_dtype(dtype, where)
         if order == "big":
             raise FormatError(f"region {key}: VELOC's files are little-endian", where=where)
@@ -169,7 +181,7 @@ def _types(given: object, path: str) -> dict[int, str]:
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
-    """Whether the headers account for every byte: nothing else marks such a file."""
+    """Whether the headers describe every byte of the file. There are no magic bytes."""
     named = _NAME.fullmatch(os.path.basename(path))
     size = file_size(path)
     try:
@@ -182,7 +194,7 @@ def _sniff(path: str, file: BinaryIO) -> bool:
 
 
 def _place(relative: str) -> Place | None:
-    """Rank and version of `<name>-<rank>-<version>.dat`."""
+    """The place of `<name>-<rank>-<version>.dat`: the version is the step."""
     folder, base = os.path.split(relative)
     named = _NAME.fullmatch(base)
     if named is None:
@@ -199,6 +211,6 @@ FORMAT = Format(
     options=frozenset({"types", "meta", "verify"}),
     aside=frozenset({"meta", "verify"}),
     describers=frozenset({SIDECAR}),
-    order=90,  # it has no magic: after all that have, before raw
+    order=90,  # no magic bytes: asked after formats that have them, before raw
     place=_place,
 )

@@ -1,6 +1,10 @@
-"""VTK's legacy files, .vtk: lines of text that say what comes, then numbers, big-endian (extents) or as text (decoded).
+"""VTK's legacy files, .vtk: lines of text that describe arrays, each followed by its numbers.
 
-Arrays have the names that they have in VTK's XML files, PointData/velocity and so on, and the same shapes; see `vtk_xml`.
+Binary numbers are big-endian, and become extents; numbers in text are decoded. Arrays have the same names
+(PointData/velocity) and shapes as in VTK's XML files, see `vtk_xml`.
+
+Source: "VTK file formats", "Simple legacy formats",
+https://docs.vtk.org/en/latest/vtk_file_formats/vtk_legacy_file_format.html.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import numpy as np
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, of_header
+from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, header_field
 from .vtk_xml import _Array, _ascii, _Document, _File
 
 _TYPES = {
@@ -36,14 +40,14 @@ _LONGEST_TEXT = 1 << 24
 
 
 class _Cursor:
-    """Lines and numbers, one after another."""
+    """Reads lines, texts and numbers of a file in sequence. at: the offset of the next byte."""
 
     def __init__(self, file: BinaryIO, size: int, path: str) -> None:
         self._file, self.size, self.path, self.at = file, size, path, 0
         self.binary = False
 
     def line(self) -> str | None:
-        """The next line that is not empty."""
+        """The next line that is not empty; None at the end of the file."""
         while self.at < self.size:
             piece = read_exact(
                 self._file, self.at, min(_LONGEST_LINE, self.size - self.at), self.path, "line"
@@ -62,12 +66,14 @@ class _Cursor:
 
         def taken(length: int) -> bytes:
             if length > self.size - self.at:
-                raise DamagedFile(f"a text of {length} bytes at {self.at} passes its end", where=self.path)
+                raise DamagedFile(
+                    f"a text of {length} bytes at {self.at} extends beyond its end", where=self.path
+                )
             found = read_exact(self._file, self.at, length, self.path, "text")
             self.at += length
             return found
 
-        if self.binary:  # two bits say how many bytes the length has
+        if self.binary:  # the highest two bits encode the number of bytes of the length
             first = taken(1)
             more = {3: 0, 2: 1, 1: 3, 0: 7}[first[0] >> 6]
             return taken(int.from_bytes(bytes([first[0] & 63]) + taken(more), "big"))
@@ -88,14 +94,14 @@ class _Cursor:
         return found
 
     def skip(self, count: int, item: int) -> tuple[int, int]:
-        """Passes so many numbers of `item` bytes: where they begin and end."""
+        """Skips `count` numbers of `item` bytes. Returns the offsets of their begin and end."""
         begin = self.at
         if self.binary:
             self.at += count * item
             if self.at > self.size:
-                raise DamagedFile(f"{count * item} bytes at {begin} pass its end", where=self.path)
+                raise DamagedFile(f"{count * item} bytes at {begin} extend beyond its end", where=self.path)
             return begin, self.at
-        left, inside = count, False  # inside: the piece before ended within a number
+        left, inside = count, False  # inside: the previous piece ended within a number
         while left or inside:
             piece = read_exact(self._file, self.at, min(1 << 20, self.size - self.at), self.path, "numbers")
             if not piece:
@@ -104,32 +110,32 @@ class _Cursor:
                 break
             letters = np.frombuffer(piece, np.uint8) > 32
             before = np.concatenate([[inside], letters[:-1]])
-            ends = np.flatnonzero(before & ~letters)  # behind a number
+            ends = np.flatnonzero(before & ~letters)  # positions after a number
             if ends.size >= left + inside:
                 self.at += int(ends[left + inside - 1])
                 return begin, self.at
             left -= int(np.count_nonzero(letters & ~before))
             inside = bool(letters[-1])
             if left < 0:
-                raise DamagedFile(f"byte {self.at}: numbers that cannot be told apart", where=self.path)
+                raise DamagedFile(f"byte {self.at}: numbers without space between them", where=self.path)
             self.at += len(piece)
         return begin, self.at
 
 
 def _decoded(line: bytes) -> bytes:
-    """What VTK writes with %20 and the like for blanks and signs."""
+    """Replaces %20 and the like, by which VTK writes blanks and special characters."""
     return re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), line)
 
 
 def _name(word: str) -> str:
-    """A name. As in XML, blanks around it do not count."""
+    """The name that a word encodes, without surrounding blanks, as in XML."""
     whole = _decoded(word.encode("utf-8", "surrogateescape"))
     return whole.decode("utf-8", "backslashreplace").strip() or word
 
 
 def _number(text: str, where: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text):
-        raise DamagedFile(f"{text[:40]!r} where a number should be", where=where)
+        raise DamagedFile(f"{text[:40]!r} instead of a number", where=where)
     return int(text)
 
 
@@ -146,19 +152,19 @@ def open_vtk_legacy(path: str) -> FileContent:
         cursor.at += title.find(b"\n") + 1  # may be empty
         mode = cursor.words(1, "ASCII or BINARY")[0].upper()
         if mode not in ("ASCII", "BINARY"):
-            raise DamagedFile(f"{mode[:40]!r} where ASCII or BINARY should be", where=path)
+            raise DamagedFile(f"{mode[:40]!r} instead of ASCII or BINARY", where=path)
         cursor.binary = mode == "BINARY"
         _Reader(content, cursor).read()
     return content
 
 
 class _Reader:
-    """Takes section after section."""
+    """Reads the sections of a file, and adds their arrays to `content`."""
 
     def __init__(self, content: FileContent, cursor: _Cursor) -> None:
         self._content, self._cursor, self._path = content, cursor, cursor.path
         self._text = _File(cursor.path, cursor.size, _Document(), "big", 4, "")
-        self._grid: tuple[int, ...] = ()  # points, z first, of grids with axes
+        self._grid: tuple[int, ...] = ()  # numbers of points of a structured grid, z first
         self._section, self._tuples = "", 0
 
     def read(self) -> None:
@@ -176,7 +182,9 @@ class _Reader:
                 self._grid = tuple(_number(w, self._path) for w in self._rest(words, 3))[::-1]
             elif word in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
                 numbers = map(float, self._rest(words, 3))
-                self._content.add(of_header("Origin" if word == "ORIGIN" else "Spacing", numbers, self._path))
+                self._content.add(
+                    header_field("Origin" if word == "ORIGIN" else "Spacing", numbers, self._path)
+                )
             elif word == "METADATA":
                 self._take_metadata()
             elif word in ("POINT_DATA", "CELL_DATA"):
@@ -199,14 +207,12 @@ class _Reader:
 
     def _rest(self, words: list[str], count: int) -> list[str]:
         if len(words) < count + 1:
-            raise DamagedFile(f"{' '.join(words)[:60]!r} lacks something", where=self._path)
+            raise DamagedFile(f"{' '.join(words)[:60]!r} lacks an argument", where=self._path)
         return words[1 : count + 1]
 
     def _attribute(self, word: str, words: list[str]) -> None:
-        """SCALARS and the like of points or cells."""
-        if (
-            word == "LOOKUP_TABLE"
-        ):  # four bytes, or four real numbers, an entry; a table without data is only named
+        """Reads an array of points or cells (SCALARS, VECTORS, …) or a lookup table."""
+        if word == "LOOKUP_TABLE":  # an entry has four bytes, or four real numbers in a text file
             name, count = self._rest(words, 2)
             kind = "unsigned_char" if self._cursor.binary else "float"
             self._array(f"LOOKUP_TABLE/{_name(name)}", kind, _number(count, self._path), 4)
@@ -215,9 +221,9 @@ class _Reader:
             "VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TENSORS6": 6, "GLOBAL_IDS": 1, "PEDIGREE_IDS": 1, "EDGE_FLAGS": 1,
         }  # fmt: skip
         if not self._section or word not in (*widths, "SCALARS", "TEXTURE_COORDINATES", "COLOR_SCALARS"):
-            raise DamagedFile(f"{word[:40]!r} is no section of a VTK file", where=self._path)
+            raise DamagedFile(f"{word[:40]!r} is not a section of a VTK file", where=self._path)
         label = f"{self._section}/{_name(self._rest(words, 1)[0])}"
-        self._content.say(label, "(kind)", word)  # an array of a FIELD has none
+        self._content.say(label, "(kind)", word)  # an array in a FIELD section has no kind
         if word == "COLOR_SCALARS":
             width = _number(self._rest(words, 2)[1], self._path)
             self._array(
@@ -254,7 +260,8 @@ class _Reader:
                     self._content.time = float(new.elements()[0])
 
     def _cells(self, section: str, first: int, second: int) -> None:
-        """Until version 5 a list of n and n points; then offsets, of which there are `first`, and points."""
+        """Reads cells: before version 5 a list of `second` integers, since then `first` offsets and `second`
+        point IDs."""
         here = self._cursor.at
         piece = self._cursor.line() or ""
         if not piece.upper().startswith("OFFSETS"):
@@ -268,24 +275,32 @@ class _Reader:
         self._array(f"{section}/connectivity", words[1], second, 1)
 
     def _take_metadata(self) -> None:
-        """Up to an empty line."""
+        """Adds the lines of a METADATA block, up to an empty line or the end of the file, as a fact of the
+        last array."""
         cursor = self._cursor
         lines = []
         while cursor.at < cursor.size:
             start = cursor.at
-            cursor_line = read_exact(
+            piece = read_exact(
                 cursor._file, start, min(_LONGEST_LINE, cursor.size - start), self._path, "metadata"
             )
-            end = cursor_line.find(b"\n")
-            cursor.at += len(cursor_line) if end < 0 else end + 1
-            if not cursor_line[: max(end, 0)].strip():
+            end = piece.find(b"\n")
+            line = piece if end < 0 else piece[: end + 1]
+            cursor.at += len(line)
+            if not line.strip():
                 break
-            lines.append(cursor_line[:end].strip())
+            lines.append(line.strip())
         self._content.say(next(reversed(self._content.fields), ""), "(metadata)", lines)
 
     def _array(
         self, name: str, kind: str, tuples: int, width: int, points: bool = False, grid: bool = False
     ) -> None:
+        """Adds the array at the cursor, and moves the cursor after it.
+
+        kind: VTK's name of the type. tuples, width: numbers of tuples and of components. points, grid:
+        whether it has the shape of the structured grid, as coordinates of points or as data at points or
+        cells.
+        """
         dtype = _TYPES.get(kind.lower())
         numbers = tuples * width
         if kind.lower() == "string":
@@ -320,7 +335,8 @@ class _Reader:
         self._content.add(_ascii(self._text, text, name, dtype, tuple_shape, width, numbers))
 
     def _texts(self, name: str, tuples: int, width: int) -> None:
-        """Texts, each a line, with signs as %20, or in binary behind its length."""
+        """Adds an array of texts: each is a line with %20 for a blank, or in a binary file follows its
+        length."""
         cursor, count = self._cursor, tuples * width
         if count > cursor.size:
             raise DamagedFile(f"array {name!r}: {count} texts in {cursor.size} bytes", where=self._path)
@@ -331,14 +347,15 @@ class _Reader:
         )
 
     def _shape(self, name: str, tuples: int, points: bool, grid: bool) -> tuple[int, ...]:
-        """Without components: that of the grid where the array has a number for each of its points or cells."""
+        """The shape without components: that of the structured grid for data at its points or cells,
+        otherwise (tuples,)."""
         if self._grid and (points or grid):
             cells = tuple(max(n - 1, 1) for n in self._grid)
-            wanted = cells if name.startswith("CellData/") else self._grid
-            if math.prod(wanted) == tuples:
-                return wanted
+            shape = cells if name.startswith("CellData/") else self._grid
+            if math.prod(shape) == tuples:
+                return shape
             raise DamagedFile(
-                f"array {name!r}: {tuples} where the grid has {math.prod(wanted)}", where=self._path
+                f"array {name!r} has {tuples} entries, the grid has {math.prod(shape)}", where=self._path
             )
         return (tuples,)
 

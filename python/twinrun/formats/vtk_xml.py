@@ -1,13 +1,17 @@
-"""VTK's XML files, .vtu .vtp .vti .vtr .vts, and the files .pvtu .pvti … that name their pieces.
+"""VTK's XML files, .vtu .vtp .vti .vtr .vts, and the files .pvtu .pvti … that list pieces.
 
-Arrays have the names of their sections: PointData/velocity, CellData/owner, Points, Cells/connectivity. Raw appended data without
-compression is one extent an array; text, base64 and compressed blocks are decoded. Arrays of grids with axes have the shape
-(z, y, x), or (z, y, x, components).
+Fields are named by section and array: PointData/velocity, CellData/owner, Points, Cells/connectivity. An
+array in raw appended data without compression is one extent; text, base64 and compressed blocks are decoded.
+Arrays of structured grids (image data, rectilinear and structured grids) have the shape (z, y, x) or (z, y,
+x, components).
 
-Several pieces, in one file or in several: grids with axes are put together into their whole extent, so that other cuttings compare;
-of unstructured ones the pieces come one after another.
+A data set may consist of several pieces, in one file or in several. The pieces of a structured grid are
+joined to its whole extent, so that runs with other pieces compare. The pieces of an unstructured grid are
+concatenated.
 
-The XML is read by expat up to the appended data. A document type, and so any entity, is refused.
+The XML is read by expat, up to the appended data. A document type, and so any entity, is refused.
+
+Source: "VTK XML formats", https://docs.vtk.org/en/latest/vtk_file_formats/vtkxml_file_format.html.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from .model import (
     Format,
     checked_shape,
     decoded,
-    of_header,
+    header_field,
     storage_dtype,
 )
 
@@ -79,7 +83,10 @@ _KEPT = 32 << 20
 
 @dataclass
 class _Array:
-    """A DataArray of the header. begin, end: bytes of the file that hold its text, of inline ones."""
+    """A DataArray of the header.
+
+    begin, end: the bytes of the file with its text, if the data is inline; otherwise -1.
+    """
 
     section: str
     attributes: dict[str, str]
@@ -95,8 +102,11 @@ class _Piece:
 
 @dataclass
 class _Document:
-    """What the XML tells. active: which arrays of points and cells are the active ones, of the first piece. appended: the byte
-    after the underscore, -1: none."""
+    """The content of the XML.
+
+    active: for PointData and CellData the names of the active arrays, from the first piece. appended: offset
+    of the appended data, the byte after the underscore; -1 if there is none.
+    """
 
     kind: str = ""
     attributes: dict[str, str] = field(default_factory=dict)  # of VTKFile
@@ -108,14 +118,15 @@ class _Document:
     appended_encoding: str = ""
 
 
-class _Done(Exception):
-    """The appended data begins."""
+class _AppendedData(Exception):
+    """Stops the parser where the appended data begins, because that is not XML."""
 
 
 # ---- the XML ----
 
 
 def _document(file: BinaryIO, size: int, path: str) -> _Document:
+    """Parses the XML of a file up to its appended data."""
     result = _Document()
     stack: list[str] = []
     current: _Array | None = None
@@ -124,7 +135,9 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
     parser.buffer_text = False
 
     def refuse(*_: object) -> None:
-        raise DamagedFile("a document type, or entities, in its XML: VTK writes none", where=path)
+        raise DamagedFile(
+            "its XML has a document type, entities, or other parts that VTK never writes", where=path
+        )
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal current, elements
@@ -140,7 +153,7 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
         elif inside == "VTKFile" and name == "AppendedData":
             result.appended = parser.CurrentByteIndex
             result.appended_encoding = attributes.get("encoding", "base64")
-            raise _Done
+            raise _AppendedData
         elif inside == "VTKFile" and not result.kind:
             result.kind, result.whole = name, attributes
         elif name == "Piece":
@@ -149,7 +162,7 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
             result.pieces.append(_Piece(attributes))
         elif current is None and name in ("PointData", "CellData"):
             result.active.setdefault(name, attributes)
-        elif current is not None:  # InformationKey and the like
+        elif current is not None:  # an element within an array, such as InformationKey
             if current.begin >= 0 and current.end < 0:
                 current.end = parser.CurrentByteIndex
         elif name in ("DataArray", "Array") and inside in _SECTIONS:
@@ -162,7 +175,7 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
                 result.pieces[-1].arrays.append(current)
 
     def text(data: str) -> None:
-        # Only where it stands is kept: it may be gigabytes.
+        # Keep only the position of the text, which may have gigabytes.
         if current is None or stack[-1] not in ("DataArray", "Array") or not data.strip():
             return
         if current.end >= 0:
@@ -193,15 +206,15 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
             at += len(piece)
             parser.Parse(piece, False)
         parser.Parse(b"", True)
-    except _Done:
+    except _AppendedData:
         tail = read_exact(file, result.appended, min(4096, size - result.appended), path, "XML")
         found = re.match(rb"<AppendedData[^>]*>\s*_", tail)
         if found is None:
-            raise DamagedFile("its appended data has no underscore in front", where=path) from None
+            raise DamagedFile("its appended data does not begin with an underscore", where=path) from None
         result.appended += found.end()
     except expat.ExpatError as error:
         raise DamagedFile(f"its XML is damaged: {error}", where=path) from None
-    finally:  # they refer to each other
+    finally:  # break the reference cycle between the parser and the handlers
         parser.StartElementHandler = parser.EndElementHandler = parser.CharacterDataHandler = None
     return result
 
@@ -211,7 +224,7 @@ def _integer(attributes: dict[str, str], name: str, where: str, default: int | N
     if not text and default is not None:
         return default
     if not re.fullmatch(r"\d{1,18}", text):
-        raise DamagedFile(f"{name}={text[:40]!r} where a number should be", where=where)
+        raise DamagedFile(f"{name}={text[:40]!r} is not a number", where=where)
     return int(text)
 
 
@@ -219,10 +232,10 @@ def _extent(attributes: dict[str, str], name: str, where: str) -> tuple[tuple[in
     """(lowest, highest) indices of points, x first."""
     words = attributes.get(name, "").split()
     if len(words) != 6 or not all(re.fullmatch(r"-?\d{1,10}", w) for w in words):
-        raise DamagedFile(f"{name}={' '.join(words)[:60]!r} where six numbers should be", where=where)
+        raise DamagedFile(f"{name}={' '.join(words)[:60]!r} is not six numbers", where=where)
     low, high = tuple(map(int, words[::2])), tuple(map(int, words[1::2]))
     if any(b < a - 1 for a, b in zip(low, high, strict=True)):
-        raise DamagedFile(f"{name}: an extent that ends before it begins", where=where)
+        raise DamagedFile(f"{name}: the extent ends before it begins", where=where)
     return low, high
 
 
@@ -230,11 +243,11 @@ def _extent(attributes: dict[str, str], name: str, where: str) -> tuple[tuple[in
 
 
 class _Characters:
-    """Text of a file without the white space in it."""
+    """Characters [first, last) of the text in bytes [begin, end) of a file, not counting white space."""
 
     def __init__(self, path: str, begin: int, end: int) -> None:
         self.path, self._begin, self._end = path, begin, end
-        self._all: bytes | None = None  # where white space lies in between; writers know better
+        self._all: bytes | None = None  # the whole text, if it contains white space, which VTK does not write
 
     def __call__(self, first: int, last: int) -> bytes:
         if self._all is None:
@@ -251,8 +264,8 @@ class _Characters:
         return self._all[first:last]
 
 
-class _Text:
-    """Bytes that stand as base64 in a text from character `begin` on, by their offset."""
+class _Base64:
+    """Bytes [offset, offset + count) of data that is base64 text, from character `begin` on."""
 
     def __init__(self, characters: _Characters, begin: int = 0) -> None:
         self._characters, self._begin = characters, begin
@@ -267,13 +280,16 @@ class _Text:
         skip = offset - first // 4 * 3
         return found[skip : skip + count]
 
-    def after(self, count: int) -> _Text:
-        """The text behind a header of so many bytes, which is encoded by itself and ends with its own padding."""
-        return _Text(self._characters, self._begin + -(-count // 3) * 4)
+    def after(self, count: int) -> _Base64:
+        """The data after a header of `count` bytes.
+
+        The header is encoded separately, with its own padding.
+        """
+        return _Base64(self._characters, self._begin + -(-count // 3) * 4)
 
 
-class _Plain:
-    """Bytes from a place of a file on."""
+class _Raw:
+    """Bytes [offset, offset + count) of raw data that begins at byte `begin` of a file."""
 
     def __init__(self, path: str, begin: int) -> None:
         self._path, self.begin = path, begin
@@ -285,8 +301,8 @@ class _Plain:
                 raise DamagedFile(f"{count} bytes at {self.begin + offset} pass its end", where=self._path)
             return read_exact(file, self.begin + offset, count, self._path, "array")
 
-    def after(self, count: int) -> _Plain:
-        return _Plain(self._path, self.begin + count)
+    def after(self, count: int) -> _Raw:
+        return _Raw(self._path, self.begin + count)
 
 
 def _size(made: bytes | np.ndarray) -> int:
@@ -294,26 +310,29 @@ def _size(made: bytes | np.ndarray) -> int:
 
 
 class _Cache:
-    """Blocks and arrays that were decoded last. Threads that ask for the same one wait for the first."""
+    """The decoded blocks and arrays that were used last, at most _KEPT bytes.
+
+    Thread-safe: threads that need the same block wait for the first one to decode it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: dict[tuple[int, int], threading.Lock] = {}
+        self._in_progress: dict[tuple[int, int], threading.Lock] = {}
         self._kept: OrderedDict[tuple[int, int], bytes | np.ndarray] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: tuple[int, int], make: Callable[[], bytes | np.ndarray]) -> bytes | np.ndarray:
         with self._lock:
-            turn = self._under_way.setdefault(key, threading.Lock())
+            turn = self._in_progress.setdefault(key, threading.Lock())
         with turn:
             with self._lock:
                 if key in self._kept:
                     self._kept.move_to_end(key)
-                    self._under_way.pop(key, None)
+                    self._in_progress.pop(key, None)
                     return self._kept[key]
             made = make()
             with self._lock:
-                self._under_way.pop(key, None)
+                self._in_progress.pop(key, None)
                 self._kept[key] = made
                 self._bytes += _size(made)
                 while self._bytes > _KEPT and len(self._kept) > 1:
@@ -322,10 +341,14 @@ class _Cache:
 
 
 class _Blocks:
-    """A compressed array: a header with the sizes of its blocks, then these."""
+    """A compressed array: a header with the sizes of its blocks, then the blocks.
+
+    item: bytes of a number in the header. mark: '<' or '>', its byte order. kind: the name of VTK's
+    compressor. room: bytes of the file, the most that the compressed blocks can have.
+    """
 
     def __init__(
-        self, source: _Text | _Plain, item: int, mark: str, kind: str, path: str, cache: _Cache, room: int
+        self, source: _Base64 | _Raw, item: int, mark: str, kind: str, path: str, cache: _Cache, room: int
     ) -> None:
         self._kind, self._path, self._cache = kind, path, cache
         code = mark + ("I" if item == 4 else "Q")
@@ -368,33 +391,34 @@ class _Blocks:
 
     def _unpack(self, block: int) -> bytes:
         packed = self._data(int(self._starts[block]), int(self._sizes[block]))
-        wanted = self._last if block == len(self._sizes) - 1 else self._block
+        size = self._last if block == len(self._sizes) - 1 else self._block
         try:
             complete = True
             if self._kind == "vtkLZ4DataCompressor":
-                found = self._lz4(packed, wanted)
+                found = self._lz4(packed, size)
             else:
                 zipped = self._kind == "vtkZLibDataCompressor"
                 stream = zlib.decompressobj() if zipped else lzma.LZMADecompressor(memlimit=1 << 30)
-                found = stream.decompress(packed, wanted + 1)
-                complete = stream.eof  # its checksum was read, and is right
+                found = stream.decompress(packed, size + 1)
+                complete = stream.eof  # then the library has verified the checksum
         except (zlib.error, lzma.LZMAError, EOFError) as error:
             raise DamagedFile(f"block {block}: {error}", where=self._path) from None
-        if len(found) != wanted or not complete:
+        if len(found) != size or not complete:
             raise DamagedFile(
-                f"block {block}: {len(found)} bytes where {wanted} were promised", where=self._path
+                f"block {block} is incomplete, or {len(found)} bytes decompressed; its header says {size}",
+                where=self._path,
             )
         return found
 
-    def _lz4(self, packed: bytes, wanted: int) -> bytes:
+    def _lz4(self, packed: bytes, size: int) -> bytes:
         try:
             import lz4.block
         except ImportError as error:
             raise MissingPackage.of("lz4", "twinrun[vtk]", where=self._path) from error
-        if wanted > 255 * len(packed) + 64:
-            raise DamagedFile(f"{wanted} bytes out of {len(packed)}", where=self._path)
+        if size > 255 * len(packed) + 64:
+            raise DamagedFile(f"{len(packed)} bytes of LZ4 cannot hold {size} bytes", where=self._path)
         try:
-            return lz4.block.decompress(packed, uncompressed_size=wanted)
+            return lz4.block.decompress(packed, uncompressed_size=size)
         except lz4.block.LZ4BlockError as error:
             raise DamagedFile(str(error), where=self._path) from None
 
@@ -404,7 +428,10 @@ class _Blocks:
 
 @dataclass
 class _File:
-    """A file whose XML was read."""
+    """A file whose XML was parsed.
+
+    order: byte order of its data. header_item: bytes of a number in a header of data.
+    """
 
     path: str
     size: int
@@ -420,6 +447,7 @@ class _File:
 
 
 def _read(path: str) -> _File:
+    """Parses the XML of a file, and checks that its encoding is supported."""
     file, size = open_regular(path)
     with file:
         document = _document(file, size, path)
@@ -440,7 +468,10 @@ def _read(path: str) -> _File:
 def _field(
     source: _File, array: _Array, name: str, tuples: tuple[int, ...] | None, components: int | None = None
 ) -> Field:
-    """The field of an array; tuples: its shape without components, None: as many as there are."""
+    """The field of an array. tuples: its shape without components; None takes it from the data.
+
+    components: components of a tuple; None takes the attribute NumberOfComponents.
+    """
     path, attributes = source.path, array.attributes
     what = f"array {name!r}"
     dtype = _TYPES[attributes["type"]]
@@ -467,8 +498,8 @@ def _field(
     if begin < 0 or begin > source.size - (0 if numbers == 0 else 1):
         if numbers == 0:
             return Field(name, dtype, source.order, _shape(tuples, components, 0), extents=())
-        raise DamagedFile(f"{what} begins behind the end of the file", where=path)
-    place: _Text | _Plain = _Plain(path, begin) if raw else _Text(_Characters(path, begin, end))
+        raise DamagedFile(f"{what} begins after the end of the file", where=path)
+    place: _Base64 | _Raw = _Raw(path, begin) if raw else _Base64(_Characters(path, begin, end))
     read_bytes: Callable[[int, int], bytes]
     if source.compressor:
         blocks = _Blocks(
@@ -492,7 +523,9 @@ def _field(
         numbers = length // item
         tuples = (numbers // components,)
     if length != numbers * item or numbers % components:
-        raise DamagedFile(f"{what}: {length} bytes where {numbers} of {dtype} should be", where=path)
+        raise DamagedFile(
+            f"{what} has {length} bytes; {numbers} elements of {dtype} are expected", where=path
+        )
     shape = _shape(tuples, components, numbers)
     if raw and not source.compressor:
         first = begin + source.header_item
@@ -505,7 +538,7 @@ def _field(
     def read(at: int, count: int) -> np.ndarray:
         found = read_bytes(at * item, count * item)
         if len(found) != count * item:
-            raise DamagedFile(f"{what}: {len(found)} bytes where {count * item} should be", where=path)
+            raise DamagedFile(f"{what}: read {len(found)} of {count * item} bytes", where=path)
         return np.frombuffer(found, stored)
 
     return Field(name, dtype, source.order, shape, read=decoded(name, dtype, numbers, path, read))
@@ -525,6 +558,10 @@ def _ascii(
     components: int,
     numbers: int | None,
 ) -> Field:
+    """The field of an array that is inline text. numbers: its number of elements; None counts them.
+
+    The text is parsed when the field is read, and cached.
+    """
     path = source.path
     empty = array.begin < 0
     length = 0 if empty else array.end - array.begin
@@ -545,10 +582,10 @@ def _ascii(
         except (ValueError, OverflowError) as error:
             raise DamagedFile(f"array {name!r}: {error}", where=path) from None
         if numbers is not None and made.size != numbers:
-            raise DamagedFile(f"array {name!r}: {made.size} numbers where {numbers} should be", where=path)
+            raise DamagedFile(f"array {name!r} has {made.size} numbers; {numbers} are expected", where=path)
         return made
 
-    if numbers is None:  # the only way to know
+    if numbers is None:  # the number of elements is only known after parsing the text
         numbers = parse().size
         tuples = (numbers // components,)
         if numbers % components:
@@ -568,7 +605,10 @@ def _ascii(
 
 @dataclass
 class _Grid:
-    """Arrays of one piece. low, high: points of a grid with axes, x first."""
+    """The arrays of one piece.
+
+    low, high: of a structured grid the lowest and highest indices of points, x first.
+    """
 
     fields: dict[str, Field]
     low: tuple[int, ...] = ()
@@ -576,6 +616,7 @@ class _Grid:
 
 
 def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
+    """The arrays of a piece, by the names of their fields. Adds facts and skipped arrays to `content`."""
     path, kind = source.path, source.document.kind
     result = _Grid({})
     cells: tuple[int, ...]
@@ -623,7 +664,7 @@ def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
                 raise DamagedFile("more than three arrays of coordinates", where=path)
             name, tuples = f"Coordinates/{'xyz'[axis]}", (points[2 - axis],)
         new = _field(source, array, name, tuples, 3 if section == "Points" else None)
-        if f"{name}@(component names)" not in content.facts:  # of the first piece
+        if f"{name}@(component names)" not in content.facts:  # take those of the first piece
             _say_names(content, array, name)
         if name in result.fields:
             raise DamagedFile(f"two arrays are named {name!r}", where=path)
@@ -636,14 +677,20 @@ def _points(grid: _Grid) -> tuple[int, ...]:
 
 
 def _cells(grid: _Grid) -> tuple[int, ...]:
-    """A direction of a single plane of points still counts as one cell."""
+    """Number of cells along each axis, z first.
+
+    An axis with a single plane of points has one cell, as in VTK.
+    """
     if any(n == 0 for n in _points(grid)):
         return (0, 0, 0)
     return tuple(max(n - 1, 1) for n in _points(grid))
 
 
 def open_vtk(path: str) -> FileContent:
-    """Opens a file of VTK's XML formats; of a .pvtu and its like all the pieces that it names."""
+    """Opens a file of VTK's XML formats.
+
+    For .pvtu and the other parallel formats: with all pieces that it lists.
+    """
     source = _read(path)
     content = FileContent(path, "vtk")
     document = source.document
@@ -676,7 +723,7 @@ def open_vtk(path: str) -> FileContent:
     if kind == "ImageData":
         for name in ("Origin", "Spacing", "Direction"):
             if name in document.whole:
-                content.add(of_header(name, map(float, document.whole[name].split()), path))
+                content.add(header_field(name, map(float, document.whole[name].split()), path))
     _add_field_data(content, source)
     content.say("", "(data set)", kind)
     for section, named in document.active.items():
@@ -688,7 +735,7 @@ def open_vtk(path: str) -> FileContent:
 
 
 def _text_field(source: _File, array: _Array, name: str) -> Field:
-    """Texts are characters, each text with a 0 at its end: compared as they are."""
+    """The field of an array of texts: its bytes, in which every text ends with a 0."""
     kept = {k: v for k, v in array.attributes.items() if k not in ("NumberOfTuples", "NumberOfComponents")}
     new = _field(source, replace(array, attributes={**kept, "type": "UInt8"}), name, None)
     new.kind = "text"
@@ -696,22 +743,23 @@ def _text_field(source: _File, array: _Array, name: str) -> Field:
 
 
 def _say_names(content: FileContent, array: _Array, name: str) -> None:
-    """What the components of an array are called."""
+    """Adds the names of an array's components as a fact."""
     names = {k: v for k, v in array.attributes.items() if k.startswith("ComponentName")}
     if names:
         content.say(name, "(component names)", names)
 
 
 def _source(path: str, piece: _Piece) -> str:
+    """Path of the file of a piece. Raises DamagedFile if it is not below the folder of `path`."""
     relative = piece.attributes.get("Source", "")
     parts = relative.replace("\\", "/").split("/")
     if not relative or os.path.isabs(relative) or ".." in parts or "\0" in relative:
-        raise DamagedFile(f"a piece outside of its folder: {relative[:60]!r}", where=path)
+        raise DamagedFile(f"it lists a piece outside of its folder: {relative[:60]!r}", where=path)
     return os.path.join(os.path.dirname(path), *parts)
 
 
 def _common(grids: list[_Grid], where: str) -> list[str]:
-    """Names of the arrays, which all pieces must have in the same type."""
+    """Names of the arrays. Raises DamagedFile unless all pieces have them, with the same types."""
     names = list(grids[0].fields) if grids else []
     for grid in grids[1:]:
         if sorted(grid.fields) != sorted(names):
@@ -725,7 +773,7 @@ def _common(grids: list[_Grid], where: str) -> list[str]:
 
 
 def _joined(grids: list[_Grid], path: str) -> dict[str, Field]:
-    """Pieces one after another."""
+    """The arrays of all pieces, concatenated."""
     if len(grids) == 1:
         return grids[0].fields
     result = {}
@@ -761,14 +809,17 @@ def _joined(grids: list[_Grid], path: str) -> dict[str, Field]:
 
 
 def _put_together(grids: list[_Grid], whole: _Grid, content: FileContent) -> dict[str, Field]:
-    """Pieces of a grid with axes in their places in the whole extent; points on a border are in several, and the same there."""
+    """The arrays of a structured grid's whole extent, joined from its pieces.
+
+    Neighbouring pieces share the points on their border, and must have equal values there.
+    """
     path = content.path
     for grid in grids:
         inside = all(a <= b for a, b in zip(whole.low, grid.low, strict=True)) and all(
             a >= b for a, b in zip(whole.high, grid.high, strict=True)
         )
         if not inside:
-            raise DamagedFile("a piece leaves the whole extent", where=path)
+            raise DamagedFile("a piece extends beyond the whole extent", where=path)
     grids = [g for g in grids if math.prod(_points(g))]
     if sum(math.prod(_cells(g)) for g in grids) != math.prod(_cells(whole)):
         message = "its pieces overlap, or leave holes in the whole extent"
@@ -787,21 +838,21 @@ def _put_together(grids: list[_Grid], whole: _Grid, content: FileContent) -> dic
         )
         if math.prod(shape) * 8 > LARGEST:
             raise DamagedFile(f"array {name!r} is too large", where=path)
-        placed = _Placed([(g, g.fields[name]) for g in grids], whole, shape, cells)
+        joined = _JoinedArray([(g, g.fields[name]) for g in grids], whole, shape, cells)
         chunks = tuple(max(g.fields[name].shape[axis] for g in grids) for axis in range(len(shape)))
-        band = BandReader(shape, chunks, storage_dtype(first.dtype), placed.read, cache)
+        band = BandReader(shape, chunks, storage_dtype(first.dtype), joined.read, cache)
         reader = decoded(name, first.dtype, math.prod(shape), path, band.read)
         result[name] = Field(name, first.dtype, first.byte_order, shape, read=reader)
     return result
 
 
 def _coordinates(name: str, grids: list[_Grid], whole: _Grid, path: str) -> Field:
-    """Coordinates along one axis, which every piece has a part of."""
+    """The coordinates along one axis, joined from the pieces."""
     axis = "xyz".index(name[-1])
     count = whole.high[axis] - whole.low[axis] + 1
     first = grids[0].fields[name]
 
-    def read(at: int, wanted: int) -> np.ndarray:
+    def read(at: int, size: int) -> np.ndarray:
         out = np.zeros(count, storage_dtype(first.dtype))
         known = np.zeros(count, bool)
         for grid in grids:
@@ -809,12 +860,12 @@ def _coordinates(name: str, grids: list[_Grid], whole: _Grid, path: str) -> Fiel
             here = slice(grid.low[axis] - whole.low[axis], grid.high[axis] - whole.low[axis] + 1)
             if out[here][known[here]].tobytes() != part[known[here]].tobytes():
                 raise ValueError(
-                    "pieces tell different coordinates of a plane that they share: compare the pieces"
+                    "its pieces have different coordinates for a plane that they share: compare the pieces"
                 )
             out[here], known[here] = part, True
         if not known.all():
             raise ValueError("its pieces leave holes in the whole extent")
-        return out[at : at + wanted]
+        return out[at : at + size]
 
     return Field(
         name,
@@ -825,8 +876,8 @@ def _coordinates(name: str, grids: list[_Grid], whole: _Grid, path: str) -> Fiel
     )
 
 
-class _Placed:
-    """An array of the whole extent out of those of pieces."""
+class _JoinedArray:
+    """Reads boxes of an array of the whole extent from the arrays of the pieces."""
 
     def __init__(
         self, parts: list[tuple[_Grid, Field]], whole: _Grid, shape: tuple[int, ...], cells: bool
@@ -855,9 +906,9 @@ class _Placed:
             part = array[inside]
             known = covered[there]
             if known.any() and out[there][known].tobytes() != np.ascontiguousarray(part)[known].tobytes():
-                # One of both would have to be passed over, and a difference in it with it.
+                # Only one of the two values could be compared, so a difference in the other would be missed.
                 raise ValueError(
-                    "pieces tell different values of a point that they share: compare the pieces"
+                    "its pieces have different values at a point that they share: compare the pieces"
                 )
             out[there] = part
             covered[there] = True
@@ -867,6 +918,7 @@ class _Placed:
 
 
 def _add_field_data(content: FileContent, source: _File, prefix: str = "") -> None:
+    """Adds the arrays of the section FieldData. prefix: of their names, for the file of a piece."""
     for number, array in enumerate(source.document.fields):
         label = array.attributes.get("Name", "").strip() or str(number)
         name = f"{prefix}FieldData/{label}"
@@ -885,7 +937,7 @@ def _add_field_data(content: FileContent, source: _File, prefix: str = "") -> No
             try:
                 content.time = float(new.elements()[0])
             except FormatError:
-                pass  # reading the field says it again
+                pass  # reading the field raises it again
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
@@ -895,7 +947,7 @@ def _sniff(path: str, file: BinaryIO) -> bool:
 
 
 def _parts(path: str) -> list[str]:
-    """The pieces that a .pvtu and its like name, whatever their suffix."""
+    """Paths of the pieces that a file of a parallel format (.pvtu, …) lists, whatever its suffix."""
     file, _ = open_regular(path)
     with file:
         if re.search(rb"""<VTKFile\b[^>]*\btype\s*=\s*["']P[A-Z]""", file.read(4096)) is None:

@@ -1,7 +1,9 @@
-"""VTKHDF: image data, unstructured grids, poly data, AMR; the steps of a file are steps.
+"""VTKHDF: image data, unstructured grids, poly data and AMR, with one or several steps.
 
-Steps of grids lie one after another in every array, and `Steps` says where each begins. Those of images are the
-first axis. See VTK's documentation of its file formats, VTKHDF 1.0 to 2.3.
+For grids every array holds the rows of all steps in sequence, and the group `Steps` has the offsets of each
+step. For images the first axis is the step.
+
+Source: VTK's documentation of its file formats, VTKHDF 1.0 to 2.3.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from .model import Field, FileContent
 from .strided import run_of
 
 _ROOT = "VTKHDF"
-_MOST_NUMBERS = 1 << 24  # in the arrays that say where steps begin
+_MOST_NUMBERS = 1 << 24  # in the arrays with the offsets of steps
 _MOST_STEPS = 1_000_000
 _TOPOLOGIES = ("Vertices", "Lines", "Polygons", "Strips")
 _DATA = ("PointData", "CellData")
@@ -33,7 +35,7 @@ def recognises(file: Any) -> bool:
 
 
 def apply(h5py: Any, file: Any, content: FileContent) -> None:
-    """Names fields without `VTKHDF/`, and cuts those of several steps into steps."""
+    """Removes `VTKHDF/` from the names of fields, and splits arrays of several steps into steps."""
     root = file[_ROOT]
     kind = _text(root.attrs["Type"])
     fields = [replace(f, name=n.removeprefix(_ROOT + "/")) for n, f in content.fields.items()]
@@ -55,21 +57,21 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         cut = _Cut(root, steps, kind, content.path)
         plain: list[Field] = []
         moving: list[Field] = []
-        told: list[Field] = []
+        offsets: list[Field] = []
         for field in fields:
             if field.name.startswith("Steps/"):
-                told.append(field)
+                offsets.append(field)
             else:
-                (moving if cut.moves(field) else plain).append(field)
+                (moving if cut.has_steps(field) else plain).append(field)
         frames = []
         for step in range(count):
             time = float(times[step]) if times is not None and step < len(times) else None
             frames.append(Frame(step, [cut.field(f, step) for f in moving], time))
         for field in moving:
             plain += cut.rest(field, [cut.rows(field, step) for step in range(count)])
-        for (
-            field
-        ) in told:  # where steps begin, and what the last one ends with, is storage; times are in `times`
+        # Offsets that were used are storage, and times are in `times`; only the rest of these arrays is
+        # compared.
+        for field in offsets:
             known = 0
             if moving and field.shape:
                 is_time = field.name == "Steps/Values"
@@ -80,16 +82,18 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         if moving:
             add_frames(content, frames)
         else:
-            content.notes.append(f"the steps of a {kind} are not told apart: arrays are compared whole")
+            content.notes.append(
+                f"steps are not supported for {kind}: arrays of all steps are compared as a whole"
+            )
 
 
 def _keys(root: Any, fields: list[Field]) -> None:
-    """Arrays at points or cells belong together; the array that VTK calls GlobalIds is their key."""
+    """Sets the group of the arrays at points and at cells, and their array of global IDs as the key."""
     names = {field.name for field in fields}
     for name in _DATA:
         if name not in root:
             continue
-        # An attribute of the array since version 2.3 or so, of its group before.
+        # Newer versions (from about 2.3) mark the array, older ones name it in an attribute of the group.
         ids = _text(root[name].attrs.get("GlobalIds"))
         if not ids:
             arrays = (n for n in root[name] if f"{name}/{n}" in names)
@@ -107,7 +111,7 @@ def _text(value: object) -> str:
 
 
 def _numbers(group: Any, name: str, where: str) -> np.ndarray:
-    """A small dataset of numbers."""
+    """Reads a small dataset of numbers. Raises DamagedFile if it has more than _MOST_NUMBERS."""
     dataset = group[name]
     if math.prod(dataset.shape) > _MOST_NUMBERS:
         raise DamagedFile(f"{name!r} has {math.prod(dataset.shape)} numbers", where=where, fix=PLAIN)
@@ -115,22 +119,22 @@ def _numbers(group: Any, name: str, where: str) -> np.ndarray:
 
 
 class _Cut:
-    """Where the rows of each step lie in the arrays of a file."""
+    """Finds the rows of each step in the arrays of a file, and cuts them out."""
 
     def __init__(self, root: Any, steps: Any, kind: str, path: str) -> None:
         self.root, self.steps, self.kind, self.path = root, steps, kind, path
         self._read: dict[str, np.ndarray | None] = {}
 
-    def moves(self, field: Field) -> bool:
-        """Whether an array holds all steps."""
+    def has_steps(self, field: Field) -> bool:
+        """Whether an array holds the rows of several steps."""
         return field.problem is None and bool(field.shape) and self.rows(field, 0) is not None
 
     def used(self, name: str) -> bool:
-        """Whether an array of `Steps` told where arrays begin."""
+        """Whether an array of `Steps` was used as offsets."""
         return self._read.get(f"{self.steps.name}/{name}") is not None
 
     def rest(self, field: Field, places: Sequence[tuple[int, int] | None]) -> list[Field]:
-        """The rows of an array that belong to no step."""
+        """Fields of the rows of an array outside of `places`, which are (first row, number of rows)."""
         rest, at = [], 0
         for first, rows in [*sorted(place for place in places if place is not None), (field.shape[0], 0)]:
             if first > at:
@@ -142,10 +146,10 @@ class _Cut:
         return rest
 
     def field(self, field: Field, step: int) -> Field:
-        """The part of a step."""
+        """The rows of a step as a field. Raises DamagedFile if the array does not have them."""
         place = self.rows(field, step)
         if place is None:
-            what = f"{field.name!r:.80}: the file does not say where step {step} begins"
+            what = f"{field.name!r:.80}: the file has no offset for step {step}"
             raise DamagedFile(what, where=self.path, fix=PLAIN)
         first, rows = place
         if first < 0 or rows < 0 or first + rows > field.shape[0]:
@@ -157,7 +161,7 @@ class _Cut:
         return run_of(field, first * math.prod(inner), (rows, *inner))
 
     def rows(self, field: Field, step: int) -> tuple[int, int] | None:
-        """(first, number) of the rows of a step along the first axis; None where the array has no steps."""
+        """(first row, number of rows) of a step along the first axis; None if the array has no steps."""
         group, _, name = field.name.rpartition("/")
         if self.kind == "ImageData":
             if group not in _DATA:

@@ -1,8 +1,11 @@
-"""Zarr, versions 2 and 3, sharded too: a folder, or a zip archive, of groups and arrays cut into chunks.
+"""Zarr, versions 2 and 3, with or without shards: a folder, or a zip archive, of groups and chunked arrays.
 
-Uncompressed chunks are read by offset, without the zarr package: as extents where the chunks follow one another in
-C order, else put together. Compressed ones are decoded by the package, and so are texts and structs, which are compared by
-their codes (see `facts`). A chunk that is not stored is the array's fill value, as the format says.
+Uncompressed chunks are read by offset, without the zarr package: as extents if the chunks follow one another
+in C order, otherwise by a reader that joins them. The package decodes compressed chunks, and texts and
+structs, which are compared by their codes (see `facts`). The elements of a chunk that is not stored have the
+array's fill value.
+
+Source: the Zarr specifications, https://zarr-specs.readthedocs.io.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ _CACHE_BYTES = 256 << 20
 _LONGEST_METADATA = 1 << 26
 _MOST_NODES = 1_000_000
 _DEEPEST = 64
-# Places of chunks cost about 10 us each when the array is opened; more chunks are left to the zarr package.
+# Finding a chunk costs about 10 us when the array is opened. Arrays of more chunks are read by the zarr
+# package.
 _MOST_CHUNKS = 100_000
 _MARKERS = ("zarr.json", ".zgroup", ".zarray")
 _V3_TYPES = {
@@ -55,10 +59,11 @@ _V3_TYPES = {
     "complex64": "c64", "complex128": "c128",
     "numpy.datetime64": "i64", "numpy.timedelta64": "i64",
 }  # fmt: skip
-_MISSING_CHUNK = (1 << 64) - 1  # both numbers of a shard's index
+_MISSING_CHUNK = (1 << 64) - 1  # offset and size of a missing chunk in a shard's index
 
 
-# Filters of version 2 that make objects of bytes, and run nothing: anything else (pickle, say) might.
+# Filters of version 2 that decode objects without running code. Others, such as pickle, might run code from
+# the file.
 _OBJECT_FILTERS = frozenset({"vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2"})
 
 
@@ -70,8 +75,8 @@ class _Skip(Exception):
     """This array cannot be compared; the message says why."""
 
 
-class _NoNumbers(Exception):
-    """Its elements are no numbers; the message says what they are."""
+class _NotNumeric(Exception):
+    """The elements of this array are not numeric; the message is their kind."""
 
 
 class _Folder:
@@ -84,7 +89,7 @@ class _Folder:
         return os.path.join(self.path, *key.split("/")) if key else self.path
 
     def find(self, key: str) -> tuple[Stored | Decoded, int] | None:
-        """Where the bytes of a key lie, and how many; None where it is not stored."""
+        """(where the bytes of a key are, their number); None if the key is not stored."""
         path = self.place(key)
         if not os.path.lexists(path):
             return None
@@ -105,7 +110,7 @@ class _Folder:
         return status.st_dev, status.st_ino
 
     def others(self, content: FileContent, known: Callable[[str], bool]) -> None:
-        """Adds files that are no keys of Zarr."""
+        """Adds the files that are not part of Zarr. known: whether a key is."""
         add_others(content, self.path, known)
 
     def close(self) -> None:
@@ -142,7 +147,7 @@ class _Zip:
         return key
 
     def others(self, content: FileContent, known: Callable[[str], bool]) -> None:
-        """Adds members that are no keys of Zarr."""
+        """Adds the members that are not part of Zarr. known: whether a key is."""
         for name, info in self.archive.members.items():
             if not name.endswith("/") and not known(name):
                 add_other(content, name, self.archive.source(name), info.file_size)
@@ -166,7 +171,7 @@ def _bytes(source: Stored | Decoded, offset: int, count: int, what: str, where: 
 
 @dataclass
 class _Array:
-    """What the metadata of an array say. shard: shape of a stored object; chunk: of a chunk in it."""
+    """The metadata of an array. shard: the shape of a stored object. chunk: the shape of a chunk in it."""
 
     name: str
     dtype: str
@@ -176,12 +181,12 @@ class _Array:
     chunk: tuple[int, ...]
     prefix: str  # of the keys of chunks
     separator: str
-    is_plain: bool  # neither compressed nor otherwise encoded
+    is_plain: bool  # neither compressed nor encoded
     is_column_major: bool = False
     is_sharded: bool = False
     index_at_end: bool = True
     scalar_key: str = "0"
-    fill: bytes | None = None  # an element that is not stored, where that is known
+    fill: bytes | None = None  # the bytes of the fill value; None if they are not known
     unit: str | None = None
 
     def key(self, index: tuple[int, ...]) -> str:
@@ -189,9 +194,11 @@ class _Array:
 
 
 def open_zarr(path: str, attributes: object = False) -> FileContent:
-    """Opens a Zarr group or array, a folder or a zip archive. Fields are named by their path in the store.
+    """Opens a Zarr group or array in a folder or a zip archive. Fields are named by their path in the store.
 
-    attributes: numeric attributes are fields, `array@attribute`, that may have tolerances; else facts.
+    attributes: if true, numeric attributes become fields `array@attribute`, which may have tolerances;
+    otherwise they are facts. An array that needs the zarr package, which is not installed, becomes a field
+    with a `problem`.
     """
     with_attributes = flag(attributes, "attributes", path)
     store: _Store = _Folder(path) if os.path.isdir(path) else _Zip(path)
@@ -201,20 +208,20 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
     nodes: dict[str, bool] = {}
     own: dict[
         str, dict[str, Any]
-    ] = {}  # metadata by their place: of version 3 a node's, of version 2 a file's
+    ] = {}  # metadata by the key of the node (version 3) or of the file (version 2)
     consolidated: list[tuple[str, dict[str, Any]]] = []
     try:
         for key, metadata, version in _nodes(store):
             nodes[key] = _is_array(metadata, version)
             if version == 3:
                 own[key] = metadata
-                told = metadata.get("consolidated_metadata")
+                merged = metadata.get("consolidated_metadata")
             else:
                 files = {name: _json(store, _joined(key, name)) for name in (".zarray", ".zgroup", ".zattrs")}
                 own |= {_joined(key, name): value for name, value in files.items() if value is not None}
-                told = _json(store, _joined(key, ".zmetadata"))
-            if isinstance(told, dict) and isinstance(told.get("metadata"), dict):
-                consolidated.append((key, told["metadata"]))
+                merged = _json(store, _joined(key, ".zmetadata"))
+            if isinstance(merged, dict) and isinstance(merged.get("metadata"), dict):
+                consolidated.append((key, merged["metadata"]))
             title = key or "the array"
             values = metadata.get("attributes") if version == 3 else _json(store, _joined(key, ".zattrs"))
             for name, value in values.items() if isinstance(values, dict) else ():
@@ -230,11 +237,10 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                     new = _field(store, key, array, cache)
                     new.unit = array.unit
                     content.add(new)
-                    if (
-                        fill is not None and array.fill is not None
-                    ):  # 0 and 0.0, "NaN" and its bits: one number
+                    # The same number may be written as 0 or 0.0, as "NaN" or its bits.
+                    if fill is not None and array.fill is not None:
                         fill = np.frombuffer(array.fill, storage_dtype(array.dtype, array.byte_order))[0]
-                except _NoNumbers as kind:
+                except _NotNumeric as kind:
                     content.add(_coded_field(store, key, metadata, str(kind), cache))
                 except _Skip as reason:
                     content.skipped.append((key or "data", str(reason)))
@@ -267,7 +273,10 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
 
 
 def _is_key(key: str, nodes: Mapping[str, bool]) -> bool:
-    """Whether a key of a store is metadata of a node, or may be a chunk of an array. nodes: whether each is an array."""
+    """Whether a key is metadata of a node, or may be a chunk of an array.
+
+    nodes: {key of a node: whether it is an array}.
+    """
     above, _, name = key.rpartition("/")
     if name in _METADATA:
         return above in nodes
@@ -278,7 +287,10 @@ def _is_key(key: str, nodes: Mapping[str, bool]) -> bool:
 
 
 def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int) -> None:
-    """What Zarr shows of an array that its elements do not: how it is cut and compressed is storage."""
+    """Adds what Zarr records about an array beside its elements.
+
+    Chunks and compression are storage and do not count.
+    """
     kind = metadata.get("dtype") if version == 2 else metadata.get("data_type")
     if isinstance(kind, str) and kind[:1] in "<>|=":
         kind = kind[1:]
@@ -291,9 +303,12 @@ def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int)
 
 
 def _say_consolidated(
-    content: FileContent, key: str, told: dict[str, Any], own: Mapping[str, dict[str, Any]]
+    content: FileContent, key: str, merged: dict[str, Any], own: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Where the consolidated metadata of a group, which Zarr reads first, say other things than the files' own."""
+    """Adds as facts where the consolidated metadata of a group contradict the metadata of its nodes.
+
+    Zarr reads consolidated metadata first, so they decide what a user sees.
+    """
 
     def plain(metadata: object) -> object:
         if not isinstance(metadata, dict):
@@ -302,14 +317,14 @@ def _say_consolidated(
 
     inside = f"{key}/" if key else ""
     below = {place[len(inside) :] for place in own if place.startswith(inside)} - {""}
-    for place in sorted({*told, *below}):
-        itself, there = plain(own.get(inside + place)), plain(told.get(place))
+    for place in sorted({*merged, *below}):
+        itself, there = plain(own.get(inside + place)), plain(merged.get(place))
         if encoded(itself) != encoded(there) and (itself or there):
             content.say(key, f"(consolidated metadata of {place})", there, meaning=True)
 
 
 def _sources(path: str) -> tuple[str, ...]:
-    """Every file of a folder: what is decoded is not named by extents."""
+    """All files of a store that is a folder. Needed because readers that decode do not name their files."""
     if not os.path.isdir(path):
         return ()
     with reading(path):
@@ -337,7 +352,7 @@ def _is_array(metadata: dict[str, Any], version: int) -> bool:
 
 
 def _nodes(store: _Store) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """(path, metadata, version) of every group and array, depth first. What consolidated metadata say lies there too."""
+    """(path, metadata, version) of every group and array, depth first, from the nodes' own metadata."""
     stack = [""]
     seen: set[object] = set()
     while stack:
@@ -363,7 +378,7 @@ def _nodes(store: _Store) -> Iterator[tuple[str, dict[str, Any], int]]:
                 if _is_array(metadata, version):
                     continue
             elif not key:
-                raise DamagedFile("neither zarr.json nor .zgroup nor .zarray is in it", where=store.path)
+                raise DamagedFile("it has neither zarr.json nor .zgroup nor .zarray", where=store.path)
             stack.extend(_joined(key, name) for name in reversed(store.below(key)))
 
 
@@ -383,9 +398,13 @@ def _parse(key: str, metadata: dict[str, Any], version: int, where: str) -> _Arr
 
 
 def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
+    """Parses `.zarray` of version 2.
+
+    Raises _NotNumeric or _Skip for other elements, FormatError if it is invalid.
+    """
     text = metadata.get("dtype")
     if isinstance(text, list):
-        raise _NoNumbers("struct")
+        raise _NotNumeric("struct")
     if not isinstance(text, str) or len(text) > 40:
         raise DamagedFile("it has no type", where=where)
     kind = np.dtype(text)
@@ -393,10 +412,10 @@ def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
         filters = [f.get("id") for f in metadata.get("filters") or () if isinstance(f, dict)]
         if not filters or not set(filters) <= _OBJECT_FILTERS:
             raise _Skip("Python objects: reading them might run code from the file")
-        raise _NoNumbers("object")
+        raise _NotNumeric("object")
     known = dtype_of(kind)
     if known is None:
-        raise _NoNumbers(kind_of(kind))
+        raise _NotNumeric(kind_of(kind))
     shape = _sizes(metadata.get("shape"), kind.itemsize, where, "shape")
     chunk = _sizes(metadata.get("chunks"), kind.itemsize, where, "chunks", len(shape))
     separator, order = metadata.get("dimension_separator", "."), metadata.get("order", "C")
@@ -410,13 +429,17 @@ def _parse_v2(key: str, metadata: dict[str, Any], where: str) -> _Array:
 
 
 def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
+    """Parses `zarr.json` of version 3.
+
+    Raises _NotNumeric for other elements, FormatError if it is invalid.
+    """
     kind = metadata.get("data_type")
     title = kind.get("name") if isinstance(kind, dict) else kind
     if not isinstance(title, str):
         raise DamagedFile("it has no type", where=where)
     code = _V3_TYPES.get(title)
     if code is None:
-        raise _NoNumbers(f"{title:.40}")
+        raise _NotNumeric(f"{title:.40}")
     shape = _sizes(metadata.get("shape"), ITEMSIZE[code], where, "shape")
     grid, encoding = (
         _named(metadata.get("chunk_grid"), where),
@@ -460,14 +483,14 @@ def _parse_v3(key: str, metadata: dict[str, Any], where: str) -> _Array:
 
 
 def _named(value: object, where: str) -> tuple[str, dict[str, Any]]:
-    """(name, configuration) of an extension point."""
+    """(name, configuration) of an extension point of version 3, such as a codec."""
     if isinstance(value, str):
         return value, {}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise DamagedFile("a part of its metadata has no name", where=where)
     settings = value.get("configuration", {})
     if not isinstance(settings, dict):
-        raise DamagedFile(f"the configuration of {value['name']!r:.40} is no object", where=where)
+        raise DamagedFile(f"the configuration of {value['name']!r:.40} is not an object", where=where)
     return value["name"], settings
 
 
@@ -478,7 +501,7 @@ def _codecs(value: object, where: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
-    """The field of an array: by offset where that is possible, else through the package."""
+    """The field of an array: read by offset if possible, otherwise through the zarr package."""
     if math.prod(array.shape) == 0:
         return Field(key, array.dtype, array.byte_order, array.shape, extents=())
     if array.is_plain:
@@ -491,12 +514,12 @@ def _field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
 
 
 def _fill(value: object, array: _Array) -> bytes | None:
-    """The bytes of an array's fill value; None where its notation is not known here."""
+    """The bytes of an array's fill value; None if its notation is not known."""
     if array.dtype == "bf16":
         return None
     kind = storage_dtype(array.dtype, array.byte_order)
     words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-    if value is None:  # version 2: undefined, which the zarr package reads as 0
+    if value is None:  # undefined in version 2; the zarr package reads 0
         value = 0
     if isinstance(value, str):
         if value in words and kind.kind in "f":
@@ -521,7 +544,7 @@ def _fill(value: object, array: _Array) -> bytes | None:
 
 
 def _parts(store: _Store, array: _Array) -> list[Part] | None:
-    """Where the chunks lie; None where one is not stored and the fill value is not known."""
+    """Where all chunks of an array are; None if one is not stored and the fill value is not known."""
     size = ITEMSIZE[array.dtype]
     inner = array.chunk[::-1] if array.is_column_major else array.chunk
     strides = tuple(math.prod(inner[a + 1 :]) for a in range(len(inner)))
@@ -534,7 +557,7 @@ def _parts(store: _Store, array: _Array) -> list[Part] | None:
     ) -> None:
         clipped = tuple(min(c, n - s) for c, n, s in zip(box, array.shape, start, strict=True))
         by = strides
-        if source is None:  # one element, again and again
+        if source is None:  # not stored: repeat the fill value, by strides of 0
             fill = array.fill
             assert fill is not None
             source, by = Decoded(store.path, lambda at, count: fill[at : at + count]), (0,) * len(clipped)
@@ -554,7 +577,7 @@ def _parts(store: _Store, array: _Array) -> list[Part] | None:
         source, length = found
         if not array.is_sharded:
             if length != needed:
-                raise DamagedFile(f"has {length} bytes where a chunk has {needed}", where=store.place(key))
+                raise DamagedFile(f"has {length} bytes; a chunk has {needed}", where=store.place(key))
             add(source, 0, origin, array.chunk)
             continue
         counts = tuple(s // c for s, c in zip(array.shard, array.chunk, strict=True))
@@ -609,7 +632,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _package_array(store: _Store, key: str) -> Any:
-    """The array as the zarr package opens it. Raises MissingPackage, and whatever the package raises."""
+    """Opens an array by the zarr package. Raises MissingPackage, and any exception of the package."""
     try:
         package = importlib.import_module("zarr")
         if isinstance(store, _Zip):
@@ -622,7 +645,7 @@ def _package_array(store: _Store, key: str) -> Any:
 
 
 def _coded_field(store: _Store, key: str, metadata: dict[str, Any], kind: str, cache: BandCache) -> Field:
-    """A field of elements that are no numbers."""
+    """A field of codes of non-numeric elements, which the zarr package reads."""
     where = store.place(key)
     shape = _sizes(metadata.get("shape"), 1, where, "shape")
     if math.prod(shape) == 0:
@@ -671,7 +694,7 @@ def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> 
                 raise Unsupported(
                     f"the zarr package reads it as {opened.shape} of {opened.dtype}", where=where
                 )
-    except FormatError as problem:  # a codec that is not installed: the other arrays are not lost
+    except FormatError as problem:  # for example a codec that is not installed; other arrays can be read
         return unreadable(key, array.dtype, "little", array.shape, problem)
 
     def read_box(box: Box) -> np.ndarray:
@@ -680,7 +703,7 @@ def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> 
             part = part.view(part.dtype.str.replace(part.dtype.kind + "8", "i8").split("[")[0])
         return part.astype(native, copy=False)
 
-    # Whole shards: their index is read once for each.
+    # By whole shards, so that the index of each is read once.
     reader = BandReader(array.shape, array.shard, native, read_box, cache)
     read = decoded(key, array.dtype, math.prod(array.shape), where, reader.read)
     return Field(key, array.dtype, "little", array.shape, read=read, reads_anywhere=reader.reads_anywhere)

@@ -1,10 +1,9 @@
-"""Containers of arrays as named arrays: nested containers, models, tables, arrays with labels, units or
-masks.
+"""Containers as named arrays: nested containers, models, tables, and arrays with labels, units or masks.
 
-One function for all callers: `compare`, `sketch`, `Run.capture`, golden checks. Names are joined as in
-PyTorch's files: `optimizer.state.0.exp_avg`. The labels of an array are part of it: a label is an entry of
-its own, named `array@label`. Nothing is imported for that: a caller with an object of a package has imported
-the package.
+`compare`, `sketch`, `Run.capture` and golden checks all use these functions. Names are joined by dots, as in
+PyTorch's files: `optimizer.state.0.exp_avg`. Labels of an array, such as its unit or its index, are compared
+too: each is an entry of its own, named `array@label`. No package is imported: whoever has an object of a
+package has imported the package.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from ..errors import TwinrunError
 from ..formats.facts import title_of
 from ..formats.model import dtype_of
-from ..formats.texts import MASK, SUFFIX, column_name, in_words, tells_itself, text_array
+from ..formats.texts import MASK, SUFFIX, column_name, object_text, repr_is_complete, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays", "state_of"]
 
@@ -32,13 +31,16 @@ _MOST = 10_000_000
 
 
 class Texts(np.ndarray):
-    """Digests of texts (formats.texts) that remember their texts."""
+    """An array of digests of texts (see `formats.texts`) with the texts, for messages.
+
+    Its last axis has length 2. source: the array of texts, without this axis.
+    """
 
     source: np.ndarray | None = None
 
     def text(self, index: tuple[int, ...]) -> str:
-        """The text at an index."""
-        return in_words(self.source[index[:-1]]) if self.source is not None else ""
+        """The text at an index of this array; '' if the texts are not known."""
+        return object_text(self.source[index[:-1]]) if self.source is not None else ""
 
 
 def _cannot(name: str, what: str) -> TwinrunError:
@@ -47,10 +49,11 @@ def _cannot(name: str, what: str) -> TwinrunError:
 
 @dataclasses.dataclass
 class _Flat:
-    """Entries so far, and the containers around the present one."""
+    """Collects the entries of a container. where: names the container in messages."""
 
     where: str | None
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
+    # id() of each container around the current one.
     inside: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, name: str, array: object) -> None:
@@ -58,14 +61,17 @@ class _Flat:
             raise TwinrunError(
                 f"two fields of the name {name!r:.200}",
                 where=self.where,
-                fix="rename one: names of containers are joined by dots, and 1 and '1' are one name",
+                fix="rename one: names of nested containers are joined by dots, and the keys 1 and '1' give the same name",
             )
         if len(self.entries) >= _MOST:
             raise TwinrunError(f"more than {_MOST} arrays", where=self.where)
         self.entries[name] = array
 
     def add_texts(self, name: str, values: np.ndarray) -> None:
-        """An array of texts, or of other objects."""
+        """Adds an array of texts or other objects, as digests.
+
+        Raises TwinrunError if one cannot be compared.
+        """
         try:
             made = text_array(values).view(Texts)
         except (TypeError, RecursionError) as e:
@@ -74,13 +80,17 @@ class _Flat:
         self.add(name + SUFFIX, made)
 
     def walk(self, name: str, value: Any) -> None:
+        """Adds the entries of any object.
+
+        Raises TwinrunError for cycles and for objects that cannot be compared.
+        """
         opened = _opener(_class_of(value))
         if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):
             self.add(name, value)
             return
         if id(value) in self.inside:
             raise TwinrunError(
-                "a container that holds itself", where=name or self.where, fix="break the cycle"
+                "a container contains itself", where=name or self.where, fix="remove the cycle"
             )
         if len(self.inside) >= _DEEPEST:
             raise TwinrunError(f"containers nested more than {_DEEPEST} deep", where=name[:200] or self.where)
@@ -92,7 +102,8 @@ class _Flat:
                 self.label(name, "class", own)
         finally:
             self.inside.pop()
-        if name and len(self.entries) == before:  # an empty array is an entry, too
+        # An empty container becomes an entry, so that its absence in the other run is a difference.
+        if name and len(self.entries) == before:
             self.add_texts(name, _objects([f"empty {_EMPTY.get(opened, 'object')}"]))
 
     def label(self, name: str, label: str, value: object) -> None:
@@ -104,7 +115,7 @@ class _Flat:
 
 
 def _objects(values: Iterable[object]) -> np.ndarray:
-    """A 1-D array of objects, which stay as they are."""
+    """A 1-D array of objects, without conversion."""
     listed = list(values)
     array = np.empty(len(listed), object)
     for at, value in enumerate(listed):
@@ -125,7 +136,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
         flat.walk(_joined(name, key), value)
 
 
-# The labels of `label`: a caller's own name may look like one.
+# Names of labels as `_Flat.label` makes them; a caller's own key may look like one.
 _LABEL = re.compile(
     r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit|variable)\b"
 )
@@ -138,7 +149,7 @@ def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
         for key in value
         if isinstance(key, str) and any(key[: m.start()] in value for m in _LABEL.finditer(key))
     ]
-    if own:  # {'x': …, 'x@mask': …} is not an array x with a mask
+    if own:  # distinguishes {'x': …, 'x@mask': …} from an array x with a mask
         flat.texts(f"{name}@keys", sorted(own))
 
 
@@ -156,7 +167,10 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
 
 
 def _array_of(value: list | tuple) -> np.ndarray | None:
-    """A list as an array, if it is one: only numbers, a common type in numpy, and rows of one length."""
+    """A list as an array.
+
+    None unless it has only numbers, an exact common type in numpy, and rows of one length.
+    """
     kinds: set[str] = set()
     if not _only_numbers(value, kinds, 0) or (len(kinds) > 1 and "b" in kinds):
         return None
@@ -168,12 +182,13 @@ def _array_of(value: list | tuple) -> np.ndarray | None:
         return None
     if array.dtype.kind not in "biufc":
         return None
-    # Integers must stay exact, also among fractions, and where no integer type holds them all.
+    # numpy may convert integers to floats, because of fractions or of their range. They must stay exact.
     exact = "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array) < 1 << 53).all())
     return array if exact else None
 
 
 def _only_numbers(value: list | tuple, kinds: set[str], depth: int) -> bool:
+    """Whether nested lists have only numbers. Adds their kinds to `kinds`: 'b', 'i' or 'f'."""
     if hasattr(value, "_fields") or depth > 32:
         return False
     for v in value:
@@ -207,20 +222,23 @@ def _text(flat: _Flat, name: str, value: object) -> None:
 
 
 def _bytes(flat: _Flat, name: str, value: Any) -> None:
-    """Bytes that can be changed, or lie in the memory of another object; views of elements of other types are arrays."""
+    """Adds a bytearray, memoryview or other buffer as bytes.
+
+    A memoryview of other elements than bytes as an array.
+    """
     try:
         if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in ("B", "c")):
             flat.add(name, value)
         else:
             _text(flat, name, bytes(value))
-    except (BufferError, ValueError) as e:  # released or closed, or in a device's memory
+    except (BufferError, ValueError) as e:  # released or closed, or in GPU memory
         raise _cannot(name, f"its bytes cannot be read: {e}") from None
 
 
 def _integer(flat: _Flat, name: str, value: int) -> None:
     if -(1 << 63) <= value < 1 << 64:
         flat.add(name, value)
-    else:  # too large for any type of the core
+    else:  # the core has no integers of more than 64 bits
         _text(flat, name, value)
 
 
@@ -246,13 +264,17 @@ def _numpy(flat: _Flat, name: str, value: np.ndarray) -> None:
 
 
 def _titles(flat: _Flat, name: str, kind: np.dtype) -> None:
-    """What a struct's members are called beside their names."""
+    """Adds the titles of a struct's members as labels."""
     for member in kind.names or ():
         if (title := title_of(kind, member)) is not None:
             flat.label(_joined(name, member), "title", title)
 
 
 def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
+    """Adds a masked array of numpy: its values, 0 under the mask.
+
+    Its mask; and its fill value unless it is default.
+    """
     if value is np.ma.masked:
         flat.texts(name, ["masked"])
         return
@@ -263,14 +285,14 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
             flat.walk(_joined(name, member), value[member])
         _titles(flat, name, value.dtype)
         return
-    filled = np.asarray(value.fill_value)  # the value that `filled()` uses; numpy's default unless set
+    filled = np.asarray(value.fill_value)  # numpy's default unless the user has set it
     if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():
         flat.label(name, "fill", filled)
     mask = np.ma.getmaskarray(value)
     if not mask.any():
         flat.walk(name, np.ma.getdata(value))
         return
-    data = np.array(np.ma.getdata(value))  # a masked element has no value
+    data = np.array(np.ma.getdata(value))  # values under the mask do not count
     data[mask] = np.zeros((), data.dtype) if data.dtype.kind != "O" else None
     flat.walk(name, data)
     flat.label(name, "mask", mask)
@@ -282,7 +304,7 @@ def _quantity(flat: _Flat, name: str, value: object) -> None:
             flat.walk(name, getattr(value, number))
             flat.label(name, "unit", str(getattr(value, unit)))
             return
-    raise _cannot(name, f"a quantity of type {type(value).__name__} is not known")
+    raise _cannot(name, f"quantities of type {type(value).__name__} are not supported")
 
 
 def _polynomial(flat: _Flat, name: str, value: Any) -> None:
@@ -297,7 +319,7 @@ def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
 
 
 def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None:
-    """A DataArray or Variable of xarray. Its encoding says how it was stored, and is no part of it."""
+    """Adds a DataArray or Variable of xarray. Its encoding describes storage, and is not compared."""
     flat.walk(name, value.data)
     default = tuple(f"dim_{i}" for i in range(len(value.dims)))
     if tuple(value.dims) != default:
@@ -310,7 +332,7 @@ def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None
 
 
 def _coordinates(flat: _Flat, name: str, value: Any) -> None:
-    if value.coords:  # which of them are looked up by, as xarray marks them
+    if value.coords:  # which coordinates have an index
         indexes = {str(key): type(index).__name__ for key, index in value.xindexes.items()}
         flat.label(name, "indexes", str(dict(sorted(indexes.items()))))
     for key, coordinate in value.coords.items():
@@ -332,7 +354,7 @@ def _data_tree(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _column(flat: _Flat, name: str, series: Any) -> None:
-    """Values of a Series or an Index of pandas, without its labels, except those of its type."""
+    """Adds the values of a Series or an Index of pandas. Of the labels it adds only categories and mask."""
     kind = series.dtype
     if type(kind).__name__ == "CategoricalDtype":
         values = _objects(series.astype(object))
@@ -356,18 +378,19 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
             flat.add(f"{name}{MASK}", missing)
         return
     values = _objects(series.astype(object))
-    if not isinstance(kind, np.dtype):  # a type with one value for missing elements; objects may hold several
+    # Extension types have one missing value. An array of objects may have several, such as None and NaN.
+    if not isinstance(kind, np.dtype):
         values[missing] = None
     flat.add_texts(name, values)
 
 
 def _is_int64(index: Any) -> bool:
-    """Whether an index is one of plain integers, as pandas makes by itself; a range is."""
+    """Whether an index has the type of pandas' default index: int64, also as a range."""
     return isinstance(index.dtype, np.dtype) and index.dtype == np.int64
 
 
 def _index(flat: _Flat, name: str, index: Any) -> None:
-    """The labels of rows; none where pandas made them itself."""
+    """Adds the labels of rows, unless they are pandas' default index 0, 1, 2, …"""
     names = list(index.names)
     plain = len(names) == 1 and names[0] is None and _is_int64(index)
     if plain and np.array_equal(np.asarray(index), np.arange(len(index))):
@@ -386,7 +409,7 @@ def _index(flat: _Flat, name: str, index: Any) -> None:
 
 
 def _frequency(flat: _Flat, label: str, index: Any) -> None:
-    """What pandas shows beside an index of dates or time spans; that of periods is part of their type."""
+    """Adds the frequency of an index of dates or time spans. For periods it is part of the type."""
     if type(index).__name__ in ("DatetimeIndex", "TimedeltaIndex"):
         flat.texts(f"{label}.freq", [str(index.freqstr)])
 
@@ -413,11 +436,13 @@ def _pandas_index(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _array_of_pandas(flat: _Flat, name: str, value: object) -> None:
-    """An extension array of pandas."""
+    """Adds an extension array of pandas."""
     _series(flat, name, sys.modules["pandas"].Series(value, copy=False))
 
 
 def _frame(flat: _Flat, name: str, value: Any) -> None:
+    """Adds a DataFrame of pandas: its columns, and as labels their names and types, the index and the
+    attributes."""
     columns = value.columns
     for at in range(len(columns)):
         _column(flat, _joined(name, column_name(str(columns[at]))), value.iloc[:, at])
@@ -432,7 +457,8 @@ def _frame(flat: _Flat, name: str, value: Any) -> None:
         )
     ):
         flat.label(name, "columns.type", repr(columns.dtype))
-    if any(n is not None for n in columns.names) or columns.nlevels > 1:  # else of one level, tuples or not
+    # The number of names distinguishes several levels from one level with tuples as names.
+    if any(n is not None for n in columns.names) or columns.nlevels > 1:
         flat.texts(f"{name}@columns.names", list(columns.names))
     flat.texts(f"{name}@types", [str(t) for t in value.dtypes])
     _index(flat, name, value.index)
@@ -465,7 +491,7 @@ def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _arrow(flat: _Flat, name: str, value: Any) -> None:
-    """A table or a record batch of pyarrow."""
+    """Adds a table or a record batch of pyarrow."""
     from ..formats.table import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
@@ -476,17 +502,17 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
     if not schema.names:
         flat.label(name, "rows", value.num_rows)
     flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
-    for column, key, told in arrow_metadata(schema, pa):
-        flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", told)
+    for column, key, text in arrow_metadata(schema, pa):
+        flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", text)
 
 
 def _arrow_array(flat: _Flat, name: str, value: Any) -> None:
-    """An array of pyarrow: the column of a table. What its elements' type tells already has no label."""
+    """Adds an array of pyarrow, like the column of a table. A plain numeric type needs no label."""
     _arrow_column(flat, name, value)
 
 
 def _arrow_scalar(flat: _Flat, name: str, value: Any) -> None:
-    """A scalar of pyarrow: what an array of it alone would have, without its axis."""
+    """Adds a scalar of pyarrow, like an array of one element but with shape ()."""
     _arrow_column(flat, name, sys.modules["pyarrow"].repeat(value, 1), is_scalar=True)
 
 
@@ -501,8 +527,8 @@ def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -
     kind = value.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         flat.label(name, "type", arrow_type(table.schema.field(0), pa))
-    for member, key, told in arrow_metadata(table.schema, pa):
-        flat.label(name + member, f"metadata.{key}", told)
+    for member, key, text in arrow_metadata(table.schema, pa):
+        flat.label(name + member, f"metadata.{key}", text)
 
 
 def _arrow_tensor(flat: _Flat, name: str, value: Any) -> None:
@@ -512,7 +538,8 @@ def _arrow_tensor(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _scipy_sparse(flat: _Flat, name: str, value: Any) -> None:
-    """A sparse array as places and values, whatever its storage, and without stored zeros."""
+    """Adds a sparse array of SciPy as sorted indices and values, whatever its storage, without explicit
+    zeros."""
     made = value.tocoo(copy=True)
     made.sum_duplicates()
     made.eliminate_zeros()
@@ -536,6 +563,7 @@ def _sparse(flat: _Flat, name: str, places: object, values: object, shape: Itera
 
 
 def _tensor(flat: _Flat, name: str, value: Any) -> None:
+    """Adds a tensor of PyTorch; a sparse one as its indices, values, shape and layout."""
     torch = sys.modules["torch"]
     if value.layout is not torch.strided:
         tensor = value.detach()
@@ -562,7 +590,7 @@ def _tensor(flat: _Flat, name: str, value: Any) -> None:
 
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
-# By package and class: of the object's class, or of a base of it.
+# (package, name) of a class, which may also be a base of an object's class.
 _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
     ("xarray", "Variable"): lambda flat, name, value: _data_array(flat, name, value, coords=False),
@@ -605,7 +633,10 @@ def _class_of(value: object) -> type:
 
 @functools.lru_cache(maxsize=4096)
 def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
-    """The function that takes objects of a type apart; None for arrays, and for what numpy converts."""
+    """The function that adds the entries of objects of a type.
+
+    None for arrays and for objects that numpy converts.
+    """
     if kind in (float, complex, bool):
         return None
     for base in kind.__mro__:
@@ -628,20 +659,21 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
-    if tells_itself(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
+    if repr_is_complete(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
         return _text
     return None
 
 
 @functools.lru_cache(maxsize=4096)
 def _own_class(kind: type) -> str | None:
-    """The name of the class, for objects that are more than a plain container or number; else None.
+    """The name of a type that must be compared; None if it does not matter.
 
-    Containers that only hold arrays under names count as the same class, as after saving and loading; named
-    tuples have their names, and packages of arrays their labels.
+    It matters for subclasses of dict, list and tuple, for integer enumerations, and for sparse matrices of
+    SciPy. It does not matter for other containers, so that an object is the same after it was saved and
+    loaded. Named tuples are compared by the names of their entries.
     """
     if any(base.__name__ == "spmatrix" and base.__module__.split(".")[0] == "scipy" for base in kind.__mro__):
-        return "matrix"  # their * differs from that of sparse arrays
+        return "matrix"  # the operator * means another product than for sparse arrays
     if kind in (dict, OrderedDict, list, tuple, int) or hasattr(kind, "_fields"):
         return None
     if issubclass(kind, (dict, list, tuple)) or (issubclass(kind, int) and issubclass(kind, enum.Enum)):
@@ -650,7 +682,7 @@ def _own_class(kind: type) -> str | None:
 
 
 def is_container(what: Any) -> bool:
-    """Whether an object holds arrays under names of their own: a mapping, a model, a table."""
+    """Whether an object holds arrays with names: a mapping, a model, a table, a list of arrays."""
     opened = _opener(_class_of(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
         opened is _sequence and _array_of(what) is None
@@ -663,10 +695,13 @@ def state_of(what: Any) -> Any:
 
 
 def flattened(name: str, what: object, where: str | None = None) -> dict[str, object]:
-    """{name: array} of an object with this name; '' where its parts have names of their own.
+    """{name: array} of any object.
 
-    Plain arrays are not copied. Raises TwinrunError: two parts have one name, a container holds
-    itself, or something in it cannot be compared.
+    name: the name of the object, with which all names begin; '' for a container. where: names the object in
+    messages. Plain arrays are not copied.
+
+    Raises TwinrunError if two parts have the same name, a container contains itself, or a part cannot be
+    compared.
     """
     flat = _Flat(where)
     flat.walk(name, what)
@@ -674,7 +709,10 @@ def flattened(name: str, what: object, where: str | None = None) -> dict[str, ob
 
 
 def named_arrays(what: object, where: str | None = None) -> dict[str, object]:
-    """{name: array} of a container. Raises TwinrunError for other objects."""
+    """{name: array} of a container, see `flattened`.
+
+    Raises TwinrunError for objects that are not containers.
+    """
     if not is_container(what):
         raise TwinrunError(
             "fields must be a mapping {name: array}, or a container of arrays",

@@ -16,14 +16,14 @@ from .containers import flattened, named_arrays, state_of
 
 __all__ = ["GlobalPlace", "captured_entries", "captured_field", "own_tolerances"]
 
-# Of a field: the shape of the global array, and where this rank's part begins in it.
+# {field: (shape of the global array, index at which this rank's part begins)}.
 GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def own_tolerances(
     given: Mapping[str, float | tuple[float, float]] | None,
 ) -> dict[str, tuple[float, float]]:
-    """{field: (atol, rtol)} of fields that have a tolerance of their own."""
+    """{field: (atol, rtol)} from {field: atol or (atol, rtol)}."""
     return {
         name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
         for name, t in (given or {}).items()
@@ -37,7 +37,11 @@ def captured_field(
     ids: str = "",
     place: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> _core.CapturedField:
-    """An array as the core takes it. place: as of GlobalPlace."""
+    """An array in the form that the core captures.
+
+    v: the array; it must live until the core has read it. ids: the field of IDs of its rows, '' if it has
+    none. place: its global shape and offset, as in GlobalPlace; empty if it is not a part of a global array.
+    """
     shape, offset = place
     if shape:
         shape, offset = tuple(map(int, shape)), tuple(map(int, offset))
@@ -81,7 +85,15 @@ def captured_entries(
     ids: Mapping[str, str] | None = None,
     global_place: GlobalPlace | None = None,
 ) -> tuple[list[_core.CapturedField], list[object]]:
-    """Arrays as the core captures them, and objects that must live until it has read them."""
+    """The arrays of a container in the form that the core captures.
+
+    fields: a container of arrays, see `containers`. tolerances: {field: (atol, rtol)}. stream: the GPU stream
+    that computes the arrays. where: the run, for messages. ids: {field: its field of IDs}.
+
+    Returns the entries, and objects that must live until the core has read them. Raises TwinrunError for two
+    fields of one name, an array that cannot be captured, and names in `ids` or `global_place` that are not
+    fields.
+    """
     ids = ids or {}
     places = global_place or {}
     plain = None
@@ -96,7 +108,9 @@ def captured_entries(
     for name, label in _unit_labels(views).items():
         if label in views:
             raise TwinrunError(
-                f"two fields of the name {label!r}", where=where, fix=f"it tells the unit of {name!r}"
+                f"two fields of the name {label!r}",
+                where=where,
+                fix=f"rename one: twinrun keeps the unit of {name!r} under this name",
             )
         views[label] = taken(label, np.empty(0, bool))
     for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
@@ -108,7 +122,7 @@ def captured_entries(
     entries: list[_core.CapturedField] = []
     keep: list[object] = []
     for name, v in views.items():
-        if isinstance(v, ArrayView) and v.swap:  # digests are of native byte order
+        if isinstance(v, ArrayView) and v.swap:  # digests are computed in native byte order
             native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("="))).reshape(v.shape)
             address = native.__array_interface__["data"][0]
             v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
@@ -128,6 +142,6 @@ def captured_entries(
 
 
 def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
-    """{field: the label that holds its unit}, for dates and time spans."""
+    """{field: the label with its unit (see `labels_of`)}, for dates and time spans."""
     units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
     return {name: labels_of(name, unit)[0] for name, unit in units.items() if unit is not None}

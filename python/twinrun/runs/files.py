@@ -26,7 +26,10 @@ __all__ = ["Files", "one_array_format"]
 
 @dataclass(frozen=True)
 class _Part:
-    """A file, or one of several steps in it (step is None for fields without a step of their own)."""
+    """A file, or the fields of one step in a file of several steps.
+
+    step: None for fields without a step of their own.
+    """
 
     file: DataFile | str
     step: int | None
@@ -65,7 +68,7 @@ class Files(Subject):
         self.places = sorted(self._by_place, key=lambda p: (-1 if p[0] is None else p[0], p[1]))
 
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
-        """Steps that a file names itself; [None] where it has one step."""
+        """The steps within a file, None for fields without a step; [None] for a file of one step."""
         if not isinstance(file, str) and not formats()[file.format].many_steps:
             return [None]
         with self._open_file(file) as content:
@@ -101,8 +104,8 @@ class Files(Subject):
     def _open_file(self, file: DataFile | str) -> FileContent:
         options = {k: v for k, v in self._options.items() if k != "format"}
         if "format" in self._options:
-            told = self._options["format"]
-            return open_file(file, told, **options) if isinstance(file, str) else file.open(options)
+            format = self._options["format"]
+            return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
         return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
 
     @contextlib.contextmanager
@@ -116,7 +119,7 @@ class Files(Subject):
                         raise FormatError(
                             f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
                             where=part.path,
-                            fix="name one of them otherwise, or compare files",
+                            fix="rename one of them, or compare single files",
                         )
                     fields[ref.name] = ref
             yield fields
@@ -124,6 +127,10 @@ class Files(Subject):
     def _refs(
         self, part: _Part, use_metadata: bool, stack: contextlib.ExitStack, opened: Opened
     ) -> list[FieldRef]:
+        """Opens a file, which `stack` closes.
+
+        Returns its fields; adds its notes, facts and skipped parts to `opened`.
+        """
         path = part.path
         checked_path(path)
         content = stack.enter_context(self._open_file(part.file))
@@ -138,37 +145,42 @@ class Files(Subject):
         if part.step is not None:
             refs, notes = _of_step(refs, content, part)
             opened.notes += notes
-        named = self._names_here(part.file, refs, content)
+        name_in_folder = self._naming(part.file, refs, content)
         for ref in refs:
-            ref.name = named(ref.name)
-        if (
-            not isinstance(part.file, str) and not content.fields
-        ):  # that it is there must be seen all the same
+            ref.name = name_in_folder(ref.name)
+        if not isinstance(part.file, str) and not content.fields:
+            # A file without fields is a field without elements, so that its absence in the other run is a
+            # difference.
             label = part.file.label
             refs += refs_of_fields({label: label_field(label)}, path)
-        says = content.dialect or content.format
-        opened.formats.add(says)
-        if not isinstance(part.file, str) and self._in_a_file_of_any_name(part.file, content):
-            _keep(opened, Fact.of(part.file.label, FILE, content.format), says)
+        dialect = content.dialect or content.format
+        opened.formats.add(dialect)
+        if not isinstance(part.file, str) and self._needs_file_name(part.file, content):
+            _keep(opened, Fact.of(part.file.label, FILE, content.format), dialect)
         for fact in content.facts.values():
             if fact.step in (None, part.step):
-                _keep(opened, replace(fact, owner=named(fact.owner)), says)
+                _keep(opened, replace(fact, owner=name_in_folder(fact.owner)), dialect)
         for name, why in content.skipped:
             in_step = re.match(r"step-(\d+)/", name)
             if in_step is None or int(in_step[1]) == part.step:
-                opened.skipped.append((named(name[in_step.end() :] if in_step else name), path, why))
+                opened.skipped.append((name_in_folder(name[in_step.end() :] if in_step else name), path, why))
         return refs
 
     @staticmethod
-    def _in_a_file_of_any_name(file: DataFile, content: FileContent) -> bool:
-        """Whether the names of the fields do not tell their file, which holds one step."""
-        told = file.use_prefix or content.format == BYTES or not content.fields
+    def _needs_file_name(file: DataFile, content: FileContent) -> bool:
+        """Whether a file of one step needs a fact with its name, because the names of its fields do not
+        contain it."""
+        in_names = file.use_prefix or content.format == BYTES or not content.fields
         named_after = one_array_format(file.format) and len(content.fields) == 1
-        return not (told or named_after or content.steps())
+        return not (in_names or named_after or content.steps())
 
     @staticmethod
-    def _names_here(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
-        """The prefix of a file's fields in its folder: see formats.folder. '' is the file itself."""
+    def _naming(file: DataFile | str, refs: list[FieldRef], content: FileContent) -> Callable[[str], str]:
+        """A function from the name of a field in its file to its name in the folder; '' stands for the file
+        itself.
+
+        The rules are those of `formats.folder.DataFile`.
+        """
         if isinstance(file, str):
             return lambda name: name
         if content.format == BYTES and file.format != BYTES:
@@ -182,9 +194,9 @@ class Files(Subject):
 
 
 def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:
-    """Fields by the names that arrays have in every step, and notes.
+    """Renames fields to the names that arrays have in every step. Returns them and notes.
 
-    Of a step that was written twice the later one counts.
+    If a step is in the file several times, its last fields are taken.
     """
     named: dict[str, FieldRef] = {}
     notes: list[str] = []
@@ -192,7 +204,7 @@ def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[l
         series = content.fields[ref.name].series or ref.name
         if series in named:
             notes.append(
-                f"{part.path}: {series} of step {part.step} is there several times (a restart?): the last one counts"
+                f"{part.path}: {series} of step {part.step} is in the file several times: only the last one is compared"
             )
         ref.name = series
         named[series] = ref
@@ -200,7 +212,10 @@ def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[l
 
 
 def _keep(opened: Opened, fact: Fact, format: str) -> None:
-    """Adds a fact. A second fact with the same label gets another label."""
+    """Adds a fact.
+
+    If its label exists, primes (') are appended. format: the format that the fact comes from.
+    """
     assert opened.facts is not None
     label = fact.label
     while label in opened.facts:
@@ -210,5 +225,6 @@ def _keep(opened: Opened, fact: Fact, format: str) -> None:
 
 
 def one_array_format(name: str) -> bool:
+    """Whether files of a format usually hold one array, which is named after the file."""
     known = formats().get(name)
     return known is not None and known.one_array

@@ -19,16 +19,16 @@ __all__ = ["HistorySubject", "Journals", "incomplete_note", "others_note"]
 
 
 def incomplete_note(steps: list[int]) -> str:
-    """Notes on steps that only some ranks committed."""
+    """A note on steps that only some ranks committed."""
     shown = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
     what, are = ("step", "is") if len(steps) == 1 else ("steps", "are")
     return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
 
 
 def others_note(path: str, known: Iterable[str] = ()) -> str:
-    """A note on what is another history's; "": nothing.
+    """A note on files of another history in the folder of a history; "" if there are none.
 
-    known: folders that journals of the history name. All but one are not looked into.
+    known: folders of steps that the history's journals name. Of these only the first one is checked.
     """
     names = _core.entries_of_others(path, list(known))
     if not names:
@@ -41,24 +41,25 @@ def others_note(path: str, known: Iterable[str] = ()) -> str:
 
 
 def _records_kept() -> int:
-    """How many records one of two runs may keep open: each has two files, and half of the process's files are
-    for others.
+    """How many records each of two runs may keep open.
+
+    A record needs two open files. Half of the process's limit is left for other files.
     """
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
 class Journals:
-    """The journals of a history, which a run may be writing.
-
-    They are read again only where they have grown.
-    """
+    """The journals of a history that a run may be writing. They are read again only if they have changed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._read: tuple[list, dict[Place, tuple[str, _core.RankFiles]]] | None = None
 
     def written(self) -> list[tuple[str, int, int]]:
-        """The files and their sizes: lines are only added."""
+        """(name, inode, size) of each journal.
+
+        They change with the content, because lines are only appended.
+        """
         with reading(self._path), os.scandir(self._path) as entries:
             names = sorted(e.name for e in entries if e.name.endswith(".jsonl"))
         found = []
@@ -69,7 +70,8 @@ class Journals:
         return found
 
     def entries(self) -> dict[Place, tuple[str, _core.RankFiles]]:
-        """The committed steps: {(step, rank): (folder, files)}. Raises TwinrunError."""
+        """The committed steps: {(step, rank): (folder, files)}. Raises TwinrunError if a journal is
+        damaged."""
         written = self.written()
         if self._read is None or self._read[0] != written:
             steps = _core.open_history(self._path).steps
@@ -81,7 +83,7 @@ class Journals:
 
 
 class HistorySubject(Subject):
-    """A captured history, or a rank's part of one on a node-local tier."""
+    """A captured history, or the part of one rank on a node-local tier."""
 
     def __init__(self, path: str) -> None:
         self._journals = Journals(path)
@@ -93,7 +95,7 @@ class HistorySubject(Subject):
         super().__init__("history", path, sorted(self._files), provenance=history.provenance)
         if history.torn:
             self.notes.append(
-                f"{path}: its last step was being committed when the run ended; it is not part of it"
+                f"{path}: its last step was being committed when the run ended; it is not part of the history"
             )
         if history.incomplete:
             self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
@@ -116,13 +118,16 @@ class HistorySubject(Subject):
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
-        """The metadata of a place, as it was committed; the data is not checked."""
+        """The metadata of a place.
+
+        Raises DamagedFile if it is not the file that was committed; does not check the data.
+        """
         folder, files = self._files[place]
         if not files.metadata:
             raise FormatError(
-                "holds files of another program, packed as they were",
+                "holds packed files of another program",
                 where=self.label,
-                fix="give them back with 'twinrun restore', and name the folder where they are",
+                fix="restore them with 'twinrun restore', and compare the restored folder",
             )
         path = os.path.join(self.label, folder, files.metadata)
         metadata = _core.Metadata(path)
@@ -133,10 +138,7 @@ class HistorySubject(Subject):
         return metadata
 
     def _record(self, rank: int) -> _core.RecordStore:
-        """An open record.
-
-        Records stay open for the next steps, up to a limit of files: then the last used ones stay open.
-        """
+        """The record of a rank, opened. The records that were used last stay open, up to `_records_kept`."""
         store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
         self._records[rank] = store  # a dict keeps the order of insertion
         while len(self._records) > _records_kept():
@@ -153,12 +155,14 @@ class HistorySubject(Subject):
             return error
         if not any(place in now for place in known):
             return Unmatched(
-                f"step {step} left the history while it was read", where=self.label, fix="a run is writing it"
+                f"step {step} was removed from the history while it was read",
+                where=self.label,
+                fix="a run is writing the history",
             )
         return Incomparable(
-            f"step {step} was captured again, or its data left, while it was read",
+            f"step {step} was captured again, or its data was removed, while it was read",
             where=self.label,
-            fix="a run is writing it: try again",
+            fix="a run is writing the history: try again",
         )
 
     @contextlib.contextmanager
@@ -184,14 +188,15 @@ class HistorySubject(Subject):
                     ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
-        if not self._files[place][1].data:  # the data was dropped or never kept: only metadata remains
+        if not self._files[place][1].data:  # the data was dropped or never kept; only metadata exists
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True
             yield self._by_name(refs, use_metadata)
             return
         notes = []
-        try:  # only twinrun writes here: data that is not newer than its metadata belongs to a copy
+        # Data is never newer than its metadata, except in a copy of a history; then its content is checked.
+        try:
             metadata.check_data_files()
         except Stale:
             notes = check_current(metadata, refs)

@@ -1,4 +1,4 @@
-"""Index: metadata for files of other programs, beside them (`x.npy` -> `x.npy.twm`)."""
+"""Indexing: writes metadata for files of other programs beside them (`x.npy` -> `x.npy.twm`)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_cont
 
 FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 
-_LONGEST_HOW = 1 << 16  # bytes of the options that metadata records
-_TICK = 0.002  # seconds; the clocks of Linux's own file systems move every 1 to 10 ms
+_LONGEST_HOW = 1 << 16  # characters of the format and options that metadata records
+_TICK = 0.002  # seconds; the clocks of Linux's own file systems advance every 1 to 10 ms
 _MOST_TICKS = 15
-_SKEW = 2 * 10**9  # nanoseconds: more than two file systems' clocks differ by
+_SKEW = 2 * 10**9  # nanoseconds; assumed bound of the difference between clocks of two file systems
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What indexing one file did.
+    """The result of indexing one file.
 
     >>> np.save("x.npy", np.zeros(1000))
     >>> facts = twinrun.index("x.npy", atol=1e-6)[0]
@@ -57,7 +57,7 @@ class IndexFacts:
     metadata_bytes : int
         Bytes of the metadata file.
     fresh : bool
-        True: it was written now. False: current metadata existed and was kept.
+        True if the metadata was written now; False if current metadata existed and was kept.
     """
 
     path: str
@@ -65,7 +65,7 @@ class IndexFacts:
     fields: int
     data_bytes: int
     metadata_bytes: int
-    fresh: bool  # False: the metadata there was current, and kept
+    fresh: bool
 
 
 def field_plan(
@@ -81,9 +81,11 @@ def field_plan(
     key: str = "",
     ids: np.ndarray | None = None,
 ) -> _core.FieldPlan:
-    """The plan of a field's metadata, for the core. files: None leaves out where the elements lie, and their byte order.
+    """The plan of a field's metadata, for the core.
 
-    key, ids: for particles, the name of the field with their IDs, and these IDs (uint64, one for each row).
+    files: the data files, to which extents refer by number; None leaves out extents and byte order. format:
+    the format and options, as in `FileContent.how`. key, ids: for particles, the name of the field with their
+    IDs, and these IDs (u64, one for each row). Other parameters: as for `index`.
     """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
@@ -122,9 +124,12 @@ def build(
     progress: Callable[[int, int], None] | None = None,
     durable: bool = True,
 ) -> _core.WrittenMetadata:
-    """Writes the metadata file `target`; the data files must not change meanwhile (Stale if one does).
+    """Writes the metadata file `target` for fields of data files.
 
-    durable: the file survives a crash of the machine.
+    plans: `plans(ref)` returns the plan of a field. step, rank: recorded in the metadata; -1 for no step.
+    durable: the file is synced, so that it survives a crash of the machine. Other parameters: as for `index`.
+
+    Raises Stale, and removes `target`, if a data file changes meanwhile.
     """
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
@@ -148,23 +153,23 @@ def build(
         if (new.st_size, new.st_mtime_ns, new.st_ctime_ns) != (old.st_size, old.st_mtime_ns, old.st_ctime_ns):
             os.unlink(target)
             raise Stale(
-                "was changed while it was indexed", where=path, fix="index it when its writer is done"
+                "was changed while it was indexed", where=path, fix="index it when its writer has finished"
             )
     return facts
 
 
 def _settled_status(before: list[os.stat_result], folder: str) -> int:
-    """The status code of the data files, after the clock of the file system has advanced: later changes then
-    change the code.
+    """The status code of the data files, once the file system's clock has advanced, so that any later change
+    alters the code.
 
-    0 where a change could still leave the code as it is: the clock is too coarse to wait for. folder: where
-    the metadata will lie.
+    Returns 0 if the clock is too coarse to wait for: then a change could leave the code unaltered. folder:
+    the folder of the metadata file.
     """
     for _ in range(_MOST_TICKS if before else 0):
         try:
             with tempfile.TemporaryFile(dir=folder, prefix=".twinrun-") as probe:
                 now = os.fstat(probe.fileno())
-        except OSError:  # metadata cannot be written here either: writing it raises the error
+        except OSError:  # the folder is not writable; writing the metadata raises the error
             return 0
         if all(s.st_ctime_ns < now.st_ctime_ns - _SKEW * (s.st_dev != now.st_dev) for s in before):
             return status_code(before)
@@ -189,7 +194,7 @@ def index_content(
     progress: Callable[[int, int], None] | None,
     key: str | None = None,
 ) -> IndexFacts:
-    """Indexes one opened file. key: as for `index`."""
+    """Indexes one opened file. Parameters and errors are those of `index`."""
     chosen = {
         name: f
         for name, f in content.fields.items()
@@ -204,7 +209,7 @@ def index_content(
     check_replaceable(target)
     if len(content.how) >= _LONGEST_HOW:
         raise TwinrunError(
-            "its options are too long to be recorded",
+            "its format options are too long to be recorded",
             where=content.path,
             fix=f"describe it in {os.path.basename(content.path)}.json instead",
         )
@@ -243,9 +248,9 @@ def index_content(
 
 
 def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
-    """{field of particles: its field of IDs}.
+    """{field of particles: its field of IDs}; empty if `key` is None.
 
-    Raises Incomparable where a key is given and no field matches.
+    Raises Incomparable if no field matches `key`.
     """
     if key is None:
         return {}
@@ -263,8 +268,11 @@ def _open_forced(path: str, format: str | None, options: Mapping[str, object]) -
     return open_file(path, format, **options)
 
 
-def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
-    """The facts of existing metadata, if it is current, whole, and made with these settings."""
+def _current(content: FileContent, settings: dict) -> IndexFacts | None:
+    """The result for existing metadata.
+
+    None unless it is current, intact, complete and made with these settings.
+    """
     path = content.path
     target = metadata_path(path)
     if not os.path.exists(target):
@@ -282,18 +290,18 @@ def _current(content: FileContent, wanted: dict) -> IndexFacts | None:
         return None
     if any(f.format != content.how for f in metadata.fields):
         return None
-    if wanted["key"] is not None:
-        keys = _keys_of(refs_of_fields(content.fields, path), wanted["key"], path)
+    if settings["key"] is not None:
+        keys = _keys_of(refs_of_fields(content.fields, path), settings["key"], path)
         if any(f.key != keys.get(f.name, "") for f in metadata.fields):
             return None
     for f in metadata.fields:
         floating = f.dtype in FLOATING
-        has_bits = f.residue_bits if f.cells != "tokens" else wanted["residue_bits"]
+        has_bits = f.residue_bits if f.cells != "tokens" else settings["residue_bits"]
         if (
-            (floating and (f.atol, f.rtol) != (wanted["atol"], wanted["rtol"]))
-            or f.chunk_bytes != wanted["chunk_bytes"]
-            or f.digest != wanted["digest"]
-            or (f.digest == "linear" and has_bits != wanted["residue_bits"])
+            (floating and (f.atol, f.rtol) != (settings["atol"], settings["rtol"]))
+            or f.chunk_bytes != settings["chunk_bytes"]
+            or f.digest != settings["digest"]
+            or (f.digest == "linear" and has_bits != settings["residue_bits"])
         ):
             return None
     return IndexFacts(
@@ -322,7 +330,7 @@ def index(
     progress: Progress | None = None,
     options: Mapping[str, object] | None = None,
 ) -> list[IndexFacts]:
-    """Builds metadata for files of other programs, so that later comparisons read a few percent of them.
+    """Writes metadata of files, so that later comparisons read only a few percent of their data.
 
     >>> np.save("x.npy", np.linspace(0, 1, 100_000))
     >>> facts = twinrun.index("x.npy", atol=1e-6)
@@ -334,10 +342,10 @@ def index(
     *paths : str or path
         Files, or folders of files.
     atol, rtol : float, default 0
-        The tolerance of later comparisons: the same or a wider one uses the metadata. `atol` has the unit of
-        the data. Integers and booleans are indexed exactly.
+        The tolerance. Later comparisons with the same or a wider tolerance use the metadata. `atol` has the
+        unit of the data. Integers and booleans are indexed exactly.
     residue_bits : {4, 2, 0}
-        Bits an element that prove small differences without reading data.
+        Bits for each element by which small differences are proved without reading data.
     chunk_bytes : int, default 4096
         Bytes of a chunk: a power of two from 4096 to 1048576.
     digest : {'linear', 'published'}
@@ -345,19 +353,19 @@ def index(
     fields : iterable of str, default None
         Globs of the fields to index; None for all.
     key : str, default None
-        Name or glob of the field with the IDs of particles; 'auto' takes what the files say. Comparisons with
-        the same key then read a few percent too, whatever the order of particles. The IDs of a file are in
-        memory meanwhile, 8 bytes each.
+        Name or glob of the field with the IDs of particles; 'auto' takes the keys that the file formats
+        define. Comparisons with the same key then also read only a few percent, whatever the order of
+        particles. While a file is indexed, its IDs are in memory, 8 bytes each.
     refresh : bool, default False
-        True: metadata that is current is built again.
+        True writes metadata again even if it is current.
     threads : int, default 0
-        Threads that work; 0 takes all cores.
+        Number of threads; 0 takes all cores.
     memory : int, default 1 GiB
-        Bytes of read buffers, at most.
+        Most bytes of read buffers.
     io : {'auto', 'uring', 'pread'}
-        How data is read.
+        How data is read: by io_uring, by pread, or automatically.
     progress : callable, default None
-        `progress(path, done, total)` is called now and then.
+        `progress(path, done, total)` is called from time to time, with bytes that were read and all bytes.
     options : dict, default None
         Options of the file formats: format, dtype, shape, and others of docs/formats.md.
 
@@ -375,12 +383,12 @@ def index(
     Stale
         A file changed while it was indexed.
     TwinrunError
-        A parameter has no meaning.
+        A parameter is invalid.
 
     Notes
     -----
-    After an error the metadata of files that were done before stays. The layout of metadata:
-    spec/metadata.md.
+    After an error, the metadata of files that were indexed before remains. spec/metadata.md describes the
+    layout of metadata files.
     """
     fields = None if fields is None else list(fields)
     options = dict(options or {})
@@ -400,10 +408,10 @@ def index(
         path = checked_path(given)
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
-        told, forced = "format" in options, told_format(options)
+        is_given, forced = "format" in options, told_format(options)
         if os.path.isdir(path) and not is_data_set(path, forced):
             files = list_folder(path, options).data()
-            openers = [(f.path, f.open if told else f.open_whatever) for f in files]
+            openers = [(f.path, f.open if is_given else f.open_whatever) for f in files]
             if not openers:
                 raise Incomparable("no data files of a known format in this folder", where=path)
         else:

@@ -1,4 +1,4 @@
-"""What a path, or the caller's arrays, are: the subject of a history, of files, of metadata or of arrays."""
+"""Opens a path, or arrays of the caller, as the subject for a history, files, a metadata file or arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["open_subject"]
 
 
 class _Metadata(Subject):
-    """A metadata file without its data."""
+    """A metadata file, given by its own path. Its data is used if it is available."""
 
     def __init__(self, path: str) -> None:
         super().__init__("file", path, [(None, 0)])
@@ -44,7 +44,7 @@ class _Metadata(Subject):
         opened = Opened()
         for ref in refs:
             if ref.name == NOT_COMPARED:
-                why = "what it was made from holds something that cannot be compared"
+                why = "the indexed file holds something that cannot be compared"
                 opened.skipped.append((ref.name, self.label, why))
             elif ref.name == SUMMARY:
                 ref.kind = "code"
@@ -68,10 +68,12 @@ class _Metadata(Subject):
 
 
 def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
-    """Opens a path, an array or a container of arrays as a subject (see `containers`).
+    """Opens a path, an array or a container of arrays (see `containers`) as a subject. A Subject is returned
+    as it is.
 
-    options: of formats (format, dtype, shape, …). stream: whose work makes arrays on a GPU. Raises
-    MissingFile, FormatError.
+    options: options of formats (format, dtype, shape, …). stream: the GPU stream that computes arrays on a
+    GPU. Raises MissingFile if there is no such path or no data in it, FormatError if a file cannot be read,
+    TwinrunError for an object that cannot be compared.
     """
     options = dict(options or {})
     if isinstance(what, Subject):

@@ -1,8 +1,9 @@
-"""Brings two fields into one form before they are compared: row-major or column-major, and numbers from text.
+"""Brings two fields into one storage order and one type before they are compared.
 
-A user counts elements row by row, however they are stored. Two fields of one order are compared as they lie,
-and the core finds the first places row by row (compare/column_order.hpp). Of two orders the column-major
-field is read row by row.
+Users count elements in row-major order, however they are stored. Two fields with the same storage order are
+compared in this order; if it is column-major, the core converts the positions that it reports
+(difference/column_order.hpp). If the storage orders differ, the column-major field is read in row-major
+order.
 """
 
 from __future__ import annotations
@@ -32,21 +33,27 @@ __all__ = [
     "row_major_place",
 ]
 
-_BAND = 48 << 20  # bytes of a field that are put into the other order at a time
+_BAND = 48 << 20  # bytes of a field that are transposed at a time
 
 
 def ordered(ref: FieldRef) -> bool:
-    """Whether the order matters: more than one axis is longer than 1."""
+    """Whether the storage order matters: more than one axis is longer than 1."""
     return sum(n > 1 for n in ref.shape) > 1
 
 
 def columns_of(ref: FieldRef) -> list[int]:
-    """The shape of a column-major field as the core takes it; else ()."""
+    """The shape of a column-major field, for the core.
+
+    Empty for other fields and if the order does not matter.
+    """
     return list(ref.shape) if ref.fortran_order and ordered(ref) else []
 
 
 def row_major_place(ref: FieldRef, scalar: int) -> int:
-    """Where a scalar lies row by row."""
+    """The row-major position of the scalar at position `scalar` in storage.
+
+    A complex element has two scalars.
+    """
     columns = columns_of(ref)
     if not columns:
         return scalar
@@ -59,16 +66,17 @@ def row_major_place(ref: FieldRef, scalar: int) -> int:
 
 
 def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
-    """Both fields with their elements in one order: row by row unless both lie column by column."""
+    """Both fields in one storage order: row-major, unless both are column-major."""
     if a.fortran_order == b.fortran_order or not ordered(a):
         on_device = all(isinstance(ref.memory, DeviceArrayView) for ref in (a, b))
-        # On devices strides cost nothing, and the first place is then the first row by row.
+        # Kernels read strided arrays at no cost, and then report row-major positions.
         return (read_by_row(a), read_by_row(b)) if on_device and columns_of(a) else (a, b)
     return read_by_row(a), read_by_row(b)
 
 
 def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
-    """Both fields as f64 where a text file has integers in one run and fractions in the other."""
+    """Both fields as f64 if they come from text files, with integers in one run and fractions in the
+    other."""
     if a.dtype == b.dtype:
         return a, b
     for ref in (a, b):
@@ -79,9 +87,9 @@ def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
 
 
 def in_type(ref: FieldRef, dtype: str) -> FieldRef:
-    """Numbers of a text file in another type: f64, or integers (1.0 is 1).
+    """A field of numbers from a text file in another type: f64, or integers (1.0 becomes 1).
 
-    A fraction then raises Incomparable.
+    Reading raises Incomparable if a number is not an integer. Other fields are returned as they are.
     """
     if ref.dtype == dtype or not ref.told_as_text:
         return ref
@@ -97,7 +105,9 @@ def in_type(ref: FieldRef, dtype: str) -> FieldRef:
         fits = (values == np.rint(values)) & (values >= here.min) & (np.abs(values) <= 2.0**53)
         if not fits.all():
             raise Incomparable(
-                f"{values[~fits][0]} where only integers were", where=ref.where, fix="types must agree"
+                f"{values[~fits][0]} is not an integer, as the other run has",
+                where=ref.where,
+                fix="types must agree",
             )
         return values.astype(here.dtype)
 
@@ -116,10 +126,13 @@ def _as_f64(ref: FieldRef) -> FieldRef:
 
 
 def read_by_row(ref: FieldRef) -> FieldRef:
-    """The field with its elements row by row: itself, or a view without metadata, which has the other order."""
+    """The field in row-major order: itself, or a view that transposes when it is read.
+
+    The view has no metadata, because the digests of a column-major field cover its elements in storage order.
+    """
     if not ref.fortran_order:
         return ref
-    turned = dataclasses.replace(
+    row_view = dataclasses.replace(
         ref,
         shape=ref.user_shape,
         place=ref.user_place,
@@ -127,35 +140,35 @@ def read_by_row(ref: FieldRef) -> FieldRef:
         metadata=ref.metadata if not ordered(ref) and ref.place is None else None,
     )
     if not ordered(ref) or ref.no_data or not ref.items:
-        return turned
+        return row_view
     if ref.memory is not None:
-        return dataclasses.replace(turned, memory=row_major(ref.memory))
+        return dataclasses.replace(row_view, memory=row_major(ref.memory))
     reader = Field(
         ref.name,
         ref.dtype,
         sys.byteorder,
         ref.user_shape,
-        read=decoded(ref.name, ref.dtype, ref.items, ref.where, _Turned(ref).read),
+        read=decoded(ref.name, ref.dtype, ref.items, ref.where, _Transposed(ref).read),
     )
     return dataclasses.replace(
-        turned, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
+        row_view, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
     )
 
 
 def read_by_column(ref: FieldRef) -> FieldRef:
-    """The field with its elements column by column: itself, or a view of it."""
+    """The field in column-major order: itself, or a view that transposes when it is read."""
     if ref.fortran_order:
         return ref
     memory = ref.memory
     if memory is not None:
         memory = dataclasses.replace(memory, fortran_order=True)
-    # The rows of the transpose.
-    turned = read_by_row(dataclasses.replace(ref, fortran_order=True, memory=memory))
-    return dataclasses.replace(turned, fortran_order=True)
+    # The columns of the field are the rows of its transpose.
+    transpose = read_by_row(dataclasses.replace(ref, fortran_order=True, memory=memory))
+    return dataclasses.replace(transpose, fortran_order=True)
 
 
-class _Turned:
-    """Reads a column-major field row by row, a band of rows at a time.
+class _Transposed:
+    """Reads a column-major field in row-major order, a band of rows at a time. Thread-safe.
 
     The field is opened at the first read.
     """
@@ -173,13 +186,13 @@ class _Turned:
     def _open(self) -> BandReader:
         ref = self._ref
         source, size, shape = ref.source(), ref.itemsize, ref.user_shape
-        assert source is not None  # without data nothing can be transposed
+        assert source is not None  # read_by_row() makes no reader for a field without data
 
         def read_bytes(offset: int, count: int) -> np.ndarray:
             return _core.read_source(source, offset // size, count // size)
 
         strides, inner = [], 1
-        for n in shape:  # the first axis is the fastest
+        for n in shape:  # in column-major order the first axis has stride 1
             strides.append(inner)
             inner *= n
         array = Strided(Decoded(ref.where, read_bytes), 0, ref.dtype, sys.byteorder, shape, tuple(strides))

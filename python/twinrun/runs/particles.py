@@ -1,4 +1,4 @@
-"""Which fields are particles: those that belong to a field of IDs."""
+"""Finds the fields of particles: those whose rows have IDs in another field."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _PIECE = 1 << 22  # IDs that are read at a time
 
 @dataclass
 class Particles:
-    """Fields of one kind of particles at one step.
+    """The fields of one kind of particles at one step.
 
-    parts: (rank, IDs, {field: its ref}) of each place with particles.
+    key: the name of the field of IDs. parts_a, parts_b: of each run, (rank, field of IDs, {name: field}) for
+    each rank.
     """
 
     key: str
@@ -51,11 +52,12 @@ def find_particles(
     sides: tuple[Sequence[tuple[int, Mapping[str, FieldRef]]], Sequence[tuple[int, Mapping[str, FieldRef]]]],
     key: str,
 ) -> dict[str, Particles]:
-    """Kinds of particles by the name of their ID field.
+    """The kinds of particles of one step, by the names of their fields of IDs.
 
-    sides: of both runs, (rank, fields) of the places of one step. key: name or glob of the ID field; 'auto':
-    what the formats say. An ID field covers the fields of its place with a first axis of its length: of its
-    group (the part of the name before the last slash), or all where it has no group.
+    sides: for both runs, (rank, {name: field}) of the places of the step. key: name or glob of the field of
+    IDs; 'auto' takes the keys that formats set. The fields of a kind are those of the same place whose first
+    axis has as many rows as there are IDs, and that have the same group. If the format sets no groups, the
+    group is the part of the name before the last slash; a field of IDs without slash then covers all fields.
     """
     found: dict[str, Particles] = {}
     for at, side in enumerate(sides):
@@ -82,9 +84,11 @@ def without_ids(
     kinds: Mapping[str, Particles],
     chosen: Callable[[str], bool],
 ) -> list[Incomparable]:
-    """Fields that are matched by ID on one rank, and that have no IDs, or another number of rows, on another.
+    """Errors for fields that are matched by ID on one rank, but on another rank have no IDs or another number
+    of rows.
 
-    No other code compares them, so they must be reported. sides, kinds: as for `find_particles`.
+    No other code compares them, so they must be reported. sides: as for `find_particles`. kinds: its result.
+    chosen: `chosen(name)` tells whether a field is to be compared.
     """
     parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
     matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)
@@ -98,14 +102,18 @@ def without_ids(
                 n for n, f in fields.items() if n in matched and f.items and id(f) not in own and chosen(n)
             ]
             found += [
-                Incomparable(f"field {n!r} on rank {rank} has no IDs of as many rows there", where=fields[n].where,
+                Incomparable(f"field {n!r} on rank {rank} has no field of IDs with as many rows", where=fields[n].where,
                              fix="leave out --key, or the field") for n in left
             ]  # fmt: skip
     return found
 
 
 def read_items(ref: FieldRef, first: int, count: int, sources: dict[int, _core.Source]) -> np.ndarray:
-    """Items as native elements, in one dimension."""
+    """Items [first, first + count) of a field as a 1-D array in native byte order. sources: a cache of opened
+    sources.
+
+    Raises Incomparable if only the field's metadata is available.
+    """
     if id(ref) not in sources:
         source = ref.source()
         if source is None:
@@ -118,7 +126,7 @@ def read_items(ref: FieldRef, first: int, count: int, sources: dict[int, _core.S
 
 
 def read_ids(ids: FieldRef) -> np.ndarray:
-    """All IDs of a field, uint64 (negative ones in two's complement)."""
+    """All IDs of a field as u64; negative IDs in two's complement."""
     signed = not ids.dtype.startswith("u")
     out = np.empty(ids.items, np.uint64)
     sources: dict[int, _core.Source] = {}

@@ -1,6 +1,6 @@
-"""Fields of which ranks hold parts, as one array: for runs that cut it differently.
+"""Global arrays whose parts are held by ranks, as one field, for runs that divide the array differently.
 
-Nothing is gathered: elements are joined a stretch at a time, as they are compared.
+The array is never gathered in memory: a range of elements is joined from the parts when it is compared.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ __all__ = ["Parts", "give_places", "parts_of_both"]
 
 @dataclass
 class _Piece:
-    """A box of the global array, as rows that are consecutive both in it and in the part.
+    """The part of one rank: a box of the global array, as rows that are contiguous both in the part and in
+    the array.
 
-    width: elements of a row. outer: sizes of the axes that number rows. strides: of these axes, in elements
-    of the global array. base: where row 0 begins in it.
+    width: elements of a row. outer: sizes of the axes that count rows. strides: strides of these axes, in
+    elements of the global array. base: the position of row 0 in the global array.
     """
 
     rank: int
@@ -43,7 +44,7 @@ class _Piece:
         return math.prod(self.outer)
 
     def start(self, row: int) -> int:
-        """Where a row begins in the global array. Rises with the row."""
+        """The position of a row in the global array. It increases with the row."""
         at = self.base
         for size, stride in zip(reversed(self.outer), reversed(self.strides), strict=True):
             row, i = divmod(row, size)
@@ -51,7 +52,7 @@ class _Piece:
         return at
 
     def first_row_from(self, element: int) -> int:
-        """The first row that begins at or after an element of the global array."""
+        """The first row whose position in the global array is at least `element`."""
         low, high = 0, self.rows
         while low < high:
             middle = (low + high) // 2
@@ -62,7 +63,7 @@ class _Piece:
         return low
 
     def starts(self, first: int, last: int) -> np.ndarray:
-        """Where the rows [first, last) begin."""
+        """The positions of rows [first, last) in the global array: i64."""
         rest: np.ndarray = np.arange(first, last, dtype=np.int64)
         at = np.full(rest.size, self.base, np.int64)
         for size, stride in zip(reversed(self.outer), reversed(self.strides), strict=True):
@@ -71,33 +72,34 @@ class _Piece:
         return at
 
 
-def _whole(part: FieldRef) -> tuple[int, ...]:
-    """The shape of the array that it is a part of."""
+def _global_shape(part: FieldRef) -> tuple[int, ...]:
+    """The shape of the global array of a part."""
     assert part.place is not None
     return part.place[0]
 
 
 def _piece(rank: int, ref: FieldRef) -> _Piece:
+    """Cuts a part into rows that are contiguous both in it and in the global array."""
     assert ref.place is not None
     whole, offset = ref.place
-    axis = len(whole) - 1  # the innermost cut axis, and all axes after it, form a row
+    axis = len(whole) - 1  # the innermost divided axis and all axes after it form a row
     while axis > 0 and ref.shape[axis] == whole[axis]:
         axis -= 1
-    behind = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
-    base = sum(o * stride for o, stride in zip(offset, behind, strict=True))
+    strides = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
+    base = sum(o * stride for o, stride in zip(offset, strides, strict=True))
     return _Piece(
         rank,
         ref,
         offset,
         math.prod(ref.shape[axis:]),
         tuple(ref.shape[:axis]),
-        tuple(behind[:axis]),
+        tuple(strides[:axis]),
         base,
     )
 
 
 def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, label: str) -> None:
-    """Raises Incomparable unless each element belongs to exactly one part."""
+    """Raises Incomparable unless every element of the global array is in exactly one part."""
     low = np.array([p.offset for p in pieces], np.int64)
     high = low + np.array([p.ref.shape for p in pieces], np.int64)
     for at in range(len(pieces) - 1):
@@ -105,7 +107,7 @@ def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, la
         if overlap.any():
             other = pieces[at + 1 + int(overlap.argmax())]
             raise Incomparable(
-                f"field {name!r}: ranks {pieces[at].rank} and {other.rank} both hold a part of the global array",
+                f"field {name!r}: ranks {pieces[at].rank} and {other.rank} both hold some elements of the global array",
                 where=label,
                 fix="capture fields without their halo",
             )
@@ -121,25 +123,28 @@ def _check_cover(pieces: Sequence[_Piece], whole: tuple[int, ...], name: str, la
 def _stored_alike(
     sides: Sequence[Sequence[tuple[int, FieldRef]]],
 ) -> list[list[tuple[int, FieldRef]]]:
-    """Parts of both runs in one order of storage, where some lie in both at once (one row is row- and
-    column-major).
+    """The parts of both runs in one storage order.
 
-    Transposed parts lose their metadata, whose sums follow the other order; they keep its tolerance.
+    A part with at most one axis longer than 1 has both orders at once. If the orders of other parts differ,
+    all are read in row-major order. Parts whose order changes lose their metadata, because its sums cover the
+    other order.
     """
     orders = {ref.fortran_order for side in sides for _, ref in side if sum(n > 1 for n in ref.shape) > 1}
-    if len(orders) > 1:  # row by row, then
+    if len(orders) > 1:
         return [[(rank, read_by_row(ref)) for rank, ref in side] for side in sides]
-    wanted = orders.pop() if orders else next((ref.fortran_order for side in sides for _, ref in side), False)
+    order = orders.pop() if orders else next((ref.fortran_order for side in sides for _, ref in side), False)
     return [
-        [(rank, ref if ref.fortran_order == wanted else _turned(ref)) for rank, ref in side] for side in sides
+        [(rank, ref if ref.fortran_order == order else _transposed(ref)) for rank, ref in side]
+        for side in sides
     ]
 
 
 def give_places(
     held: Sequence[Mapping[str, list[tuple[int, FieldRef]]]],
 ) -> list[dict[str, list[tuple[int, FieldRef]]]]:
-    """The parts of fields of both runs, by name; a field that one rank holds as a whole has its place in the
-    global array of the other run.
+    """Gives a place to fields that one rank holds as a whole, if they are global arrays in the other run.
+
+    held: for each run, {name: [(rank, field)]}. Returns the same with places.
     """
     made = [dict(side) for side in held]
     for mine, other in (made, made[::-1]):
@@ -153,7 +158,8 @@ def give_places(
     return made
 
 
-def _turned(ref: FieldRef) -> FieldRef:
+def _transposed(ref: FieldRef) -> FieldRef:
+    """A part with at most one axis longer than 1 in the other storage order. Its elements stay in place."""
     place = None if ref.place is None else (ref.place[0][::-1], ref.place[1][::-1])
     return replace(
         ref,
@@ -165,10 +171,11 @@ def _turned(ref: FieldRef) -> FieldRef:
 
 
 class Parts:
-    """An array of which ranks hold parts. Nothing is gathered: stretches are joined as they are read.
+    """A global array whose parts are held by ranks. Ranges of elements are joined from the parts when they
+    are read.
 
-    parts: (rank, field), each with its place. Raises Incomparable: a part has no place, or another type or
-    global shape; two parts overlap; elements are missing.
+    parts: (rank, field), each with its place. Raises Incomparable if a part has no place, or another type,
+    unit, order or global shape than the first part; if two parts overlap; or if elements are missing.
     """
 
     def __init__(
@@ -179,11 +186,11 @@ class Parts:
             if ref.place is None:
                 raise Incomparable(
                     f"field {name!r} of rank {rank} has no place in a global array", where=label,
-                    fix="capture it with its global shape and offset",
+                    fix="capture it with its global shape and its offset in it",
                 )  # fmt: skip
-            same = (ref.dtype, _whole(ref), ref.fortran_order, ref.unit) == (
+            same = (ref.dtype, _global_shape(ref), ref.fortran_order, ref.unit) == (
                 first.dtype,
-                _whole(first),
+                _global_shape(first),
                 first.fortran_order,
                 first.unit,
             )
@@ -194,7 +201,7 @@ class Parts:
                 )
         self.name, self.label, self.cache, self.first = name, label, cache, first
         self.count = len(parts)
-        self.shape = _whole(first)
+        self.shape = _global_shape(first)
         pieces = [_piece(rank, ref) for rank, ref in parts if ref.items]
         if 0 not in self.shape:
             _check_cover(pieces, self.shape, name, label)
@@ -210,18 +217,18 @@ class Parts:
     def assemble(
         self, begin: int, out: np.ndarray, fetch: Callable[[_Piece, int, int], np.ndarray]
     ) -> np.ndarray:
-        """Fills `out` with elements from `begin` on. `fetch(piece, first, count)` gives those of each part.
+        """Fills `out` with elements from position `begin` on, and returns it.
 
-        The first axis of `out`, and of fetched arrays, numbers elements.
+        fetch: `fetch(piece, first, count)` returns elements of a part. The first axis of `out`, and of
+        fetched arrays, counts elements.
         """
         count = len(out)
         end = begin + count
         for piece in self._pieces:
             if piece.base >= end:
                 break
-            first_row = max(
-                piece.first_row_from(begin + 1) - 1, 0
-            )  # the row before may reach into the stretch
+            # The last row that begins at or before `begin` may extend into the range.
+            first_row = max(piece.first_row_from(begin + 1) - 1, 0)
             if piece.start(first_row) + piece.width <= begin:
                 first_row += 1
             last_row = piece.first_row_from(end)
@@ -236,7 +243,7 @@ class Parts:
             if last_row - first_row == 1:
                 out[int(starts[0]) + skip : int(starts[0]) + stop] = values
                 continue
-            if skip:  # the stretch begins within the first row
+            if skip:  # the range begins within the first row
                 n = piece.width - skip
                 out[:n] = values[:n]
                 values, starts = values[n:], starts[1:]
@@ -252,9 +259,8 @@ class Parts:
         return out
 
     def residues(self, begin: int, count: int) -> np.ndarray:
-        """Residues of elements [begin, begin + count), from the metadata of the parts: uint8, one for each
-        scalar.
-        """
+        """Residues of elements [begin, begin + count), from the metadata of the parts: u8, one for each
+        scalar."""
         pair = 2 if self.first.dtype in ("c64", "c128") else 1
 
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
@@ -265,7 +271,7 @@ class Parts:
         return self.assemble(begin, np.empty((count, pair), np.uint8), fetch).reshape(-1)
 
     def check_data(self) -> None:
-        """Raises Incomparable where the elements of a part are not available."""
+        """Raises Incomparable if the elements of a part are not available."""
         for piece in self._pieces:
             if piece.ref.no_data:
                 raise Incomparable(
@@ -280,7 +286,7 @@ class Parts:
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
             if piece.source is None:
                 piece.source = piece.ref.source(self.cache)
-            assert piece.source is not None  # no source: only metadata is available, which was checked before
+            assert piece.source is not None  # check_data() was called before
             return _core.read_source(piece.source, first, n).view(self.storage)
 
         def read(begin: int, count: int) -> np.ndarray:
@@ -314,9 +320,10 @@ def parts_of_both(
     labels: tuple[str, str],
     cache: str = "auto",
 ) -> tuple[Parts, Parts]:
-    """The parts of two runs, in one order of storage.
+    """The global array of each of two runs, in one storage order.
 
-    held: (rank, field) of each run. Raises what `Parts` raises.
+    held: for each run, (rank, field). labels: names of the runs, for messages. Raises Incomparable as
+    `Parts`.
     """
     a, b = _stored_alike(held)
     return Parts(name, a, labels[0], cache), Parts(name, b, labels[1], cache)

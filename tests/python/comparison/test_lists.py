@@ -180,7 +180,7 @@ def test_a_container_that_holds_itself_is_left_to_python() -> None:
     own: dict = {"x": np.ones(2)}
     own["own"] = own
     assert listed(own) is None
-    with pytest.raises(TwinrunError, match="holds itself"):
+    with pytest.raises(TwinrunError, match="contains itself"):
         twinrun.compare(own, own)
 
 

@@ -135,7 +135,7 @@ def test_files_that_were_cut_short_are_told_before_the_package_sees_them(tmp_pat
             "mmd.0",
             0,
         ):  # that one could be whole, for all its lengths tell
-            with pytest.raises(DamagedFile, match=f"{name}: .*copy all of the folder"):
+            with pytest.raises(DamagedFile, match=f"{name}: .*copy the whole folder"):
                 check_files(os.fspath(path))
 
 
@@ -147,7 +147,7 @@ def test_an_index_of_fewer_steps_leaves_bytes_that_are_told(tmp_path, kind):
     os.truncate(path / "md.idx", 256 if kind == "bp4.bp" else 228)
     with open_file(path) as content:
         assert content.steps() == [0, 1, 2]
-        assert [name for name, why in content.skipped if "step that was not finished" in why] == ["md.0"]
+        assert [name for name, why in content.skipped if "unfinished step" in why] == ["md.0"]
 
 
 @pytest.mark.parametrize("lost", ["md.idx", "md.0", "mmd.0", "data.0"])
@@ -158,9 +158,9 @@ def test_a_folder_that_lacks_a_file(tmp_path, lost):
     for name in ("y.bp", "renamed"):
         path = path.rename(tmp_path / name)
         assert detect(path).name == "adios"
-        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy all"):
+        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy the whole"):
             open_file(path)
-        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy all"):
+        with pytest.raises(FormatError, match=f"{lost}: is missing from the data set; copy the whole"):
             twinrun.compare(path, path)
 
 
@@ -250,7 +250,7 @@ def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
 
 def test_progress_is_told_before_an_answer():
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
     command = [sys.executable, "-c", code, os.fspath(FILES / "bp5.bp")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         worker.stdin.write(b"{}\n")
@@ -264,7 +264,7 @@ def test_progress_is_told_before_an_answer():
 
 def test_progress_is_no_answer(tmp_path, monkeypatch):
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_TELL_EVERY = 1.0", "_TELL_EVERY = -1.0")
+    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
     (tmp_path / "worker.py").write_text(code)
     monkeypatch.setattr(adios_worker, "__file__", os.fspath(tmp_path / "worker.py"))
     check(FILES / "bp5.bp")

@@ -217,13 +217,13 @@ def test_headers_without_text_before_the_boxes(tmp_path):
     with open_file(path) as content:
         check_field(content.fields["level-0/density"], expected()["level-0/density"], in_extents=True)
     (level / "Cell_H").write_text(text.replace("1\n", "2\n", 1))
-    with pytest.raises(DamagedFile, match="kind of its numbers"):
+    with pytest.raises(DamagedFile, match="type of its numbers"):
         open_file(path)
 
 
 def test_contradictions(tmp_path):
     for file, old, new, words in (
-        ("Header", "\n2\ndensity", "\n3\ndensity", "where a number|components"),
+        ("Header", "\n2\ndensity", "\n3\ndensity", "instead of a number|components"),
         ("Header", "Level_0/Cell", "../../etc/Cell", "outside of the plotfile"),
         ("Header", "Level_0/Cell", "Level_9/Cell", "no such file"),
         (
@@ -233,12 +233,17 @@ def test_contradictions(tmp_path):
             "outside of the plotfile",
         ),
         ("Level_0/Cell_H", "FabOnDisk: Cell_D_00000 0", "FabOnDisk: Cell_D_00000 1", "no box at byte 1"),
-        ("Level_0/Cell_H", "FabOnDisk: Cell_D_00000 0", "FabOnDisk: Cell_D_00000 99999999", "a box at byte"),
-        ("Level_0/Cell_H", "((0,0,0) (3,3,3)", "((0,0,0) (3,3,9)", "not the one that is named"),
+        (
+            "Level_0/Cell_H",
+            "FabOnDisk: Cell_D_00000 0",
+            "FabOnDisk: Cell_D_00000 99999999",
+            "a box begins at byte",
+        ),
+        ("Level_0/Cell_H", "((0,0,0) (3,3,3)", "((0,0,0) (3,3,9)", "not the box that Cell_H lists"),
         ("Level_0/Cell_H", "((0,0,0) (3,3,3)", "((0,0,0) (3,3,-3)", "empty"),
         ("Level_0/Cell_H", "(8 0", "(7 0", "end of the boxes"),
         ("tracers/Header", "\n40\n", "\n41\n", "41 particles"),
-        ("tracers/Header", "0 5 0\n", "0 5 9999999\n", "pass its end"),
+        ("tracers/Header", "0 5 0\n", "0 5 9999999\n", "extend beyond its end"),
     ):
         path = copied(tmp_path)
         edit(path / file, old, new)

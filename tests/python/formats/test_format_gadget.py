@@ -168,12 +168,12 @@ def test_contradictions(tmp_path):
     good = snapshot(made)
     labelled = snapshot(made, labelled=True)
     for data, words in {
-        good[:-1]: "bytes at",
+        good[:-1]: "bytes, but",
         good[:-4]: "a block of",
         good + bytes(5): "5 bytes after",
-        good[:260] + b"\1\1\0\0" + good[264:]: "in front and 257 behind",
+        good[:260] + b"\1\1\0\0" + good[264:]: "before its data and 257 after it",
         good[:264] + record(bytes(7), "<"): "POS: 7 bytes",
-        labelled[:16] + record(bytes(255), "<"): "header has not 256",
+        labelled[:16] + record(bytes(255), "<"): "header does not have 256",
         labelled + record(b"VELX\0\0\0\0", "<"): "after the label 'VELX'",
         labelled + record(b"VEL", "<"): "instead of a label",
         labelled + record(bytes(8), "<"): "is empty",

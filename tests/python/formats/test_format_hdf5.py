@@ -90,6 +90,21 @@ def test_user_block_and_detection(tmp_path):
             check_content(content, {"a": array, "null": np.empty(0, "<f4")}, in_extents=True)
 
 
+def test_a_user_block_that_is_too_long_is_not_called_the_same(tmp_path, monkeypatch):
+    """The end of a long user block was not compared, so that a difference there was missed."""
+    monkeypatch.setattr("twinrun.formats.hdf5._LONGEST_USER_BLOCK", 1024)
+    for name, last in (("a.h5", b"x"), ("b.h5", b"y")):
+        with h5py.File(tmp_path / name, "w", userblock_size=4096) as file:
+            file["a"] = np.zeros(3)
+        with open(tmp_path / name, "r+b") as raw:
+            raw.seek(4095)
+            raw.write(last)
+    with pytest.raises(twinrun.Incomparable, match="a user block of 4096 bytes, more than 1024"):
+        twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    with open_file(tmp_path / "a.h5") as content:
+        assert content.skipped == [("@(user block)", "a user block of 4096 bytes, more than 1024")]
+
+
 def test_members_of_compound_types(tmp_path):
     kind = np.dtype(
         [

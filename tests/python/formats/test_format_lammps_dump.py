@@ -246,7 +246,10 @@ def test_columns_have_one_type_in_binary_and_in_text(tmp_path):
     assert result.same and len(result.fields) == len(labels) + 1
     table[1, 1] += 0.5
     (tmp_path / "a.bin").write_bytes(binary({1: [table]}, names=names))
-    with open_file(tmp_path / "a.bin") as content, pytest.raises(DamagedFile, match=r"'type'.*whole"):
+    with (
+        open_file(tmp_path / "a.bin") as content,
+        pytest.raises(DamagedFile, match=r"'type'.*not an integer"),
+    ):
         content.fields["type"].elements()
 
 
@@ -255,7 +258,7 @@ def test_a_step_written_twice_counts_as_written_last(tmp_path):
     path.write_bytes(binary({1: tables(1), 2: tables(9)}) + binary({2: tables(2), 3: tables(3)}))
     with open_file(path) as content:
         assert content.steps() == [1, 2, 3] and content.times == {1: 0.5, 2: 1.0, 3: 1.5}
-        assert sum(note.startswith("step 2: ") and "written again" in note for note in content.notes) == 1
+        assert sum(note.startswith("step 2 ") and "several times" in note for note in content.notes) == 1
         check_content(content, {f"step-{s}/{n}": a for s in (1, 2, 3) for n, a in expected(s).items()})
 
 
@@ -266,7 +269,7 @@ def test_ids_that_are_none_and_other_contradictions(tmp_path):
         wrong = [t.copy() for t in good]
         wrong[0][1, 0] = bad
         path.write_bytes(binary({1: wrong}))
-        with open_file(path) as content, pytest.raises(DamagedFile, match=r"'id'.*whole"):
+        with open_file(path) as content, pytest.raises(DamagedFile, match=r"'id'.*not an integer"):
             content.fields["id"].elements()
     whole = binary({1: good})
     for data in (whole[:-1], whole[:40], whole + b"\0", whole[:-8]):
@@ -320,12 +323,12 @@ def test_text(tmp_path):
         TEXT[:-12]: "1 atoms too early",
         TEXT[:-1]: "1 atoms too early",
         TEXT.replace("1e300", "1 e300"): "words in 3 lines",
-        TEXT.replace("\n3\n", "\n-3\n"): "no number",
+        TEXT.replace("\n3\n", "\n-3\n"): "not a number",
         TEXT.replace("\n3\n", "\n999999999\n"): "999999999 atoms",
-        TEXT + "something\n": "in no item",
+        TEXT + "something\n": "belongs to no item",
         TEXT + "ITEM: TIMESTEP\n5\n": "cut short",
         TEXT.replace("ITEM: ATOMS", "ITEM: ENTRIES"): "ENTRIES",
-        "ITEM: TIMESTEP\n": "no number",
+        "ITEM: TIMESTEP\n": "not a number",
     }.items():
         path.write_text(text)
         with pytest.raises(FormatError, match=words), open_file(path) as content:

@@ -187,7 +187,7 @@ def test_partial_as_an_option_is_a_word(tmp_path):
     for word in (True, "true", "Yes", "1", "on"):
         assert open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial=word).fields["x"].shape == (8,)
     for word in (False, "false", "no", "0"):
-        with pytest.raises(DamagedFile, match="belong to nothing"):
+        with pytest.raises(DamagedFile, match="are not described"):
             open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial=word)
     with pytest.raises(FormatError, match="partial must be true or false"):
         open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial="perhaps")

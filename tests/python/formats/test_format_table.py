@@ -183,7 +183,7 @@ def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
         with pytest.raises(FormatError) as caught:
             open_file(path, **options)
         assert "printable" not in str(caught.value) and "add format=raw" not in str(caught.value)
-    with pytest.raises(FormatError, match=r"holds text, not numbers.*format=table"):
+    with pytest.raises(FormatError, match=r"holds text, not binary numbers.*format=table"):
         open_file(path, format="raw", dtype="u8")
     os.rename(path, tmp_path / "t.f64")  # by a name that promises numbers
     with pytest.raises(FormatError, match="holds text"):
@@ -404,7 +404,7 @@ def test_columns_that_are_called_as_what_is_made_of_others(tmp_path: Path) -> No
 def test_statistics_that_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing value is no 0, whatever the footer tells."""
     pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "a.parquet")
-    monkeypatch.setattr("twinrun.formats.table._misses", lambda *_: False)
+    monkeypatch.setattr("twinrun.formats.table._has_missing", lambda *_: False)
     with open_file(tmp_path / "a.parquet") as content, pytest.raises(FormatError, match="lacks values"):
         content.fields["n"].elements()
 

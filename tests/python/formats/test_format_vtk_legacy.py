@@ -48,6 +48,15 @@ def truth(kind: str, version: str) -> dict[str, np.ndarray]:
     return result
 
 
+def test_the_last_line_of_metadata_needs_no_line_end(tmp_path: Path) -> None:
+    text = "# vtk DataFile Version 5.1\nt\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 1 1\nPOINT_DATA 2\n"
+    for name, last in (("a.vtk", "DATA 1"), ("b.vtk", "DATA 2")):
+        array = "VECTORS v float\n0 0 0 0 0 0\nMETADATA\nINFORMATION 1\n"
+        (tmp_path / name).write_text(text + array + last)
+    result = twinrun.compare(tmp_path / "a.vtk", tmp_path / "b.vtk")
+    assert result.verdict == "different"
+
+
 _LEGACY = """# vtk DataFile Version 5.1
 names
 ASCII
@@ -262,11 +271,11 @@ def test_contradictions(tmp_path):
     for old, new, words in (
         ("ASCII", "EBCDIC", "EBCDIC"),
         ("STRUCTURED_POINTS", "TREE", "TREE"),
-        ("CELL_DATA 2", "CELL_DATA 3", "3 where the grid has 2"),
-        ("CELL_DATA 2", "CELL_DATA x", "where a number"),
+        ("CELL_DATA 2", "CELL_DATA 3", "3 entries, the grid has 2"),
+        ("CELL_DATA 2", "CELL_DATA x", "instead of a number"),
         ("VECTORS v float", "VECTORS v variant", "type 'variant'"),
-        ("VECTORS v float", "WORDS v float", "no section"),
-        ("VECTORS v float", "VECTORS v", "lacks something"),
+        ("VECTORS v float", "WORDS v float", "not a section"),
+        ("VECTORS v float", "VECTORS v", "lacks an argument"),
         ("11 12", "11", "numbers are missing"),
         ("# vtk", "# xyz", "does not begin"),
         ("x 1 6 float", "x 1 999999999 float", "999999999 numbers"),

@@ -193,7 +193,7 @@ def test_numbers_as_text(tmp_path):
         ("Int8", "1 128", "out of bounds|too large"),
         ("Int8", "1 2.5", "invalid literal"),
         ("Float64", "1 x", "could not convert"),
-        ("Float64", "1 2 3", "3 numbers where 2"),
+        ("Float64", "1 2 3", "has 3 numbers; 2 are"),
         ("Float64", "1", "2 numbers in 1 bytes"),
     ):
         path.write_text(vtu(f'<DataArray type="{kind}" Name="x" format="ascii">{text}</DataArray>'))
@@ -220,7 +220,10 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>'
         (vtu("<DataArray type='Int8' Name='x' format='hex'/>"), "format 'hex'"),
         (vtu("<DataArray type='Int8' Name='x' format='binary'>AAAA</DataArray>"), "cut short"),
         (vtu("<DataArray type='Int8' Name='x' format='binary'>AgAA*</DataArray>"), "base64"),
-        (vtu("<DataArray type='Int8' Name='x' format='binary'>AwAAAAECAw==</DataArray>"), "3 bytes where 2"),
+        (
+            vtu("<DataArray type='Int8' Name='x' format='binary'>AwAAAAECAw==</DataArray>"),
+            "has 3 bytes; 2 elements",
+        ),
         (vtu("", points=-1), "NumberOfPoints='-1'"),
         (vtu("", more=' compressor="rar"'), "rar"),
         (vtu("", more=' header_type="UInt16"'), "header type"),
@@ -265,11 +268,11 @@ def test_blocks_that_lie(tmp_path):
         (1 << 30, 4000, 0, 1): "blocks, more than fit",
         (1, 1 << 31, 0, len(packed)): "compressed blocks of",
         (1, 4000, 4001, len(packed)): "the last of 4001",
-        (1, 4004, 0, len(packed)): "4004 bytes where 1000",
+        (1, 4004, 0, len(packed)): "4004 bytes; 1000 elements",
         (1, 4000, 0, 1 << 30): "compressed blocks",
-        (2, 2000, 0, len(packed), 5): "bytes where 2000",
-        (1, 4000, 0, len(packed) - 9): "bytes where 4000|incomplete",
-        (0, 0, 0): "0 bytes where 1000",
+        (2, 2000, 0, len(packed), 5): "decompressed; its header says 2000",
+        (1, 4000, 0, len(packed) - 9): "its header says 4000|incomplete",
+        (0, 0, 0): "has 0 bytes; 1000 elements",
     }.items():
         write(*numbers)
         with pytest.raises(DamagedFile, match=words), open_file(path) as content:
@@ -286,7 +289,7 @@ def test_holes_between_pieces(tmp_path):
     for changed, words in (
         (text.replace('<Piece Extent="3 5 0 2 1 3" Source="whole_3.vti"/>', ""), "leave holes"),
         (text.replace('WholeExtent="2 5', 'WholeExtent="2 6'), "leave holes"),
-        (text.replace('WholeExtent="2 5', 'WholeExtent="3 5'), "leaves the whole extent"),
+        (text.replace('WholeExtent="2 5', 'WholeExtent="3 5'), "beyond the whole extent"),
         (text.replace("whole_3", "gone"), "no such file"),
     ):
         (tmp_path / "x.pvti").write_text(changed)
@@ -324,7 +327,7 @@ def test_threads_that_ask_for_one_block_decode_it_once():
         assert [f.result() for f in [pool.submit(cache.get, (1, 2), make) for _ in range(4)]] == [
             b"block"
         ] * 4
-    assert len(calls) == 1 and not cache._under_way
+    assert len(calls) == 1 and not cache._in_progress
 
 
 def test_a_small_cache(monkeypatch):

@@ -120,7 +120,7 @@ def test_steps_that_lie(tmp_path):
         root.attrs["Type"] = np.bytes_("OverlappingAMR")
 
     with open_file(changed("grid_steps.vtkhdf", kind)) as content:
-        assert "not told apart" in content.notes[0]
+        assert "steps are not supported" in content.notes[0]
         check_field(content.fields["PointData/p"], np.concatenate([grid(s)["PointData/p"] for s in TIMES]))
 
 

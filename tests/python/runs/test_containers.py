@@ -162,7 +162,7 @@ def test_names_that_collide_are_an_error() -> None:
 def test_cycles_and_depth_are_an_error() -> None:
     cycle: dict = {"x": np.zeros(2)}
     cycle["self"] = [cycle]
-    with pytest.raises(twinrun.TwinrunError, match="holds itself"):
+    with pytest.raises(twinrun.TwinrunError, match="contains itself"):
         twinrun.compare(cycle, cycle)
     deep: dict = {}
     for _ in range(200):

@@ -198,7 +198,8 @@ def test_the_command(history: Path, tmp_path: Path) -> None:
     check_error(command("verify", history), "manifest.jsonl: damaged: line 1")
     np.save(tmp_path / "x.npy", np.zeros(9))
     check_error(
-        command("verify", tmp_path / "x.npy"), "no metadata to verify it by; make some with 'twinrun index'"
+        command("verify", tmp_path / "x.npy"),
+        "has no metadata by which it could be verified; write metadata with 'twinrun index'",
     )
 
 
@@ -347,7 +348,7 @@ def test_a_comparison_tells_that_a_step_left(
         options = ("--common",) if common else ()
         done = command("compare", path, tmp_path / "b", *options)
     said = done.out + done.err
-    assert "step 0 left the history while it was read" in said
+    assert "step 0 was removed from the history while it was read" in said
     assert "damaged" not in said and "missing" not in said
     # What left was not compared: it does not count as the same, unless what only one run has is left out.
     assert done.status == (0 if common else 2), done
@@ -360,7 +361,7 @@ def test_show_tells_that_a_step_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with twinrun.Run(path, keep_steps=1) as run:
         run.capture(0, x(0))
         meanwhile(monkeypatch, histories.HistorySubject, "metadata", lambda: run.capture(1, x(1)))
-        check_error(command("show", path), "step 0 left the history while it was read")
+        check_error(command("show", path), "step 0 was removed from the history while it was read")
 
 
 @pytest.mark.parametrize("setting", ["keep_steps", "keep_data_steps", "replace_steps"])
@@ -416,7 +417,7 @@ def test_what_is_no_file_is_not_intact(name: str, kind: str, history: Path, tmp_
             done,
         )
         if name == "manifest.jsonl":
-            check_error(done, "manifest.jsonl: is no regular file")
+            check_error(done, "manifest.jsonl: is not a regular file")
 
 
 def test_metadata_of_another_file_proves_nothing(tmp_path: Path) -> None:
@@ -603,7 +604,7 @@ def test_a_file_that_is_only_called_as_metadata_is(content: bytes, tmp_path: Pat
     (tmp_path / "below").mkdir()
     own = tmp_path / "below" / "x.twm"
     own.write_bytes(content)
-    check_error(command("verify", tmp_path), "no metadata to verify it by")
+    check_error(command("verify", tmp_path), "has no metadata by which it could be verified")
     np.save(tmp_path / "x.npy", np.arange(9.0))
     twinrun.index(tmp_path / "x.npy")
     found = twinrun.verify(tmp_path)
