@@ -1,4 +1,4 @@
-// Capture inside a running application (DESIGN: tiers, back-pressure, commit, online comparison).
+// Capture inside a running application: the session, its settings and its reports.
 //
 //   caller's thread   capture(): arrays -> staging memory (bounded), or only digests of them
 //   flush threads     staging -> digests, checksums -> files of the first tier -> commit, in capture order
